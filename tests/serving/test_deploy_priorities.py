@@ -1,4 +1,4 @@
-"""What deploy writes for priorities: deployments of their own in Ray, levels in Triton; what it refuses."""
+"""What deploy writes for priorities: deployments in Ray, levels in Triton; and what it refuses."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_what_does_not_go_together_is_refused_and_leaves_nothing(tmp_path, plan)
     refused = broken.model_copy(
         update={"outcome": "not-kept", "sentence": "No configuration keeps it."}
     )
-    with pytest.raises(UsageError, match="has no configuration to deploy: No configuration keeps it"):
+    with pytest.raises(UsageError, match="configuration to deploy: No configuration keeps it"):
         deployed(tmp_path, refused, engine="ray", force=True)
     assert not (tmp_path / "out").exists()
 

@@ -184,7 +184,7 @@ def _is_shown(point, served) -> None:
     assert f"queue_full {point.priorities[1].requests}" in text
     assert "| low |" in forms.markdown(test).replace("**", "")
     assert 'id="priorities"' in loadtest_page(test)
-    cases = {case.get("name") for case in ET.fromstring(forms.junit(test)).iter("testcase")}  # noqa: S314
+    cases = {case.get("name") for case in ET.fromstring(forms.junit(test)).iter("testcase")}
     assert "load 100/s, priority low" in cases
     assert LoadTest.model_validate_json(test.to_json()) == test
     plain = test.model_copy(update={"points": (point.model_copy(update={"priorities": ()}),)})

@@ -1,4 +1,4 @@
-"""Two priorities in a real Ray: each has its own replicas and queue, and a flood of one costs the other none.
+"""Two priorities in a real Ray: each has its own replicas and queue, whatever the other one gets.
 
 Nothing asserts on time. The model of a priority waits for a file where a test must know what is inside.
 """
