@@ -72,6 +72,8 @@ def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
     return {
         **model,
         "max_ongoing_requests": lane.max_ongoing,
+        # Ray counts for each caller by itself, and parts of requests: the ingress refuses before.
+        "max_queued_requests": lane.most_in_flight * _parts(made, lane),
         "user_config": {
             "max_batch_size": lane.one.batch,
             "batch_wait_timeout_s": lane.wait_ms / 1000,
@@ -80,6 +82,12 @@ def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": made.threads},
         **_ends(lane.deadline_ms),
     }
+
+
+def _parts(made: Bundle, lane: Lane) -> int:
+    """In how many parts the request of the most rows goes to the model."""
+    rows = max((each.most[0] for each in made.inputs if each.most), default=1) if made.batched else 1
+    return -(-rows // lane.one.batch)
 
 
 def _ends(deadline_ms: float) -> dict[str, Any]:
