@@ -37,6 +37,12 @@ def test_a_plan_file_is_read_with_its_defaults(tmp_path):
         (GOOD + "preset: ranking\n", 5, "there is no preset 'ranking'", "did you mean 'ranking-50ms'?"),
         (GOOD + "report: a.json\n", 1, "found curve beside report", "change one of them"),
         (GOOD + "priorities: {a: 0.2, b: 0.2}\n", 1, "shares of priorities that make 0.4", ""),
+        (
+            GOOD + "priorities: {a: 0.2, b: 0.8}\nsemantics: sealed\ninstances: 1\n",
+            1,
+            "found instances 1 beside 2 priorities, wanted one for each",
+            "",
+        ),
         (GOOD + "arrivals: [1]\n", 5, "found a list, wanted text", ""),
         ("- 1\n", 1, "found a list, wanted a mapping", "KEY: VALUE"),
         ("", 1, "the plan file is empty", "rate_per_s"),

@@ -35,7 +35,8 @@ class Lane:
         self.deployment: str = about["deployment"]
         self.admission = Admission(about["most_in_flight"], about["deadline_ms"] / 1000)
         self.metrics = metrics.of(self.name)
-        self.replicas, self.cache = 0, None
+        self.replicas = 0
+        self.cache: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
         self._deadline_s = about["deadline_ms"] / 1000
 
