@@ -37,10 +37,11 @@ def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
         if each.purpose != "rate":
             continue
         yield _judged(f"load {each.rate_per_s:.4g}/s", each, terms)
-        parts = [(part, f", priority {part.name}") for part in each.priorities]
-        for part, named in parts:
-            yield _judged(f"load {each.rate_per_s:.4g}/s{named}", part, terms)
-        for load, named in ((each, ""), *parts):
+        loads: list[tuple[LoadPoint | PriorityLoad, str]] = [(each, "")]
+        loads += [(part, f", priority {part.name}") for part in each.priorities]
+        for load, named in loads[1:]:
+            yield _judged(f"load {each.rate_per_s:.4g}/s{named}", load, terms)
+        for load, named in loads:
             for one in load.predicted if not each.client.saturated else ():
                 if one.utilisation <= _HELD_UP_TO:
                     where = f"at {each.rate_per_s:.4g}/s{named}"

@@ -83,7 +83,8 @@ class Ingress:
         self._protocol, self._metrics = Protocol(BUNDLE), Metrics(about(BUNDLE))
         self._lanes = Lanes(BUNDLE, models, self._metrics)
         self._app_name = serve.get_replica_context().app_name
-        self._stopping, self._images = False, None
+        self._stopping = False
+        self._images: Any = None
         if BUNDLE["cache"]:
             import cache
 

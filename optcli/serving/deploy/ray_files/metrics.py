@@ -79,10 +79,9 @@ class OfPriority:
     def __init__(self, metrics: Metrics, priority: str) -> None:
         self._metrics = metrics
         self._label = {"priority": priority} if metrics.priorities else {}
-        self._rows, self._depth = (
-            each.labels(**self._label) if self._label else each
-            for each in (metrics.rows, metrics.depth)
-        )
+        label = self._label
+        self._rows = metrics.rows.labels(**label) if label else metrics.rows
+        self._depth = metrics.depth.labels(**label) if label else metrics.depth
         for cause in ("queue_full", "deadline", "replica"):
             metrics.dropped.labels(cause=cause, **self._label)
 
