@@ -253,6 +253,7 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
 def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, float]:
     """An evaluation in PyTorch as a build does it; `again`: its samples are prepared already."""
     from optcli import accuracy, kept_samples
+    from optcli.accuracy import EvaluationRequest
     from optcli.artifact import Artifact, Format
     from optcli.observer import Silent
     from optcli.recipe import load
@@ -269,15 +270,23 @@ def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, fl
         )
         source.write(network, recipe.inputs)
     artifact = Artifact("k", Format.TORCH, network, "fp32", 1, "d", {"outputs": ["output"]})
-    data = recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def run(name: str, **more: Path) -> tuple[float, Any]:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
-            found = accuracy.evaluate(
-                artifact, "torch", {"threads": job["threads"]}, recipe.inputs, data, folder,
-                recipe.accuracy, Path(place) / name, Silent(), **more,
-            )  # fmt: skip
+            request = EvaluationRequest(
+                artifact=artifact,
+                runner="torch",
+                options={"threads": job["threads"]},
+                inputs=recipe.inputs,
+                feeds=recipe.inputs,
+                data=recipe.data["evaluation"],
+                folder=folder,
+                settings=recipe.accuracy,
+                out=Path(place) / name,
+                **more,
+            )
+            found = accuracy.evaluate(request, Silent())
             count = int(found.array("correct").sum())
         return time.perf_counter() - start, (found.samples, count)
 

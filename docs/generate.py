@@ -11,13 +11,36 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from ruamel.yaml import YAML
+from schema_tables import (
+    COLUMNS,
+    Row,
+    Schema,
+    Several,
+    about,
+    cell,
+    fields,
+    first_sentence,
+    key_rows,
+    mapping,
+    places,
+    points,
+    referred,
+    table,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by docs/generate.py: change the code, not this page. -->"
-Schema = Mapping[str, Any]
+# By page, then by section: what a file with this section, pass or runner looks like.
+EXAMPLES: Mapping[str, Mapping[str, str]] = YAML(typ="safe").load(
+    (Path(__file__).parent / "examples.yaml").read_text(encoding="utf-8")
+)
 
 
 def pages() -> dict[str, str]:
@@ -30,12 +53,8 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "verbs.md": _verbs(),
         "exit-codes.md": _exit_codes(),
-        "report.md": _report(),
-        "gate-json.md": _gate(),
         "plan-file.md": _plan_file(),
-        "plan-json.md": _plan(),
-        "loadtest-json.md": _loadtest(),
-        "canary-json.md": _canary(),
+        **_json_pages(),
         "environment.md": _environment(),
         "python.md": _python(),
     }
@@ -56,7 +75,7 @@ def _recipe() -> str:
     from optcli.recipe.schema import schema
 
     whole = schema()
-    defs: Schema = whole["$defs"]
+    defs = {name: each for name, each in whole["$defs"].items() if name not in ("Pass", "Runner")}
     lines = [
         "# Recipe",
         "",
@@ -64,170 +83,98 @@ def _recipe() -> str:
         "or a truth value may stand, `${NAME}` and `${NAME:-default}` may stand as well: optcli takes "
         "them from the environment.",
         "",
-        *_table(whole["properties"], whole.get("required", ()), defs),
+        *_keys(whole, defs, EXAMPLES["recipe"]),
     ]
-    told: set[str] = set()
-    waiting = _referred(whole["properties"])
-    while waiting:
-        name = waiting.pop(0)
-        if name in told or name in ("Pass", "Runner"):
-            continue
-        told.add(name)
-        lines += ["", *_definition(name, defs)]
-        waiting = [*_referred(defs[name]), *waiting]
     return "\n".join(lines)
 
 
-def _definition(name: str, defs: Schema) -> list[str]:
-    schema = _mapping(defs[name])
-    about = defs[name].get("description") or schema.get("description") or ""
-    lines = [f"## {name}", "", *_paragraphs(about)]
-    if schema.get("properties"):
-        lines += ["", *_table(schema["properties"], schema.get("required", ()), defs)]
-    return lines
+def _keys(whole: Schema, defs: Schema, examples: Mapping[str, str]) -> list[str]:
+    """The keys of a file, then those of each section in the order in which they are named."""
+    told: set[str] = set()
+    lines = table(("key", *COLUMNS), key_rows(whole, defs, told))
+    under: dict[str, list[str]] = {}
+    for name, place in places(whole, defs):
+        under.setdefault(name, []).append(place)
+    names = [name for name in _in_order(whole["properties"], defs) if mapping(defs[name])]
+    rows = {name: key_rows(mapping(defs[name]), defs, told) for name in names}
+    for name in names:
+        text = about(defs[name])
+        if (first := first_sentence(text)) in told:  # the table where it is referred to says this
+            text = "\n\n".join(_paragraphs(text)).removeprefix(first).strip()
+        lines += ["", f"## {name}", "", *_paragraphs(text), ""]
+        lines += [f"Stands under {', '.join(f'`{place}`' for place in under[name])}.", ""]
+        lines += table(("key", *COLUMNS), rows[name])
+        if name in examples:
+            lines += ["", "```yaml", examples[name].rstrip(), "```"]
+    return _without_gaps(lines)
+
+
+def _in_order(schema: Any, defs: Schema) -> list[str]:
+    """The definitions that a schema refers to, each followed by those that it refers to itself."""
+    found: list[str] = []
+    waiting = referred(schema)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in found and name in defs:
+            found.append(name)
+            waiting = [*referred(defs[name]), *waiting]
+    return found
 
 
 def _passes() -> str:
     from optcli import passes, registry
 
+    kinds = {name: passes.find(name) for name in registry.names(passes.__name__)}
+    options = _option_tables(kinds, "passes")
     lines = [
         "# Passes",
         "",
-        "A pass turns one artifact into another. A variant lists passes by name, with their options.",
+        "A variant lists passes by name, with their options.",
     ]
-    for name in registry.names(passes.__name__):
-        kind = passes.find(name)
+    for name, kind in kinds.items():
         reads = ", ".join(f"`{each.value}`" for each in kind.accepts)
         lines += ["", f"## {name}", "", *_paragraphs(inspect.getdoc(kind) or "")]
         lines += ["", f"Reads {reads}. Needs {_needs(kind.needs.packages)}."]
-        lines += ["", *_options(kind.model_json_schema())]
-    return "\n".join(lines)
+        lines += ["", *(options.own(name) or ["No options."]), *_used("passes", name)]
+    return "\n".join([*lines, *options.section()])
 
 
 def _runners() -> str:
     from optcli import runners
 
+    kinds = {name: runners.find(name) for name in runners.names()}
+    options = _option_tables(kinds, "runners")
     lines = [
         "# Runners",
         "",
         "A runner runs artifacts in one runtime. A variant names it under `runner:`, with settings.",
     ]
-    for name in runners.names():
-        kind = runners.find(name)
+    for name, kind in kinds.items():
         runs = ", ".join(f"`{each.value}`" for each in kind.runs)
         usual = [f"`{each.value}`" for each, runner in runners.DEFAULTS.items() if runner == name]
         default = f" The default for {', '.join(usual)}." if usual else ""
         lines += ["", f"## {name}", "", *_paragraphs(inspect.getdoc(kind) or "")]
         lines += ["", f"Runs {runs}. Needs {_needs(kind.needs.packages)}.{default}"]
-        lines += ["", *_options(kind.model_json_schema())]
-    return "\n".join(lines)
+        lines += ["", *(options.own(name) or ["No options."]), *_used("runners", name)]
+    return "\n".join([*lines, *options.section()])
 
 
-def _options(schema: Schema) -> list[str]:
-    if not schema.get("properties"):
-        return ["No options."]
-    defs = schema.get("$defs", {})
-    lines = _table(schema["properties"], schema.get("required", ()), defs)
-    return [line.replace("](#", "](recipe.md#") for line in lines]
+def _used(room: str, name: str) -> list[str]:
+    example = EXAMPLES[room].get(name)
+    return ["", "```yaml", example.rstrip(), "```"] if example else []
+
+
+def _option_tables(kinds: Mapping[str, type[BaseModel]], what: str) -> Several:
+    schemas = {name: kind.model_json_schema() for name, kind in kinds.items()}
+    rows = {
+        name: key_rows(each, each.get("$defs", {}), page="recipe.md") if each.get("properties") else []
+        for name, each in schemas.items()
+    }
+    return Several(rows, what, "option", COLUMNS)
 
 
 def _needs(packages: Iterable[str]) -> str:
     return ", ".join(f"`{each}`" for each in packages) or "nothing beside optcli"
-
-
-def _table(properties: Schema, required: Iterable[str], defs: Schema) -> list[str]:
-    rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for name, schema in properties.items():
-        default = "required" if name in required else _default(schema)
-        meaning = _meaning(schema) or _of_definition(schema, defs)
-        cells = (f"`{name}`", _cell(_type(schema, defs)), default, _cell(meaning))
-        rows.append(f"| {' | '.join(cells)} |")
-    return rows
-
-
-def _default(schema: Schema) -> str:
-    value = schema.get("default")
-    if value is None or value in ([], {}):
-        return ""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"`{_cell(text)}`" if not isinstance(value, dict) else "see there"
-
-
-def _meaning(schema: Schema) -> str:
-    text = schema.get("description", "")
-    examples = ", ".join(f"`{each}`" for each in schema.get("examples", ()))
-    return f"{text}. Examples: {examples}" if text and examples else text or examples
-
-
-def _of_definition(schema: Schema, defs: Schema) -> str:
-    """The first sentence about the definition that a schema refers to."""
-    names = [name for name in _referred(schema) if name in defs]
-    about = (
-        defs[names[0]].get("description") or _mapping(defs[names[0]]).get("description", "")
-        if names
-        else ""
-    )
-    return re.split(r"(?<=[.])\s", " ".join(about.split()))[0]
-
-
-def _type(schema: Schema, defs: Schema) -> str:
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        if name in ("Pass", "Runner"):
-            return f"[{name.lower()}]({'passes' if name == 'Pass' else 'runners'}.md)"
-        return f"[{name}](#{name.lower()})" if name in defs else name
-    if "const" in schema:
-        return f"`{schema['const']}`"
-    if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
-    kinds = schema.get("anyOf") or schema.get("oneOf")
-    if kinds:
-        names = [_type(each, defs) for each in kinds if not _is_placeholder(each)]
-        return " or ".join(dict.fromkeys(name for name in names if name != "null"))
-    if "allOf" in schema:
-        return " and ".join(_type(each, defs) for each in schema["allOf"])
-    kind = schema.get("type", "any value")
-    if kind == "array":
-        inside = schema.get("items") or schema.get("prefixItems", [{}])[0]
-        return f"list of {_type(inside, defs)}"
-    if kind == "object":
-        inside = schema.get("additionalProperties")
-        return f"mapping to {_type(inside, defs)}" if isinstance(inside, dict) and inside else "mapping"
-    names = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true, false"}
-    return " ".join([names.get(str(kind), str(kind)), *_bounds(schema)])
-
-
-def _bounds(schema: Schema) -> Iterator[str]:
-    for key, sign in (
-        ("minimum", "≥"),
-        ("exclusiveMinimum", ">"),
-        ("maximum", "≤"),
-        ("exclusiveMaximum", "<"),
-    ):
-        if key in schema:
-            yield f"{sign} {schema[key]:g}"
-
-
-def _is_placeholder(schema: Schema) -> bool:
-    return schema.get("pattern") == r"\$\{"
-
-
-def _mapping(schema: Schema) -> Schema:
-    """The form of a section that is a mapping, where it may be written in others as well."""
-    if "properties" in schema:
-        return schema
-    forms = [_mapping(each) for each in schema.get("anyOf", ()) if isinstance(each, dict)]
-    return next((each for each in forms if each.get("properties")), {})
-
-
-def _referred(schema: Any) -> list[str]:
-    """The names of the definitions that a schema refers to, in their order."""
-    if isinstance(schema, list):
-        return [name for each in schema for name in _referred(each)]
-    if not isinstance(schema, dict):
-        return []
-    own = [schema["$ref"].rpartition("/")[2]] if "$ref" in schema else []
-    return [*own, *(name for each in schema.values() for name in _referred(each))]
 
 
 # Kinds that are one file each
@@ -253,12 +200,16 @@ def _metrics() -> str:
     from optcli import registry
     from optcli.accuracy import metrics
 
+    names = registry.names(metrics.__name__)
+    kinds = {name: registry.find(metrics.__name__, name, metrics.Metric) for name in names}
+    options = _option_tables(kinds, "metrics")
     lines = ["# Metrics", "", "What `accuracy.metric` may say."]
-    for name in registry.names(metrics.__name__):
-        kind = registry.find(metrics.__name__, name, metrics.Metric)
+    for name, kind in kinds.items():
         module = inspect.getmodule(kind)
         lines += ["", f"## {name}", "", *_paragraphs(inspect.getdoc(module) or "")]
-        lines += ["", *_paragraphs(inspect.getdoc(kind) or ""), "", *_options(kind.model_json_schema())]
+        lines += ["", *_paragraphs(inspect.getdoc(kind) or ""), ""]
+        lines += options.own(name) or ["No options."]
+    lines += options.section()
     user = importlib.import_module("optcli.accuracy.metrics._user")
     lines += ["", "## python:FILE.py:CALLABLE", "", *_paragraphs(inspect.getdoc(user) or "")]
     lines += ["", *_paragraphs(inspect.getdoc(user.UserMetric) or "")]
@@ -271,34 +222,46 @@ def _metrics() -> str:
 def _verbs() -> str:
     from optcli.cli import root
 
-    context = click.Context(root, info_name="optcli")
-    lines = ["# Verbs", "", "What the process returns: [exit codes](exit-codes.md).", ""]
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
+    verbs = dict(_commands(root, click.Context(root, info_name="optcli")))
+    options = Several(
+        {name: _option_rows(*each) for name, each in verbs.items()}, "verbs", "option", ("meaning",)
+    )
+    lines = ["# Verbs", "", "What the process returns: [exit codes](exit-codes.md)."]
+    for name, (command, context) in verbs.items():
+        usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
+        marks = "##" + "#" * name.count(" ")
+        lines += ["", f"{marks} {context.command_path}", "", *_paragraphs(_plain(command.help))]
+        lines += ["", "```text", usage, "```", "", *options.own(name)]
+        if examples := (command.epilog or "").partition("Examples:\n")[2]:
+            lines += ["", "```bash", inspect.cleandoc(examples), "```"]
+    return "\n".join([*_without_gaps(lines), *options.section()])
+
+
+def _commands(
+    group: click.Group, context: click.Context, before: str = ""
+) -> Iterator[tuple[str, tuple[click.Command, click.Context]]]:
+    """Every verb by its name, each group before those below it."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        lines += _verb(command, click.Context(command, info_name=name, parent=context), "##")
-    return "\n".join(lines)
+        below = click.Context(command, info_name=name, parent=context)
+        yield f"{before}{name}", (command, below)
+        if isinstance(command, click.Group):
+            yield from _commands(command, below, f"{before}{name} ")
 
 
-def _verb(command: click.Command, context: click.Context, marks: str) -> list[str]:
-    usage = command.get_usage(context).removeprefix("Usage: ")
-    usage = " ".join(usage.split())
-    lines = [f"{marks} {context.command_path}", "", *_paragraphs(_plain(command.help)), ""]
-    lines += ["```text", usage, "```", ""]
+def _option_rows(command: click.Command, context: click.Context) -> list[Row]:
     records = [each.get_help_record(context) for each in command.params]
-    rows = [record for record in records if record is not None and record[1]]
-    if rows:
-        lines += ["| option | meaning |", "| --- | --- |"]
-        lines += [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows]
-        lines += [""]
-    if examples := (command.epilog or "").partition("Examples:\n")[2]:
-        lines += ["```bash", inspect.cleandoc(examples), "```", ""]
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            lines += _verb(below, click.Context(below, info_name=name, parent=context), f"{marks}#")
-    return lines
+    return [Row(cell(each[0]), (cell(each[1]),)) for each in records if each is not None and each[1]]
+
+
+def _without_gaps(lines: Iterable[str]) -> list[str]:
+    """Without a second empty line after an empty line."""
+    kept: list[str] = []
+    for line in lines:
+        if line or (kept and kept[-1]):
+            kept.append(line)
+    return kept
 
 
 def _plain(text: str | None) -> str:
@@ -317,91 +280,83 @@ def _exit_codes() -> str:
 # What is written for other programs
 
 
-def _report() -> str:
+def _written() -> dict[str, tuple[str, str, type[BaseModel]]]:
+    """Title, first line and model of each page; a definition is told on the first that has it."""
     from optcli.results import Report
+    from optcli.results.drift import Drift
+    from optcli.results.gate import GateReport
+    from optcli.results.loadtest import Canary, LoadTest
+    from optcli.results.plan import Plan
 
-    return _models(
-        "Report",
-        "`report.json`, and what `optcli build --json` and `optcli compare --json` print.",
-        Report,
-    )
+    return {
+        "report.md": (
+            "Report",
+            "`report.json`, and what `optcli build --json` and `optcli compare --json` print.",
+            Report,
+        ),
+        "gate-json.md": ("The gate's JSON", "What `optcli gate --json` prints.", GateReport),
+        "plan-json.md": (
+            "The plan's JSON",
+            "What `optcli plan --json` prints, and `optcli.plan` gives.",
+            Plan,
+        ),
+        "loadtest-json.md": (
+            "The load test's JSON",
+            "What `optcli loadtest --json` prints.",
+            LoadTest,
+        ),
+        "canary-json.md": (
+            "The JSON of a canary",
+            "What `optcli loadtest FIRST SECOND --json` prints.",
+            Canary,
+        ),
+        "drift-json.md": (
+            "The JSON of a drift",
+            "What `optcli loadtest TARGET --drift --json` prints.",
+            Drift,
+        ),
+    }
+
+
+def _json_pages() -> dict[str, str]:
+    told: dict[str, tuple[str, Schema]] = {}
+    written = {}
+    for page, (title, first, model) in _written().items():
+        schema = model.model_json_schema(mode="serialization")
+        defs = {k: each for k, each in schema.get("$defs", {}).items() if each.get("properties")}
+        elsewhere = {k: told[k][0] for k, each in defs.items() if k in told and told[k][1] == each}
+        lines = [f"# {title}", "", first, "", *_fields(schema, defs, elsewhere)]
+        for name, below in defs.items():
+            if name not in elsewhere:
+                told.setdefault(name, (page, below))
+                lines += ["", f"## {name}", "", *_fields(below, defs, elsewhere)]
+        written[page] = "\n".join(lines)
+    return written
+
+
+def _fields(schema: Schema, defs: Schema, elsewhere: Mapping[str, str]) -> list[str]:
+    """What a model says of itself, then its fields."""
+    return [*points(schema.get("description", "")), "", *fields(schema, defs, elsewhere)]
 
 
 def _plan_file() -> str:
     from optcli.serving import file_schema, presets
 
     whole = file_schema()
-    defs: Schema = whole["$defs"]
     lines = ["# Plan file", "", *_paragraphs(whole["description"]), ""]
     lines += ["Paths are relative to the folder of the file. An option of the verb replaces a key."]
-    lines += ["", *_table(whole["properties"], whole.get("required", ()), defs)]
-    for name in dict.fromkeys(_referred(whole["properties"])):
-        lines += ["", *_definition(name, defs)]
+    lines += ["", *_keys(whole, whole["$defs"], EXAMPLES["plan-file"])]
     lines += ["", "## Presets", "", "Targets that people name in practice, each a plan file."]
     for name in presets.names():
         lines += ["", f"### {name}", "", "```yaml", presets.text(name).rstrip(), "```"]
     return "\n".join(lines)
 
 
-def _plan() -> str:
-    from optcli.results.plan import Plan
-
-    about = "What `optcli plan --json` prints, and `optcli.plan` gives."
-    return _models("The plan's JSON", about, Plan)
-
-
-def _loadtest() -> str:
-    from optcli.results.loadtest import LoadTest
-
-    return _models("The load test's JSON", "What `optcli loadtest --json` prints.", LoadTest)
-
-
-def _canary() -> str:
-    from optcli.results.loadtest import Canary
-
-    about = "What `optcli loadtest FIRST SECOND --json` prints."
-    return _models("The JSON of a canary", about, Canary)
-
-
-def _gate() -> str:
-    from optcli.results.gate import GateReport
-
-    return _models("The gate's JSON", "What `optcli gate --json` prints.", GateReport)
-
-
-def _models(title: str, about: str, model: Any) -> str:
-    schema = model.model_json_schema(mode="serialization")
-    defs: Schema = schema.get("$defs", {})
-    lines = [f"# {title}", "", about, "", *_paragraphs(schema.get("description", "")), ""]
-    lines += _fields(schema, defs)
-    for name, below in defs.items():
-        if below.get("properties"):
-            lines += ["", f"## {name}", "", *_paragraphs(below.get("description", "")), ""]
-            lines += _fields(below, defs)
-    return "\n".join(lines)
-
-
-def _fields(schema: Schema, defs: Schema) -> list[str]:
-    rows = ["| key | type |", "| --- | --- |"]
-    for name, each in schema["properties"].items():
-        null = " or null" if _may_be_null(each) else ""
-        rows.append(f"| `{name}` | {_cell(_type(each, _with_properties(defs)))}{null} |")
-    return rows
-
-
-def _with_properties(defs: Schema) -> Schema:
-    return {name: each for name, each in defs.items() if each.get("properties")}
-
-
-def _may_be_null(schema: Schema) -> bool:
-    return any(each.get("type") == "null" for each in schema.get("anyOf", ()))
-
-
 def _environment() -> str:
     from optcli.environment import VARIABLES
 
     lines = ["# Environment variables", "", "| variable | meaning |", "| --- | --- |"]
-    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in VARIABLES.items()]
+    lines += [f"| `{name}` | {cell(meaning)} |" for name, meaning in VARIABLES.items()]
     return "\n".join(lines)
 
 
@@ -412,8 +367,11 @@ def _python() -> str:
     for name in (each for each in optcli.__all__ if not each.startswith("_")):
         public: Callable[..., Any] = getattr(optcli, name)
         lines += ["", f"## optcli.{name}", ""]
-        if not inspect.isclass(public):
-            lines += ["```python", _signature(name, public), "```", ""]
+        if inspect.isclass(public):
+            page, (title, _, _) = next(each for each in _written().items() if each[1][2] is public)
+            lines += [f"Its fields are the keys of [{title}]({page})."]
+            continue
+        lines += ["```python", _signature(name, public), "```", ""]
         lines += _paragraphs(inspect.getdoc(public) or "")
     return "\n".join(lines)
 
@@ -439,10 +397,6 @@ def _paragraphs(text: str) -> list[str]:
         elif block:
             lines += [" ".join(block.split()), ""]
     return lines[:-1]
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

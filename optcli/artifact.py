@@ -33,6 +33,8 @@ class Format(StrEnum):
 
 # Formats whose files are, or may hold, code that runs when they are opened.
 CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
+# Formats whose files are made for one CPU or GPU, and run on no other.
+NATIVE = frozenset({Format.AOTI, Format.ORT, Format.TENSORRT, Format.TENSORRT_RTX})
 # Formats that a scan reads first: their modules have `doubts`, and open those for who trusts the file.
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.

@@ -182,7 +182,12 @@ def cpu() -> dict[str, Any]:
 
 def isa() -> str:
     """The instructions that 8-bit sums are computed with here: `avx512_vnni`, `avx2`, `i8mm`, ..."""
-    flags, machine = set(cpu()["flags"]), platform.machine()
+    return isa_of(cpu()["flags"], platform.machine())
+
+
+def isa_of(flags: Iterable[str], machine: str) -> str:
+    """As `isa`, of a processor with these flags; `machine` is what it is where they tell nothing."""
+    flags = set(flags)
     ranked = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "avx", "i8mm", "asimddp")
     return next((flag for flag in ranked if flag in flags), machine)
 
@@ -214,6 +219,7 @@ def conditions() -> dict[str, Any]:
         "affinity": _affinity(),
         "cpu_quota": _cgroup_quota(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "temperature_c": temperature_c(),
         "boost": _text("/sys/devices/system/cpu/cpufreq/boost"),
         "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
         "steal_s": steal_s(),
@@ -225,6 +231,25 @@ def steal_s() -> float | None:
     """Seconds, over all cores, that the hypervisor kept from this machine since it started."""
     line = (_text("/proc/stat") or "").partition("\n")[0].split()
     return int(line[8]) / os.sysconf("SC_CLK_TCK") if len(line) > 8 else None
+
+
+# What sensors of a processor are called, in `thermal` and in `hwmon`.
+_SENSORS = ("cpu", "pkg", "core", "soc", "k10temp", "zenpower")
+
+
+def temperature_c(sensors: Path = Path("/sys/class")) -> float | None:
+    """The hottest sensor of the processor, in degrees Celsius; None where the system tells none."""
+    found = [
+        value
+        for folder, name, values in (
+            *((each, "type", "temp") for each in sensors.glob("thermal/thermal_zone*")),
+            *((each, "name", "temp*_input") for each in sensors.glob("hwmon/hwmon*")),
+        )
+        if any(word in (_text(str(folder / name)) or "").lower() for word in _SENSORS)
+        for value in (_text(str(path)) for path in folder.glob(values))
+    ]
+    degrees = [int(text) / 1000 for text in found if text and text.lstrip("-").isdecimal()]
+    return max(degrees, default=None)
 
 
 def _text(path: str) -> str | None:

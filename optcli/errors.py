@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -250,6 +251,33 @@ def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its kind where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def strerror(error: OSError) -> str:
+    """What the system says, without its number and without the path."""
+    return error.strerror or str(error)
+
+
+@contextmanager
+def raised_as(
+    kind: type[OptcliError],
+    what: str,
+    *,
+    of: type[Exception] | tuple[type[Exception], ...] = Exception,
+    reason: Callable[[Any], str] = first_line,
+    place: str = "",
+    hint: str = "",
+) -> Iterator[None]:
+    """What a library or the system raises inside becomes an error of `kind`: `what`, then its `reason`.
+
+    `of` says which errors; an `OptcliError` goes through as it is.
+    """
+    try:
+        yield
+    except OptcliError:
+        raise
+    except of as error:
+        raise kind(f"{what}: {reason(error)}", place=place, hint=hint) from error
 
 
 def ended_by(number: int) -> tuple[str, str]:

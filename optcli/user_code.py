@@ -19,6 +19,8 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -28,7 +30,7 @@ from typing import Any
 
 from optcli import environment, regular_files
 from optcli.digest import FileDigests, of_value
-from optcli.errors import InputError, UsageError, did_you_mean
+from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, first_line
 from optcli.user_imports import (
     Outside,
     defined_names,
@@ -240,6 +242,22 @@ def place_of(error: BaseException, files: tuple[Path, ...]) -> str:
     own = {str(file) for file in files}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+@contextmanager
+def running(reference: str, folder: Path, what: str, hint: str) -> Iterator[None]:
+    """What somebody's code raises inside becomes an `InputError` with its line, of `what` raises.
+
+    `reference` is the code, relative to `folder`. An `OptcliError` goes through as it is.
+    """
+    try:
+        yield
+    except OptcliError:
+        raise
+    except Exception as error:
+        place = place_of(error, closure(reference, folder).files) or reference
+        message = f"{what} raises {type(error).__name__}: {first_line(error)}"
+        raise InputError(message, place=place, hint=hint) from error
 
 
 def import_failure(error: BaseException, reference: Reference, origin: Closure) -> InputError:

@@ -55,10 +55,10 @@ class Script:
     def __init__(self):
         self.growth, self.seen, self.slo, self.feeds = [0.0], [], [], []
 
-    def __call__(self, before, now, inputs, feeds, settings, slo, variants, logs, seed, observer):
-        self.seen.append((before, now, settings, seed))
-        self.slo.append(slo)
-        self.feeds.append(feeds)
+    def __call__(self, gating, before, now, variants, seed, place=None):
+        self.seen.append((before, now, gating.settings, seed))
+        self.slo.append(gating.slo)
+        self.feeds.append(gating.made.feeds)
         value = self.growth[min(len(self.seen), len(self.growth)) - 1]
         ratios = [value + x / 1e4 for x in range(8)]
         if value is WILD:

@@ -30,7 +30,14 @@ class RayCluster:
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add(self, name: str, cores: int, variables: Mapping[str, str] | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        cores: int,
+        variables: Mapping[str, str] | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        """A node that has one of a resource of its name, and further `resources`."""
         paths = (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
         own = {
             "OPTCLI_STORE": str(self.folder / name),
@@ -38,7 +45,10 @@ class RayCluster:
             **(variables or {}),
         }
         self.nodes[name] = self.cluster.add_node(
-            num_cpus=cores, object_store_memory=_OBJECTS_BYTES, env_vars=own, resources={name: 1}
+            num_cpus=cores,
+            object_store_memory=_OBJECTS_BYTES,
+            env_vars=own,
+            resources={name: 1, **(resources or {})},
         )
 
     def kill(self, name: str) -> None:

@@ -89,7 +89,10 @@ FORBIDDEN_WORDS = {
 MOST_LINES = 450
 # Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
 COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
-ALONE = {Path("prediction/images.py"), Path("prediction/postprocess.py")}
+ALONE = {
+    *(Path("data/images.py"), Path("accuracy/postprocess.py"), Path("prediction/known_answers.py")),
+    Path("serving/drift/input_statistics.py"),
+}
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",

@@ -110,3 +110,19 @@ def test_copies_of_one_image_and_containers_without_an_id_are_told_apart(system,
         for boot in ("first", "second")
     ]
     assert boots[0] != boots[1]
+
+
+def test_the_temperature_is_that_of_the_hottest_sensor_of_the_processor(tmp_path):
+    assert environment.temperature_c(tmp_path) is None
+    sensors = {
+        "thermal/thermal_zone0": {"type": "x86_pkg_temp", "temp": "51000"},
+        "thermal/thermal_zone1": {"type": "iwlwifi", "temp": "99000"},
+        "hwmon/hwmon0": {"name": "k10temp", "temp1_input": "48500", "temp2_input": "62125"},
+        "hwmon/hwmon1": {"name": "nvme", "temp1_input": "80000"},
+        "hwmon/hwmon2": {"name": "coretemp", "temp1_input": "not told"},
+    }
+    for folder, files in sensors.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for name, content in files.items():
+            (tmp_path / folder / name).write_text(f"{content}\n")
+    assert environment.temperature_c(tmp_path) == 62.125

@@ -6,16 +6,20 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 
 from __future__ import annotations
 
-from optcli.accuracy.evaluation import Evaluation, evaluate
+from optcli.accuracy.evaluation import Elsewhere, Evaluation, evaluate, evaluate_part
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
 from optcli.accuracy.verdicts import unjudged, verdicts
 
 __all__ = [
+    "Elsewhere",
     "Evaluation",
+    "EvaluationRequest",
     "compare",
     "evaluate",
+    "evaluate_part",
     "metric_names",
     "require_metric",
     "too_few",

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli import runners, workers
 from optcli.accuracy.messages import EvaluationRequest, Progress
-from optcli.artifact import Artifact
-from optcli.data import DataSettings
 from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import Stability
-from optcli.settings import TensorSpec
-from optcli.settings.accuracy import AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,75 +111,100 @@ class Evaluation:
         return rows
 
 
+class Elsewhere(Protocol):
+    """Other machines that evaluate the parts of one set, so many at most at once."""
+
+    parts: int
+
+    def carry_out(self, request: EvaluationRequest) -> bool:
+        """Leave the files of the part `job` below `out`, as `evaluate_part` does; False: none can.
+
+        Raises as `evaluate`. Several threads call at once.
+        """
+
+    def stop(self) -> None:
+        """End what is being evaluated."""
+
+
 def evaluate(
-    artifact: Artifact,
-    runner: str,
-    options: Mapping[str, Any],
-    inputs: Sequence[TensorSpec],
-    data: DataSettings,
-    folder: Path,
-    settings: AccuracySettings | None,
-    out: Path,
+    request: EvaluationRequest,
     observer: Observer,
     *,
-    postprocess: PostprocessSettings | None = None,
-    feeds: Sequence[TensorSpec] | None = None,
     step: str = "accuracy",
     log: Path | None = None,
     timeout_s: float | None = None,
-    jobs: int = 1,
     interpreter: str | None = None,
-    prepared: Path | None = None,
-    keep: Path | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
-    Paths in `data` are relative to `folder`. `feeds` are the artifact's
-    own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
-    split between as many processes, by whole batches, and comes out the same. `interpreter` is another
-    Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
-    they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
-    for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
+    With `jobs` the set is split between as many processes, by whole batches, and comes out the same.
+    `interpreter` is another Python to run the artifact in, with its own libraries. With `elsewhere` the
+    set is split between other machines, and `jobs` does not count; what none of them can do is done
+    here, a part after the other. Raises `InputError` for data or labels that do not fit, `RunnerError`
+    or `StepError` where the artifact fails.
     """
-    request = EvaluationRequest(
-        artifact=artifact,
-        runner=runner,
-        options=dict(options),
-        inputs=tuple(inputs),
-        feeds=tuple(feeds or inputs),
-        data=data,
-        folder=folder,
-        settings=settings,
-        postprocess=postprocess,
-        out=out,
-        jobs=jobs,
-        prepared=prepared,
-        keep=keep,
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    environment = runners.find(runner).model_validate(dict(options)).environment()
+    if elsewhere is not None:
+        request = replace(request, jobs=elsewhere.parts)
+    request.out.mkdir(parents=True, exist_ok=True)
     news = _News(step, observer)
+    here = Lock()
 
     def run(function: str, job: int) -> None:
-        workers.run(
-            f"optcli.accuracy.process:{function}",
-            replace(request, job=job),
-            NoneType,
-            log=log,
-            environment=environment,
-            timeout_s=timeout_s,
-            listener=workers.Listener(Progress, partial(news.heard, job)),
-            interpreter=interpreter or sys.executable,
-            confined=(out,) if artifact.foreign else None,
-        )
+        listener = workers.Listener(Progress, partial(news.heard, job))
+        _run(function, replace(request, job=job), log, timeout_s, listener, interpreter)
 
-    if jobs == 1:
+    def part(job: int) -> None:
+        if elsewhere is None:
+            run("shard", job)
+        elif not elsewhere.carry_out(replace(request, job=job)):
+            with here:
+                run("shard", job)
+
+    if elsewhere is None and request.jobs == 1:
         run("evaluate", 0)
     else:
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(lambda job: run("shard", job), range(jobs)))
+        with ThreadPoolExecutor(request.jobs) as pool:
+            try:
+                list(pool.map(part, range(request.jobs)))
+            except KeyboardInterrupt:
+                if elsewhere is not None:
+                    elsewhere.stop()
+                raise
         run("finish", 0)
-    return Evaluation.load(out)
+    return Evaluation.load(request.out)
+
+
+def evaluate_part(
+    request: EvaluationRequest, *, log: Path | None = None, timeout_s: float | None = None
+) -> None:
+    """Evaluate the part `job` of `jobs` of a set in a worker process of this machine.
+
+    Raises as `evaluate`.
+    """
+    _run("shard", request, log, timeout_s)
+
+
+def _run(
+    function: str,
+    request: EvaluationRequest,
+    log: Path | None,
+    timeout_s: float | None,
+    listener: workers.Listener[Progress] | None = None,
+    interpreter: str | None = None,
+) -> None:
+    runner = runners.find(request.runner).model_validate(request.options)
+    workers.run(
+        f"optcli.accuracy.process:{function}",
+        request,
+        NoneType,
+        log=log,
+        environment=runner.environment(),
+        timeout_s=timeout_s,
+        listener=listener,
+        interpreter=interpreter or sys.executable,
+        confined=(request.out,) if request.artifact.foreign else None,
+    )
 
 
 class _News:

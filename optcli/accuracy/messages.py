@@ -32,7 +32,8 @@ class ScoringRequest:
 class EvaluationRequest(ScoringRequest):
     """An artifact, its runner and the part `job` of `jobs` of the set; see `optcli.accuracy.evaluate`.
 
-    `prepared` is a folder with the samples as they were prepared before; else `keep` may get them.
+    `out` is the folder of what it leaves. `prepared` is a folder with the samples as they were prepared
+    before; without it they may be left in `keep`, for others.
     """
 
     artifact: Artifact

@@ -30,7 +30,7 @@ def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Ver
     verdicts = {"fixed-set": fixed_set(accuracy, settings)}
     verdicts["non-inferiority"] = non_inferiority(accuracy, settings)
     if accuracy.baseline_doubts:
-        reason = f"the baseline is nothing to compare with: {'; '.join(accuracy.baseline_doubts)}"
+        reason = f"the baseline is no valid reference: {'; '.join(accuracy.baseline_doubts)}"
         doubtful = {"outcome": "inconclusive", "reason": reason}
         verdicts = {name: each.model_copy(update=doubtful) for name, each in verdicts.items()}
     deciding = verdicts.pop(settings.policy)

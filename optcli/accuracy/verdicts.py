@@ -74,7 +74,7 @@ def unjudged(reason: str, settings: AccuracySettings | None) -> Verdict:
 
 
 def _own_outputs(error: OutputError) -> Verdict:
-    """Of the baseline, or of what has nothing beside it: finite and not constant."""
+    """The verdict on outputs by themselves: finite and not constant."""
     if not error.finite:
         return _answer("reject", f"the outputs hold NaN or infinite values{_LOOK}")
     if error.constant:
@@ -85,7 +85,7 @@ def _own_outputs(error: OutputError) -> Verdict:
 
 
 def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bool) -> Verdict:
-    """Of a variant: sound by itself, and comparable with the baseline's."""
+    """The verdict on a variant's outputs: sound by themselves, and comparable with the baseline's."""
     same = settings is None or settings.interface == "same"
     changes = [interface.said(change) for change in error.changes]
     if not error.finite:
@@ -98,9 +98,7 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
         what = (
             "are the same for every sample" if error.baseline_finite else "hold NaN or infinite values"
         )
-        return _answer(
-            "inconclusive", f"the baseline's outputs {what}: there is nothing to compare with"
-        )
+        return _answer("inconclusive", f"the baseline's outputs {what}: they are no valid reference")
     if changes and same:
         broken = any(not change.comparable for change in error.changes)
         reason = f"another interface than the baseline's: {'; '.join(changes)}{_DECLARE}"

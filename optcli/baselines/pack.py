@@ -28,7 +28,7 @@ from optcli.baselines import manifest as manifests
 from optcli.baselines.manifest import SCHEMA, Manifest, Packed
 from optcli.baselines.places import SPARE_BYTES
 from optcli.digest import files_below, of_bytes, of_file
-from optcli.errors import InputError, OptcliError, StoreError, TrustError
+from optcli.errors import InputError, OptcliError, StoreError, TrustError, raised_as, strerror
 from optcli.formats.recognition import recognized
 from optcli.results import Report
 from optcli.settings import TensorSpec
@@ -139,15 +139,11 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
     it holds code and neither this store wrote it nor `trust` says so, or where what it holds was made
     under `--trust`. What this store did not write is opened in workers that can only read.
     """
-    try:
+    message = "the baseline cannot be read"
+    hint = "`optcli baseline ls` lists those that are here"
+    with raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint):
         size = regular_files.check(path).st_size
         key = of_file(path)
-    except OSError as error:
-        raise InputError(
-            f"the baseline cannot be read: {error.strerror or error}",
-            place=str(path),
-            hint="`optcli baseline ls` lists those that are here",
-        ) from error
     own = store.get(_WRITTEN, key) is not None
     with _opened(path) as archive:
         manifest = _manifest(archive, path)

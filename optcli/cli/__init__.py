@@ -41,15 +41,15 @@ _TASKS = {
     "Decide": {
         "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
         "gate": "Block a merge that makes the model slower, bigger or worse.",
-        "baseline": "Keep a build as what later ones are compared with: save, ls.",
+        "baseline": "Keep a build to compare later ones with: save, ls.",
         "history": "Show how the gate's figures went over time.",
     },
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
-        "deploy": "Write what Ray Serve, Triton or KServe reads for a variant and a plan.",
-        "serve": "Start the server that deploy wrote for Ray, here.",
-        "loadtest": "Send traffic to a running server and hold it to its promise.",
-        "infer": "Answer stored images with a variant: classes or boxes, a file for each shard.",
+        "deploy": "Write a server for Ray Serve, Triton or KServe from a variant and a plan.",
+        "serve": "Start the Ray server that deploy wrote, on this machine.",
+        "loadtest": "Send traffic to a running server and say whether it keeps its promise.",
+        "infer": "Answer stored images with a variant: classes or boxes for each image.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",

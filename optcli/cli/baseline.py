@@ -50,7 +50,11 @@ def save(
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
-    """Pack the artifacts, facts and report of the last build into one verified file called NAME."""
+    """Pack the last build into a file called NAME.
+
+    The file holds the artifacts, their facts and the report, and every file in it is verified when it
+    is read.
+    """
     from optcli import baselines
     from optcli.gate import saving as builds
     from optcli.report import wording

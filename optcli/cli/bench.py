@@ -54,11 +54,12 @@ def command(
     store: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure FILEs side by side; the first is what the others are compared with.
+    """Measure FILEs side by side; each is compared with the first.
 
     A FILE is an .onnx, .ort, .pt2 (exported or AOTInductor), OpenVINO .xml or TorchScript file (.pt,
-    .ptl, .torchscript), or the folder of an artifact. Inputs are found by looking; their values are
-    random unless --samples says otherwise. Only speed is measured: outputs are not compared.
+    .ptl, .torchscript), or the folder of an artifact. optcli finds the inputs by looking into the file;
+    their values are random unless --samples says otherwise. It measures speed alone, and does not
+    compare outputs.
     """
     from optcli import report as forms
     from optcli.model_files.measuring import bench

@@ -25,25 +25,22 @@ from optcli.cli.progress import Progress
 @click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
 @options.jobs
 @click.option(
-    "--keep-going/--fail-fast", default=True, show_default=True, help="After a step has failed."
+    "--keep-going/--fail-fast",
+    default=True,
+    show_default=True,
+    help="Whether other steps still run after one has failed.",
 )
 @options.timeout("step")
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
-@click.option(
-    "--ray",
-    metavar="auto|HOST:PORT|local",
-    help="Run passes on a Ray cluster: the one here, that of an address, or one started for the build.",
-)
+@options.ray
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
-@click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")
+@click.option("--explain", is_flag=True, help="Like --dry-run, and say why each step must run.")
 @options.as_json
 @options.verbose
 def command(
     recipe: Path,
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     only: tuple[str, ...],
@@ -67,7 +64,7 @@ def command(
     from optcli.pipeline import build, preview
     from optcli.pipeline.jobs import usual_jobs
 
-    kept = options.opened(store, remote_store, remote_readonly)
+    kept = options.opened(store)
     if dry_run or explain:
         lines, record = preview(
             recipe,

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Look into the store."""
+    """Look into the store, check it and make room in it."""
 
 
-_remote = click.option(
-    "--remote", is_flag=True, help="Look into the remote store, not into the own one."
-)
+_remote = click.option("--remote", is_flag=True, help="Take the remote store instead of the local one.")
 
 
 @command.command(
@@ -43,14 +41,12 @@ _remote = click.option(
 @click.option("--kind", help="Only entries of this kind, e.g. artifact.")
 def ls(
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     remote: bool,
     as_json: bool,
     kind: str | None,
 ) -> None:
-    """List what the store holds, the most recently used last; of a remote store the newest last."""
-    with _opened(store, remote_store, remote_readonly, remote) as opened:
+    """List what the store holds: the most recently used last, in a remote store the newest last."""
+    with _opened(store, remote) as opened:
         entries, where = _listed(opened, kind)
     rows = [
         {
@@ -101,8 +97,6 @@ def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
 @click.option("--repair", is_flag=True, help="Remove damaged entries; the next build makes them again.")
 def verify(
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     remote: bool,
     as_json: bool,
     repair: bool,
@@ -111,7 +105,7 @@ def verify(
 
     With --remote all of the remote store is fetched for that, and nothing of it is kept.
     """
-    with _opened(store, remote_store, remote_readonly, remote, writes=repair) as opened:
+    with _opened(store, remote, writes=repair) as opened:
         if opened.remote is None:
             damaged = opened.verify(repair=repair)
             count = sum(1 for _ in opened.entries())
@@ -149,8 +143,6 @@ def why(
     recipe: Path,
     variant: str | None,
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     remote: bool,
     trust: bool,
     overrides: tuple[str, ...],
@@ -163,7 +155,7 @@ def why(
     """
     from optcli.pipeline import preview
 
-    kept = options.opened(store, remote_store, remote_readonly)
+    kept = options.opened(store)
     if remote:
         _require_remote(kept)
     lines, record = preview(
@@ -192,31 +184,30 @@ def why(
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Remove what was not used, with --remote not uploaded, for this time: 12h, 30d.",
+    help="Remove entries that were last used (with --remote: uploaded) longer ago: 12h, 30d.",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    help="Remove the least recently used, with --remote the first uploaded, down to: 500MB, 20GB.",
+    help="Remove the least recently used (with --remote: the first uploaded) entries until the store is"
+    " no larger: 500MB, 20GB.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def gc(
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     remote: bool,
     as_json: bool,
     older_than: str | None,
     max_size: str | None,
     dry_run: bool,
 ) -> None:
-    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked.
+    """Remove leftovers of killed builds and, where asked, entries and checkpoints by age or size.
 
     With --remote: what is damaged, and leftovers of uploads that are older than a day.
     """
     older_than_s = _amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than")
     max_bytes = _amount(max_size, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size")
-    with _opened(store, remote_store, remote_readonly, remote, writes=not dry_run) as opened:
+    with _opened(store, remote, writes=not dry_run) as opened:
         if opened.remote is None:
             removed = opened.gc(older_than_s, max_bytes, dry_run=dry_run)
         else:
@@ -235,14 +226,12 @@ def gc(
 @contextmanager
 def _opened(
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     remote: bool,
     *,
     writes: bool = False,
 ) -> Iterator[Store]:
     """The store; with `remote` connected to its remote one. Raises `UsageError` where that lacks."""
-    kept = options.opened(store, remote_store, remote_readonly)
+    kept = options.opened(store)
     if not remote:
         yield kept
         return

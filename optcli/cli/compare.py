@@ -17,6 +17,7 @@ from optcli.paths import shown
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
     from optcli.results import Report
+    from optcli.store import Store
 
 _FORMATS = ("terminal", "markdown", "json", "csv", "html")
 _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html", ".htm": "html"}
@@ -54,9 +55,10 @@ def command(
 ) -> int:
     """Show the table of the last build, or what changed between several reports.
 
-    Without an argument the newest report here; with one that of a RECIPE, a recipe's name, a report
-    file or its folder; the exit code is then the build's. With several, each is compared with the
-    first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
+    Without an argument it shows the newest report here. An argument is a RECIPE, a recipe's name, a
+    report file or its folder. The exit code for one report is that of its build. Several reports are
+    compared with the first one: the exit code is 0, or 5 where the machines differ and nothing can be
+    said. It measures nothing.
     """
     chosen_form = _form(form, output, as_json, markdown)
     try:
@@ -86,7 +88,7 @@ def _compare(
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
-        report = _near_the_limit(report, path.parent, place.own_store(store)) if roofline else report
+        report = _near_the_limit(report, path.parent, place.opened(store)) if roofline else report
         if form == "terminal" and output is None:
             show(report, forms)
         else:
@@ -107,13 +109,11 @@ def _compare(
     return 0
 
 
-def _near_the_limit(report: Report, folder: Path, store: Path | None) -> Report:
+def _near_the_limit(report: Report, folder: Path, store: Store) -> Report:
     from optcli.roofline import share as roofline
-    from optcli.store import Store
 
-    kept = Store(Store.default_root(store))
-    counted = roofline.near(report, folder, kept)
-    kept.digests.save()
+    counted = roofline.near(report, folder, store)
+    store.digests.save()
     return counted
 
 
@@ -137,17 +137,18 @@ def _one(report: Report, path: Path, form: str) -> str:
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":
-        from optcli.latency.quantiles import quantiles_of
+        from optcli.pipeline.report_files import curves_of
         from optcli.report import html
 
-        return html.page(report, quantiles_of(path.with_name("samples.npz")))
+        curves = curves_of(path.parent, report)
+        return html.page(report, curves.first, curves.further)
     return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
 
 
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
     from optcli.report import changes
 
-    comparisons = [changes.compare(named[0], other) for other in named[1:]]
+    comparisons = [each for other in named[1:] for each in changes.compare_devices(named[0], other)]
     apart = next((each for each in comparisons if not each.comparable), None)
     if apart is not None and not force:
         raise NotComparableError(

@@ -44,13 +44,13 @@ class _Engine(click.Choice[str]):
     "engine",
     required=True,
     type=_Engine(["ray", "triton", "kserve"]),
-    help="The server that reads what is written.",
+    help="The server to write for.",
 )
 @click.option(
     "--plan",
     type=options.FILE,
     metavar="FILE",
-    help="What `optcli plan --json` printed.  [default: a plan for the recipe's `slo`]",
+    help="A plan that `optcli plan --json` printed.  [default: a plan for the recipe's `slo`]",
 )
 @click.option(
     "--out",
@@ -62,9 +62,9 @@ class _Engine(click.Choice[str]):
 @click.option(
     "--storage-uri",
     metavar="URI",
-    help="For kserve: where the cluster finds a copy of the repository, as pvc://models/digits.",
+    help="For kserve: where the cluster finds a copy of the repository, such as pvc://models/digits.",
 )
-@click.option("--wait", help="For ray: the longest wait for a batch, as 10ms.  [default: the plan's]")
+@click.option("--wait", help="For ray: the longest wait for a batch: 10ms.  [default: the plan's]")
 @click.option(
     "--priority",
     multiple=True,
@@ -74,19 +74,30 @@ class _Engine(click.Choice[str]):
 @click.option(
     "--images",
     is_flag=True,
-    help="For ray and triton: take JPEG and PNG as well, and answer classes or boxes.",
+    help="For ray and triton: also take JPEG and PNG images, and answer classes or boxes.",
 )
 @click.option(
     "--cache",
     metavar="PLACE",
-    help="For ray: keep answers, in `memory` or in a Redis, as redis://127.0.0.1:6379/0.",
+    help="For ray: keep answers in `memory`, or in a Redis such as redis://127.0.0.1:6379/0.",
 )
 @click.option("--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]")
 @click.option(
+    "--sample-inputs",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="For ray: keep statistics of N inputs a day, drawn at random, for `optcli loadtest --drift`.",
+)
+@click.option(
+    "--known-answers",
+    metavar="URI",
+    help="What `optcli infer` wrote with this variant: hits of the cache from the start.",
+)
+@click.option(
     "--force",
     is_flag=True,
-    help="Deploy a plan that rests on another curve, or on one of a busy machine; for ray, a wait that"
-    " is too short as well.",
+    help="Deploy although the plan's curve is from another build or from a busy machine or, for ray,"
+    " the wait is too short.",
 )
 @options.artifacts
 @options.trust
@@ -106,6 +117,8 @@ def command(
     images: bool,
     cache: str | None,
     cache_ttl: str | None,
+    sample_inputs: int | None,
+    known_answers: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -122,7 +135,6 @@ def command(
     """
     from optcli.serving import quantities
     from optcli.serving.deploy import deploy, lines
-    from optcli.store import Store
 
     if storage_uri is not None and engine != "kserve":
         raise UsageError(
@@ -148,6 +160,18 @@ def command(
         )
     if cache_ttl is not None and cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
+    if sample_inputs is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes nothing that keeps statistics for --target {engine}",
+            place="--sample-inputs",
+            hint="leave it out, or --target ray",
+        )
+    if known_answers is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes no cache for --target {engine}",
+            place="--known-answers",
+            hint="leave it out, or --target ray --images --cache memory",
+        )
     priorities = quantities.priorities(priority, "--priority")
     place = reports.find(where, artifacts)
     with Progress() as progress:
@@ -158,7 +182,7 @@ def command(
             out or Path(f"{variant}-{engine}"),
             engine=engine,
             plan=plan,
-            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            recipe=place.recipe,
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
@@ -166,9 +190,11 @@ def command(
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
+            sample_inputs=sample_inputs or 0,
+            known_answers=known_answers,
             force=force,
             trust=trust,
-            store=Store(Store.default_root(place.own_store(store))),
+            store=place.opened(store),
             observer=progress,
         )
     tell(deployed, lines, as_json=as_json)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     "--variant",
     "only",
     multiple=True,
-    help="Judge these; default: those that either side marks `gate: true`, else recommends.",
+    help="Judge this variant; may be repeated. Default: those that the recipe or the baseline marks"
+    " `gate: true`, else those that they recommend.",
 )
 @options.store
 @options.remote
@@ -45,13 +46,15 @@ if TYPE_CHECKING:
 @options.jobs
 @options.timeout("step")
 @click.option(
-    "--trust", is_flag=True, help="Run what a baseline or a model from elsewhere holds, code too."
+    "--trust",
+    is_flag=True,
+    help="Run code in a baseline or a model from elsewhere, where you know who made it.",
 )
 @click.option(
     "--baseline-python",
     type=click.Path(path_type=Path, exists=True),
     metavar="VENV",
-    help="A virtual environment, or its Python, that runs the baseline: judges new library versions.",
+    help="Run the baseline in this virtual environment (or Python), to judge new library versions.",
 )
 @click.option(
     "--against-recorded",
@@ -62,17 +65,29 @@ if TYPE_CHECKING:
     "--accept",
     multiple=True,
     metavar="KIND,...",
-    help="Declare changes of what it is judged by, such as evaluation,bar,threads: see docs/gate.md.",
+    help="Allow that this changed since the baseline, such as evaluation,bar,threads: docs/gate.md"
+    " lists the kinds.",
 )
 @click.option(
     "--on-inconclusive",
     type=click.Choice(["fail", "pass"]),
-    help="What a doubt counts as; default: exit code 5. `pass` is for noise only: what was not"
-    " compared, or changed without --accept, stays 5.",
+    help="What an inconclusive result counts as; default: exit code 5. `pass` holds for noise alone:"
+    " what was not compared, or changed without --accept, still gives 5.",
 )
-@click.option("--confirm/--no-confirm", default=None, help="Repeat a failure independently.")
 @click.option(
-    "--history", type=options.FILE, help="Append the figures to this file: see `optcli history`."
+    "--ray",
+    metavar="auto|HOST:PORT",
+    help="The Ray cluster of the devices that gate.devices names: the one here, or that of an address.",
+)
+@click.option(
+    "--confirm/--no-confirm",
+    default=None,
+    help="Measure a failing variant once more; it fails only if both runs fail.",
+)
+@click.option(
+    "--history",
+    type=options.FILE,
+    help="Append the figures to this file; `optcli history` shows them.",
 )
 @click.option("--markdown", type=options.FILE, help="Write a comment for a pull request.")
 @click.option("--junit", type=options.FILE, help="Write JUnit XML.")
@@ -85,8 +100,6 @@ def command(
     reference: str,
     only: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     jobs: int | None,
@@ -96,6 +109,7 @@ def command(
     against_recorded: bool,
     accept: tuple[str, ...],
     on_inconclusive: Literal["fail", "pass"] | None,
+    ray: str | None,
     confirm: bool | None,
     history: Path | None,
     markdown: Path | None,
@@ -104,9 +118,9 @@ def command(
     benchmark_json: Path | None,
     as_json: bool,
 ) -> int:
-    """Compare RECIPE's variants with a baseline, measured now, here and side by side.
+    """Compare RECIPE's variants with a baseline. Both are measured now, on this machine, side by side.
 
-    The exit code is 0 for a pass, 1 where something became worse beyond its limit, 5 where the
+    The exit code is 0 where all pass, 1 where something became worse beyond its limit, 5 where the
     measurement cannot tell.
     """
     from optcli.gate.running import Options, gate
@@ -128,10 +142,11 @@ def command(
                 against_recorded=against_recorded,
                 on_inconclusive=on_inconclusive,
                 confirm=confirm,
+                ray=ray,
                 history=history,
                 accept=accepted(accept),
             ),
-            store=options.opened(store, remote_store, remote_readonly),
+            store=options.opened(store),
             artifacts=reports.root(artifacts),
             observer=progress,
         )

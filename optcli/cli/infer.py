@@ -44,14 +44,18 @@ class _BatchSize(click.ParamType[int | None]):
     help="A folder of images or tar files, a .tar file, or a Parquet list with the column `path`.",
 )
 @click.option(
-    "--output", "target", required=True, metavar="URI", help="A new folder, or one to go on with."
+    "--output",
+    "target",
+    required=True,
+    metavar="URI",
+    help="A new folder for the answers, or the folder of a run to go on with.",
 )
 @click.option(
     "--batch-size",
     type=_BatchSize(),
     default="auto",
     show_default=True,
-    help="`auto` measures 1, 8, 16, 32 and 64 here first.",
+    help="Images in a call; `auto` first measures 1, 8, 16, 32 and 64 on this machine.",
 )
 @click.option(
     "--shard",
@@ -59,7 +63,7 @@ class _BatchSize(click.ParamType[int | None]):
     type=click.IntRange(1),
     default=500,
     show_default=True,
-    help="The most images whose answers share a file.",
+    help="The most images in a shard, whose answers share a file.",
 )
 @click.option(
     "--format",
@@ -67,13 +71,13 @@ class _BatchSize(click.ParamType[int | None]):
     type=click.Choice(["parquet", "jsonl"]),
     default="parquet",
     show_default=True,
-    help="Of the files of answers.",
+    help="The format of the files of answers.",
 )
 @click.option("--raw", is_flag=True, help="Write the model's outputs in place of classes or boxes.")
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Copies of the model.  [default: as many as this machine has cores for]",
+    help="How many copies of the model work at a time.  [default: as many as the cores allow]",
 )
 @click.option(
     "--ray",
@@ -81,12 +85,13 @@ class _BatchSize(click.ParamType[int | None]):
     default="local",
     show_default=True,
     metavar="ADDRESS",
-    help="A Ray cluster, HOST:PORT, or `auto` for the one that runs here; `local`: this machine alone.",
+    help="Where workers run: `local` is this machine alone, `auto` the Ray cluster that runs here,"
+    " HOST:PORT another.",
 )
 @click.option(
     "--cost-per-hour",
     type=click.FloatRange(min=0, min_open=True),
-    help="Of one worker: the summary says what 1,000 images cost.",
+    help="Price of a worker for an hour: the summary then says what 1,000 images cost.",
 )
 @click.option("--restart", is_flag=True, help="Remove the answers that are there, and begin anew.")
 @options.artifacts
@@ -114,14 +119,13 @@ def command(
 ) -> None:
     """Answer stored images with VARIANT of the last build.
 
-    Images are prepared as in the recipe, and answers are classes or boxes as in a deployment. Each
-    shard of images becomes one file of answers; a run that was killed goes on with the missing ones,
-    and a second run changes nothing. Images that cannot be read are listed beside the answers. Needs
+    optcli prepares images as the recipe says. Answers are classes or boxes, as those of a deployment.
+    Each shard of images becomes one file of answers. A run that was killed goes on with the missing
+    files when it is started again. Images that cannot be read are listed beside the answers. Needs
     `pip install 'optcli[ray]'`.
     """
     from optcli.inference import infer
     from optcli.report.inference_text import lines
-    from optcli.store import Store
 
     if source.rstrip("/") == target.rstrip("/"):
         raise UsageError(
@@ -143,9 +147,9 @@ def command(
             address=address,
             cost_per_hour=cost_per_hour,
             restart=restart,
-            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            recipe=place.recipe,
             trust=trust,
-            store=Store(Store.default_root(place.own_store(store))),
+            store=place.opened(store),
             observer=progress,
         )
     tell(result, lines, as_json=as_json)

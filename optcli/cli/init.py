@@ -55,9 +55,9 @@ def command(
     """Write a commented recipe for WHAT.
 
     WHAT is torchvision:NAME, timm:NAME, python:FILE.py:CALLABLE, onnx:PATH, or just the path of a
-    model file. Inputs are found by looking, and variants offered that make sense on this machine.
-    Images in class folders, boxes in COCO's format and segmentation masks are known; for masks a file
-    masks.py is written beside the recipe, which reads them.
+    model file. optcli finds the inputs by looking into the model and offers variants that make sense on
+    this machine. It knows images in class folders, boxes in COCO's format and segmentation masks; for
+    masks it writes a file masks.py, which reads them, beside the recipe.
     """
     from optcli.scaffold import InputText, draft
 

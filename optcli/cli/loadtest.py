@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from optcli.cli import options
 from optcli.cli.progress import Progress
@@ -14,6 +15,9 @@ from optcli.paths import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# What goes with --drift, which sends nothing.
+_OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 
 
 @click.command(
@@ -33,19 +37,24 @@ if TYPE_CHECKING:
 @click.option(
     "--agreement",
     metavar="SHARE",
-    help="Share of the samples on which SECOND must say the same.  [default: 90%]",
+    help="Share of the samples on which SECOND must give the same answer.  [default: 90%]",
+)
+@click.option(
+    "--drift",
+    is_flag=True,
+    help="Send nothing: compare the inputs that the server has seen with the calibration data.",
 )
 @click.option(
     "--rate",
     "rates",
     multiple=True,
-    help="Requests a second; may be repeated; where --find-limit begins.  [default: the plan's]",
+    help="Requests a second; may be repeated. --find-limit begins there.  [default: the plan's]",
 )
 @click.option(
     "--slo",
     multiple=True,
     metavar="P=TIME",
-    help="The promise: p50, p95, p99, as p95=120ms.  [default: the plan's]",
+    help="The promise to test: p95=120ms, or one for p50 or p99.  [default: the plan's]",
 )
 @click.option("--error-budget", help="Share of the requests that may fail.  [default: 0.1%]")
 @click.option("--find-limit", is_flag=True, help="Raise the rate until the promise breaks.")
@@ -58,7 +67,7 @@ if TYPE_CHECKING:
     "--arrivals",
     default="poisson",
     show_default=True,
-    help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
 )
 @click.option(
     "--priority",
@@ -67,19 +76,27 @@ if TYPE_CHECKING:
     help="Share of the requests by priority, the most urgent first.  [default: the bundle's]",
 )
 @click.option(
-    "--seconds", help="Length of all windows of a load together.  [default: long enough to accept]"
+    "--seconds",
+    help="Length of each load: all its windows together.  [default: long enough to accept]",
 )
 @click.option(
-    "--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows of a load."
+    "--windows",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How many windows each load has, each with percentiles of its own.",
 )
 @click.option(
-    "--settle", default="5s", show_default=True, help="Time of each load that does not count."
+    "--settle",
+    default="5s",
+    show_default=True,
+    help="How long each load runs before its windows begin.",
 )
 @click.option(
     "--timeout",
     default="10s",
     show_default=True,
-    help="A request without an answer by then has failed.",
+    help="A request that has no answer after this time has failed.",
 )
 @click.option(
     "--encoding",
@@ -95,7 +112,7 @@ if TYPE_CHECKING:
     "--golden",
     type=options.FOLDER,
     metavar="FOLDER",
-    help="Send the golden request that `optcli deploy` wrote there, and hold answers to its response.",
+    help="Send the golden request that `optcli deploy` wrote there; answers must match its response.",
 )
 @click.option(
     "--model", metavar="NAME", help="The model on the server, where the URL does not name it."
@@ -104,17 +121,26 @@ if TYPE_CHECKING:
     "--plan",
     type=options.FILE,
     metavar="FILE",
-    help="The plan that a server at a URL was deployed with: it predicts and promises.",
+    help="For a server at a URL: its plan, which has the promise, the rate and the prediction.",
 )
 @click.option(
     "--calibration",
     type=options.FILE,
     metavar="FILE",
-    help="Where the calibration lies.  [default: calibration.json in the bundle]",
+    help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
-@click.option("--cpus", type=click.IntRange(1), help="Processors for the server of a FOLDER.")
-@click.option("--client-cpus", metavar="LIST", help="Processors for the client, as 1 or 2,3.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals.")
+@click.option(
+    "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
+)
+@click.option(
+    "--model-cpus",
+    metavar="LIST",
+    help="Processors for the model's replicas of a FOLDER alone, by number: 0, or 0,1.",
+)
+@click.option("--client-cpus", metavar="LIST", help="Processors of the client by number: 1, or 2,3.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the arrivals."
+)
 @click.option(
     "--out",
     type=options.FOLDER,
@@ -128,6 +154,7 @@ def command(
     second: str | None,
     shadow: str | None,
     agreement: str | None,
+    drift: bool,
     rates: tuple[str, ...],
     slo: tuple[str, ...],
     error_budget: str | None,
@@ -148,6 +175,7 @@ def command(
     plan: Path | None,
     calibration: Path | None,
     cpus: int | None,
+    model_cpus: str | None,
     client_cpus: str | None,
     seed: int,
     out: Path | None,
@@ -163,9 +191,15 @@ def command(
     With a SECOND server, both get the same traffic, SECOND a share of it, and the answer is to promote,
     hold or reject it: by the agreement of its outputs, its errors and its latency.
 
-    The exit code is 0 where the promise is kept, 1 where it is broken or an answer is wrong, 5 where
-    the load cannot tell. Needs `pip install 'optcli[serve]'`.
+    With --drift no traffic is sent: the inputs that a server has seen are compared with the data that
+    its model was calibrated with. The bundle must have been deployed with --sample-inputs.
+
+    The exit code is 0 where the promise is kept, 1 where it is broken, an answer is wrong or an input
+    drifted, 5 where the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
     """
+    if drift:
+        _require_no_traffic()
+        return _drift(target, model, out, as_json)
     from optcli.serving import quantities as q
     from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
@@ -173,8 +207,11 @@ def command(
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
     asked = Options(
         rates_per_s=tuple(_positive(q.number(each, "--rate"), "--rate") for each in rates),
-        slo_ms={name.removesuffix("_ms"): ms for name, ms in q.promise(slo, "--slo").items()},
-        error_budget=None if error_budget is None else q.share(error_budget, "--error-budget"),
+        slo_ms={
+            name.removesuffix("_ms"): _positive(ms, "--slo")
+            for name, ms in q.promise(slo, "--slo").items()
+        },
+        error_budget=None if error_budget is None else _share(error_budget, "--error-budget"),
         arrivals=arrivals,
         priorities=q.priorities(priority, "--priority"),
         seed=seed,
@@ -193,7 +230,8 @@ def command(
         images=images,
         calibration=calibration,
         cpus=cpus,
-        client_cpus=_processors(client_cpus),
+        model_cpus=_model_processors(model_cpus, target),
+        client_cpus=_processors(client_cpus, "--client-cpus"),
     )
     from optcli.report import loadtest as forms
     from optcli.report.html.canary import canary_page
@@ -223,8 +261,8 @@ def command(
         if is_given:
             raise UsageError("it is for one server", place=option, hint="name one server alone")
     split = Shadow(
-        share=_positive(q.share(shadow or "10%", "--shadow"), "--shadow"),
-        agreement=q.share(agreement or "90%", "--agreement"),
+        share=_positive(_share(shadow or "10%", "--shadow"), "--shadow"),
+        agreement=_share(agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
         found = canary_test(target, second, split, asked, progress)
@@ -238,25 +276,81 @@ def command(
     return ExitCode.of(found.outcome)
 
 
+def _require_no_traffic() -> None:
+    """Raise `UsageError` for an option that says how to send traffic."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE
+        if given and option.name not in _OF_DRIFT:
+            place = option.opts[0] if option.opts[0].startswith("-") else option.make_metavar(context)
+            raise UsageError("--drift sends no traffic", place=place, hint="leave it out")
+
+
+def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> int:
+    from optcli.report.html.drift import drift_page
+    from optcli.report.loadtest import drift as forms
+    from optcli.serving.drift.comparing import drift_of
+
+    found = drift_of(target, model)
+    written = {
+        "report.json": found.to_json() + "\n",
+        "report.html": drift_page(found),
+        "report.md": forms.markdown(found),
+        "junit.xml": forms.junit(found),
+    }
+    _give(written, forms.text(found), out, as_json)
+    return ExitCode.of(found.outcome)
+
+
 def _positive(value: float, place: str) -> float:
     if value <= 0:
         raise UsageError(f"found {value:g}, wanted more than 0", place=place, hint="give a larger one")
     return value
 
 
-def _processors(text: str | None) -> tuple[int, ...]:
-    """`1` or `2,3`: processors that this process may run on."""
+def _model_processors(text: str | None, target: str) -> tuple[int, ...]:
+    """Processors for the replicas of a server that the load test starts; one is left for the others."""
+    place = "--model-cpus"
+    chosen = _processors(text, place)
+    if chosen and "://" in target:
+        raise UsageError(
+            "a server at a URL is not started here", place=place, hint="name the bundle's folder"
+        )
+    if chosen and not _usable() - set(chosen):
+        raise UsageError(
+            f"found {text!r}, which leaves no processor for the ingress and the client",
+            place=place,
+            hint="leave at least one",
+        )
+    return chosen
+
+
+def _share(text: str, place: str) -> float:
+    from optcli.serving import quantities
+
+    value = quantities.share(text, place)
+    if value > 1:
+        raise UsageError(f"found {text!r}, wanted at most 100%", place=place, hint="such as 10% or 0.1")
+    return value
+
+
+def _usable() -> set[int]:
     import os
 
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _processors(text: str | None, place: str) -> tuple[int, ...]:
+    """`1` or `2,3`: processors that this process may run on."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    usable = sorted(_usable())
     chosen = tuple(int(part) for part in parts if part.isdecimal())
     if len(chosen) < len(parts) or not set(chosen) <= set(usable):
         raise UsageError(
             f"found {text!r}, wanted processors of this machine",
-            place="--client-cpus",
+            place=place,
             hint=f"there are {', '.join(map(str, usable)) or 'none that can be chosen'}",
         )
     return chosen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from optcli.errors import UsageError
+from optcli.errors import UsageError, raised_as, strerror
 
 if TYPE_CHECKING:
     from optcli.store import Store
@@ -32,28 +32,39 @@ store = click.option(
     type=FOLDER,
     help="The store; default: OPTCLI_STORE, else artifacts/.store.",
 )
+
+
+def _for_opened(context: click.Context, option: click.Parameter, value: Any) -> None:
+    context.meta[str(option.name)] = value
+
+
 _remote_store = click.option(
     "--remote-store",
     metavar="URL",
+    expose_value=False,
+    callback=_for_opened,
     help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE.",
 )
 _remote_readonly = click.option(
     "--remote-readonly",
     is_flag=True,
+    expose_value=False,
+    callback=_for_opened,
     help="Write nothing to the remote store; also by OPTCLI_REMOTE_READONLY=1.",
 )
 
 
 def remote(function: Command) -> Command:
-    """`--remote-store` and `--remote-readonly`; `opened` makes a store of them."""
+    """`--remote-store` and `--remote-readonly`, which `opened` reads: a verb does not see them."""
     return _remote_store(_remote_readonly(function))
 
 
-def opened(store: Path | None, remote_store: str | None, remote_readonly: bool) -> Store:
-    """The store that a verb's options name. Raises `UsageError`."""
+def opened(store: Path | None) -> Store:
+    """The store that a verb's options name, with the remote one beside it. Raises `UsageError`."""
     from optcli.store import Store
 
-    return Store.at(store, remote_store, read_only=remote_readonly)
+    said = click.get_current_context().meta
+    return Store.at(store, said.get("remote_store"), read_only=said.get("remote_readonly", False))
 
 
 def warn(step: str, message: str) -> None:
@@ -82,19 +93,26 @@ overrides = click.option(
 jobs = click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Steps side by side.  [default: 2 where there are cores and memory for them, else 1]",
+    help="How many steps run side by side.  [default: 2 where cores and memory allow, else 1]",
+)
+ray = click.option(
+    "--ray",
+    metavar="auto|HOST:PORT|local",
+    help="Run passes and evaluations on a Ray cluster: the one that runs here (auto), the one at an"
+    " address, or one that optcli starts for this (local).",
 )
 inputs = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="NAME:DTYPE[SIZES]",
-    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
+    help='An input that the model does not tell: "image:float32[batch,3,224,224]".',
 )
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that a scan cannot prove harmless: you know who made it.",
+    help="Open a model from elsewhere that a scan cannot prove harmless. Say it where you know who made"
+    " the model.",
 )
 
 
@@ -134,15 +152,13 @@ def verbose(function: Command) -> Command:
             logging.basicConfig(level=level, format="%(name)s: %(message)s")
 
     return click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Say more, on stderr."
+        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Tell more, on stderr."
     )(function)
 
 
 def write(path: Path, text: str) -> None:
     """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
-    try:
+    message = "cannot be written"
+    hint = "name another file"
+    with raised_as(UsageError, message, of=OSError, reason=strerror, place=str(path), hint=hint):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}", place=str(path), hint="name another file"
-        ) from error

@@ -33,22 +33,35 @@ _CODES = {
 @click.argument(
     "where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|PLAN]"
 )
-@click.option("--variant", help="Of the report, whose curve is taken.  [default: the recommended one]")
 @click.option(
-    "--curve", help='Milliseconds by batch size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".'
+    "--variant", help="The variant of the report to plan for.  [default: the recommended one]"
 )
-@click.option("--rate", help="Requests a second; several levels as 400@16h,800@8h.")
 @click.option(
-    "--slo", multiple=True, metavar="P=TIME", help="The promise: p50, p95, p99, as p95=120ms."
+    "--curve", help='Time of a batch by its size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".'
+)
+@click.option(
+    "--calibration",
+    type=options.FILE,
+    metavar="FILE",
+    help="Curve and overhead that `optcli loadtest --calibrate` found through a running server.",
+)
+@click.option("--rate", help="Requests a second, such as 600; 400@16h,800@8h is two levels.")
+@click.option(
+    "--slo", multiple=True, metavar="P=TIME", help="The promise for p50, p95 or p99, such as p95=120ms."
 )
 @click.option("--error-budget", help="Share of the requests that may be dropped.  [default: 0.1%]")
-@click.option("--peak-factor", help="The peak over the mean rate; the peak is planned for.")
+@click.option("--peak-factor", help="Peak rate divided by mean rate; the plan is for the peak.")
 @click.option(
-    "--arrivals", help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+    "--arrivals",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+    "  [default: poisson]",
 )
-@click.option("--overhead", help="Time before and after the model, 10ms or 6ms+4ms.")
+@click.option("--overhead", help="Time before and after the model, such as 10ms or 6ms+4ms.")
 @click.option("--overhead-occupies", is_flag=True, help="The overhead runs in the model's worker.")
-@click.option("--headroom", help="Share of traffic above the rate kept free.  [default: 20%]")
+@click.option(
+    "--headroom",
+    help="Share of the rate that may come on top and is still carried.  [default: 20%]",
+)
 @click.option("--utilisation", help="Largest load with full batches.  [default: 0.7]")
 @click.option(
     "--semantics",
@@ -56,23 +69,29 @@ _CODES = {
     help="When a batch is sent: as Triton (oldest-age) or as Ray Serve (sealed).",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="Calls in parallel inside an instance.")
-@click.option("--batch", type=click.IntRange(1), help="Fix the largest batch.")
-@click.option("--wait", help="Fix the longest wait for a batch, as 10ms.")
-@click.option("--instances", type=click.IntRange(1), help="Fix the number of instances.")
+@click.option("--batch", type=click.IntRange(1), help="Plan with this largest batch.")
+@click.option("--wait", help="Plan with this longest wait for a batch, such as 10ms.")
+@click.option("--instances", type=click.IntRange(1), help="Plan with this number of instances.")
 @click.option("--on-full", type=click.Choice(["drop-oldest", "reject-newest", "deadline"]),
-              help="What a full queue does.  [default: drop-oldest]")  # fmt: skip
-@click.option("--memory", help="Of an instance and of a machine, as 1.2GB/16GB.")
+              help="Which request is dropped when the queue is full; deadline: one that has waited too "
+              "long.  [default: drop-oldest]")  # fmt: skip
+@click.option("--memory", help="Memory of an instance and of a machine, such as 1.2GB/16GB.")
 @click.option(
-    "--instances-per-machine", type=click.IntRange(1), help="Default: what memory allows, or 1."
+    "--instances-per-machine",
+    type=click.IntRange(1),
+    help="Instances on one machine.  [default: what memory allows, else 1]",
 )
-@click.option("--price", help="Of a machine for an hour, in any currency.")
-@click.option("--watts", help="Of a machine while it computes; with what it takes idle, 300/80.")
+@click.option("--price", help="Price of a machine for an hour, in any currency.")
+@click.option("--watts", help="Power of a machine while it computes; 300/80 adds its power when idle.")
 @click.option("--cold-start", help="Time until a new instance answers, for autoscaling.")
 @click.option(
     "--cameras",
-    help="In place of --rate: 6x25, six cameras of 25 frames a second; /2: each second frame.",
+    help="In place of --rate: 6x25 is six cameras of 25 frames a second, 6x25/2 every second frame.",
 )
-@click.option("--freshness", help="Results may wait so long, as 8h; with --slo, a part of them.")
+@click.option(
+    "--freshness",
+    help="How long results may wait, such as 8h; beside --slo, only a part of them may.",
+)
 @click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
 @click.option("--priority", multiple=True, metavar="NAME=SHARE",
               help="Share of the traffic by priority, the most urgent first.")  # fmt: skip
@@ -81,10 +100,12 @@ _CODES = {
     metavar="CURVE@SHARE",
     help="A heavy model behind this one for a share of the requests.",
 )
-@click.option("--preset", help="Targets that people name in practice; --preset list shows them.")
-@click.option("--seed", type=click.IntRange(0), help="Of the simulation.  [default: 0]")
+@click.option("--preset", help="A ready target by name; --preset list shows them all.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the simulation.  [default: 0]")
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the page with the curves."
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the plan as a page with its curves to this file.",
 )
 @options.artifacts
 @options.as_json
@@ -95,9 +116,9 @@ def command(
     """Turn a promise into a serving configuration: batch size, wait, instances, queue, machines.
 
     The curve t(B), the time of a batch of B, is what the build of a RECIPE measured (`latency.sweep:
-    true`), or --curve. A PLAN is a file with the same keys. Formulas prune, a queueing simulation with
-    several seeds decides and predicts p50, p95 and p99; --batch, --wait and --instances check a given
-    configuration.
+    true`), or --curve. A PLAN is a file with the same settings. Formulas rule out what cannot keep the
+    promise. A queueing simulation with several seeds chooses among the rest and predicts p50, p95 and
+    p99. With --batch, --wait and --instances it checks the configuration that you name.
 
     The exit code is 0 where the configuration keeps the promise, 1 where none does, 5 where the curve
     was measured on a busy machine.
@@ -196,6 +217,8 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         keys["slo"] = {**keys.get("slo", {}), "error_budget": budget}
     if given["overhead_occupies"]:
         keys["overhead"] = {**keys.get("overhead", {}), "occupies_worker": True}
+    if given["calibration"] is not None:
+        keys |= _calibrated(given["calibration"], keys)
     if given["priority"]:
         keys["priorities"] = q.priorities(given["priority"], "--priority")
     if given["memory"] is not None:
@@ -209,6 +232,27 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         if slash:
             keys["idle_watts"] = q.number(idle, "--watts")
     return keys
+
+
+def _calibrated(path: Path, keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a plan file for a server that was calibrated. Raises `UsageError` and `InputError`."""
+    from optcli.serving.loadtest import calibrating, predicting
+
+    for key in ("curve", "overhead"):
+        if key in keys:
+            raise UsageError(
+                f"found --{key} beside --calibration, which says the same of the running server",
+                place=f"--{key}",
+                hint="leave one of them out",
+            )
+    known = calibrating.read(path)
+    if known is None:
+        raise UsageError(
+            "there is no such file",
+            place=str(path),
+            hint="optcli loadtest FOLDER --calibrate writes calibration.json into the bundle",
+        )
+    return predicting.plan_keys(known)
 
 
 def _is_plan(where: Path) -> bool:

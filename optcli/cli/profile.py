@@ -22,7 +22,7 @@ from optcli.cli.progress import Progress
     "--recipe",
     type=options.PATH,
     metavar="NAME|RECIPE.yaml",
-    help="Which recipe's build; default: the last one that was built.",
+    help="The recipe whose last build has VARIANT; default: the one that was built last.",
 )
 @options.artifacts
 @click.option(
@@ -63,7 +63,6 @@ def command(
     """
     from optcli.profiling import lines
     from optcli.profiling.built import profile
-    from optcli.store import Store
 
     place = reports.find(recipe, artifacts)
     with Progress() as progress:
@@ -71,11 +70,11 @@ def command(
             variant,
             place.report,
             place.path,
-            recipe=recipe if recipe is not None and recipe.suffix in reports.RECIPES else None,
+            recipe=place.recipe,
             batch_size=batch_size,
             trace=trace.absolute() if trace is not None else None,
             trust=trust,
-            store=Store(Store.default_root(place.own_store(store))),
+            store=place.opened(store),
             observer=progress,
         )
     tell(operator_times, lambda found: lines(found, top), as_json=as_json)

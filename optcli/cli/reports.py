@@ -6,11 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optcli import regular_files
 from optcli.errors import UsageError, did_you_mean
 from optcli.paths import shown
 from optcli.results import Report
+
+if TYPE_CHECKING:
+    from optcli.store import Store
 
 RECIPES = (".yaml", ".yml")
 _FILE = "report.json"
@@ -23,12 +27,13 @@ class FoundReport:
     """A report, its file, and the folder of artifacts in which it was laid out.
 
     The path of its recipe is one that can be opened from the current folder, where it can be found.
+    `recipe` is the file by which the report was asked for.
     """
 
     report: Report
     path: Path
     root: Path
-    by_recipe: bool = False
+    recipe: Path | None = None
 
     def store(self, explicit: Path | None) -> Path | None:
         """The store that the build used: as `--store` and OPTCLI_STORE say, else beside the report."""
@@ -45,11 +50,17 @@ class FoundReport:
         """
         return explicit if self.is_from_elsewhere else self.store(explicit)
 
+    def opened(self, explicit: Path | None) -> Store:
+        """The store of `own_store`."""
+        from optcli.store import Store
+
+        return Store(Store.default_root(self.own_store(explicit)))
+
     @property
     def is_from_elsewhere(self) -> bool:
         """Whether it was named by its path, and lies neither here nor in a folder above."""
         here = Path.cwd()
-        return not self.by_recipe and self.root.resolve().parent not in (here, *here.parents)
+        return self.recipe is None and self.root.resolve().parent not in (here, *here.parents)
 
 
 def root(explicit: Path | None) -> Path:
@@ -124,7 +135,7 @@ def _of_recipe(recipe: Path, places: Sequence[Path]) -> FoundReport:
     chosen = next(iter([*own, *likely]), None)
     if chosen is None:
         raise _nothing(name, places)
-    chosen = replace(chosen, by_recipe=True)
+    chosen = replace(chosen, recipe=recipe)
     if Path(chosen.report.recipe.path).is_file():
         return chosen
     summary = chosen.report.recipe.model_copy(update={"path": str(recipe)})

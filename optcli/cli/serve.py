@@ -17,28 +17,35 @@ from optcli.errors import RunnerError
 )
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; others reach it."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; with another than this, other machines reach the server.",
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Its port."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    show_default=True,
+    help="The port to listen on.",
 )
 @click.option(
     "--cpus",
     type=click.IntRange(1),
-    help="Cores that Ray shares out among replicas.  [default: what they take]",
+    help="Cores that Ray shares out among the replicas.  [default: as many as they ask for]",
 )
 @click.option(
     "--log",
     type=options.PATH,
     metavar="FILE",
-    help="Keep what the server says.",
+    help="Write the server's log to this file.",
 )
 @click.option(
     "--ready-timeout",
     type=click.FloatRange(1),
     default=120.0,
     show_default=True,
-    help="Seconds until it must be ready.",
+    help="Seconds within which the server must be ready.",
 )
 @options.as_json
 @options.verbose
@@ -53,9 +60,9 @@ def command(
 ) -> None:
     """Start the server of a bundle that `optcli deploy --target ray` wrote in FOLDER.
 
-    It says when the model is warmed up and requests are answered. Ctrl-C stops all of it: what it has
-    taken in is answered first. The server speaks the Open Inference Protocol v2 and listens on the
-    loopback address, as it has no authentication. Needs `pip install 'optcli[serve]'`.
+    optcli says when the model is warmed up and the server answers. Ctrl-C stops the server after it has
+    answered the requests that it has taken in. The server speaks the Open Inference Protocol v2. It has
+    no authentication, and listens on the loopback address. Needs `pip install 'optcli[serve]'`.
     """
     import json
     from contextlib import ExitStack
@@ -79,5 +86,5 @@ def command(
             click.echo("stopping, when what it has taken in is answered", err=True)
             return
         raise RunnerError(
-            "the server ended by itself", place=str(folder), hint="--log FILE keeps what it says"
+            "the server ended by itself", place=str(folder), hint="--log FILE keeps the server's log"
         )

@@ -26,20 +26,20 @@ from optcli.settings.tuning import Objective
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
-    help="The budget. Default: what the recipe's tune section says, 15; with --from 30, and the trial"
-    " that runs then is finished.",
+    help="The time budget. Default: what the recipe's tune section says, else 15. With --from: 30, and"
+    " the trial that runs at its end is finished.",
 )
 @click.option(
     "--objective",
     type=click.Choice(get_args(Objective)),
-    help="What to improve. Default: what the recipe's tune section says, p50.",
+    help="What to improve. Default: what the recipe's tune section says, else p50.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
     help="The batch size that the objective is about. Default: all of latency.batch_sizes.",
 )
-@click.option("--seed", type=click.IntRange(0), help="In place of the recipe's seed.")
+@click.option("--seed", type=click.IntRange(0), help="The seed, in place of the recipe's.")
 @click.option(
     "--out",
     type=options.FILE,
@@ -52,8 +52,8 @@ from optcli.settings.tuning import Objective
 @click.option(
     "--engine",
     type=click.Choice(["layers", "nncf"]),
-    help="With --from, what chooses the layers that stay in float: layers (the default), or nncf:"
-    " NNCF's accuracy control, of quantize_nncf.",
+    help="With --from, who chooses the layers that stay in float: optcli (layers, the default) or"
+    " NNCF's accuracy control (nncf, for quantize_nncf).",
 )
 @click.option(
     "--trials",
@@ -62,6 +62,7 @@ from optcli.settings.tuning import Objective
 )
 @click.option("--write", is_flag=True, help="With --from, apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
+@options.ray
 @options.jobs
 @options.timeout("step")
 @options.overrides
@@ -83,16 +84,15 @@ def command(
     trials: int | None,
     write: bool,
     trust: bool,
+    ray: str | None,
     jobs: int | None,
     timeout: float,
     overrides: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
-    """Find the fastest artifact that keeps the recipe's accuracy bar, within a time.
+    """Find the fastest artifact that keeps the recipe's accuracy bar, within a time budget.
 
     The search tries runtimes, precisions, quantizers and their options and, where the recipe has
     training data, smaller networks that are trained again. It chooses by validation samples. The
@@ -103,7 +103,7 @@ def command(
     With --from the search starts at one quantized variant and looks for options of its quantizing pass
     that bring it inside the bar; the result is a patch of the recipe.
 
-    Without a RECIPE it is the one of the last build, or of a REPORT.
+    Without an argument it takes the recipe of the last build; for a REPORT, the recipe of that build.
 
     The exit code is 0 where the winner is inside the bar and faster than the baseline (with --from:
     than in float), 5 where it is inside and not known to be faster, 1 where none is inside.
@@ -126,12 +126,13 @@ def command(
 
     root = built.own_store(store) if built else store
     common: dict[str, Any] = {
-        "store": options.opened(root, remote_store, remote_readonly),
+        "store": options.opened(root),
         "artifacts": built.root if built else reports.root(artifacts),
         "overrides": overrides,
-        "jobs": jobs or usual_jobs(),
+        "jobs": jobs or usual_jobs(ray),
         "timeout_s": timeout,
         "trust": trust,
+        "ray": ray,
     }
     with Progress() as progress:
         common["observer"] = progress

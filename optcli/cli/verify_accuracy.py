@@ -73,22 +73,20 @@ def command(
     no_layers: bool,
     overrides: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
     """Show what each artifact costs in accuracy, with its verdicts.
 
-    Without files it reads the report of the last build, of a RECIPE's last one, or a REPORT file;
-    nothing is evaluated again, and another bar (--set accuracy.max_drop=0.02) is judged anew. Model
-    FILEs (or artifacts' folders) are evaluated here, on the data and with the metric of --recipe. The
-    exit code is 1 where a verdict rejects, 5 where one cannot tell.
+    Without files it reads a report: that of the last build, of a RECIPE's last build, or a REPORT file.
+    It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). Model
+    FILEs, or artifacts' folders, are evaluated here with the data and the metric of --recipe. The exit
+    code is 1 where a verdict rejects, 5 where one cannot tell.
 
-    What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
-    what each layer adds by itself, the worst first, with one thing to try. That takes up to a minute a
-    variant and is kept in the store; --no-layers leaves it out. `optcli tune --from VARIANT` then looks
-    for options that keep the accuracy.
+    A rejected variant is compared with its float network layer by layer, on 8 samples. The table shows
+    the noise that each layer adds by itself, the worst first, and one thing to try. That takes up to a
+    minute a variant and is kept in the store; --no-layers leaves it out. `optcli tune --from VARIANT`
+    then looks for options that keep the accuracy.
     """
     if no_layers and layers is not None:
         raise UsageError(
@@ -109,7 +107,7 @@ def command(
                 place.path,
                 layers,
                 rejected=not no_layers,
-                store=options.opened(place.own_store(store), remote_store, remote_readonly),
+                store=options.opened(place.own_store(store)),
                 from_elsewhere=place.is_from_elsewhere,
                 observer=progress,
                 overrides=overrides,
@@ -145,7 +143,7 @@ def command(
                 timeout_s=timeout,
                 layers=layers,
                 rejected=not no_layers,
-                store=options.opened(store, remote_store, remote_readonly),
+                store=options.opened(store),
                 observer=progress,
             )
         code = ExitCode(report.exit_code)

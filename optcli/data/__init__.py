@@ -18,7 +18,7 @@ from optcli.data.preparation import Preparation
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.environment import version
-from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.errors import InputError, did_you_mean, excerpt, raised_as
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -65,12 +65,10 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
 
     Imports nothing heavy. Raises `InputError` where files are missing.
     """
-    try:
+    message = "cannot read the data"
+    hint = "look at its permissions"
+    with raised_as(InputError, message, of=OSError, reason=str, place=settings.source, hint=hint):
         content = _collection(settings, folder).ingredients(digests)
-    except OSError as error:
-        raise InputError(
-            f"cannot read the data: {error}", place=settings.source, hint="look at its permissions"
-        ) from error
     libraries = ["numpy", "pillow"]
     preset = (settings.prepare and settings.prepare.preset) or ""
     if settings.kind == "torchvision" or preset.startswith("torchvision:"):

@@ -74,20 +74,22 @@ PerChannel = Annotated[
 class Letterbox(Settings):
     """Fit the whole image into `size` without distorting it and fill the rest.
 
-    `fill` is a pixel value (0..255), one or one per channel. The image lies in the middle, or
-    at the top left as YOLOX has it.
+    YOLOX puts the image at the top left, most others in the middle.
     """
 
     size: Size = Field(description="height and width, or one number for both")
     fill: PerChannel = Field(
-        (114.0,), description="pixel value of the rest, 0..255: one or one a channel"
+        (114.0,), description="pixel value of the rest, 0 to 255: one, or one per channel"
     )
     align: Literal["centre", "top_left"] = Field("centre", description="where the image lies")
     enlarge: bool = Field(True, description="images smaller than `size` are enlarged to it")
 
 
 class Preparation(Abbreviated):
-    """The steps from an image to an input. Their order is fixed: see the module's first lines.
+    """The steps from an image to an input.
+
+    The order of the steps is fixed: resize, crop or letterbox, channel order, scale, mean and std,
+    layout.
 
     `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
     `transforms()` of those torchvision weights give on PIL images (`torchvision:resnet50` means the
@@ -100,36 +102,48 @@ class Preparation(Abbreviated):
     preset: str | None = Field(
         None,
         pattern=r"^(torchvision|timm):\w+(\.\w+)?$",
-        description="the preparation of torchvision weights, torchvision:ResNet50_Weights.DEFAULT,"
-        " or of a timm model, timm:resnet18.a1_in1k",
+        description="the preparation of torchvision weights or of a timm model",
+        examples=["torchvision:ResNet50_Weights.DEFAULT", "timm:resnet18.a1_in1k"],
     )
     orient: bool = Field(False, description="turn a photograph as its EXIF orientation says")
     resize: Pixels | tuple[Pixels, Pixels] | None = Field(
-        None, description="a number: the shorter side, the longer in proportion; or [height, width]"
+        None,
+        description="pixels of the shorter side, with the longer in proportion; or [height, width]",
     )
-    interpolation: Interpolation = Field("bilinear", description="Pillow's filters: they antialias")
+    interpolation: Interpolation = Field(
+        "bilinear", description="Pillow's filter for resizing; all antialias"
+    )
     resize_in: Literal["uint8", "float32"] = Field(
         "uint8",
         description="what resizing computes in: `uint8` rounds as torchvision does on PIL images,"
         " `float32` as it does on tensors",
     )
-    crop: Size | None = Field(None, description="from the centre; a number or [height, width]")
+    crop: Size | None = Field(
+        None, description="pixels to cut out of the centre: a number or [height, width]"
+    )
     letterbox: Letterbox | None = None
     channel_order: Literal["rgb", "bgr", "grey"] | None = Field(
-        None, description="convert to it; default: the image keeps its own channels"
+        None, description="channels to convert the image to; default: it keeps its own"
     )
     scale: Annotated[float, BeforeValidator(_fraction, json_schema_input_type=float | str)] = Field(
         1.0,
         gt=0,
-        description="pixel values are multiplied by it, often 1/255; default 1: they stay 0..255",
+        description="factor of the pixel values, often 1/255; with 1 they stay 0 to 255",
     )
-    mean: PerChannel = Field((0.0,), description="subtracted after scale, one or one per channel")
-    std: PerChannel = Field((1.0,), description="divided by after mean, one or one per channel")
+    mean: PerChannel = Field(
+        (0.0,), description="what is subtracted after `scale`: one, or one per channel"
+    )
+    std: PerChannel = Field(
+        (1.0,), description="what is divided by after `mean`: one, or one per channel"
+    )
     layout: Literal["chw", "hwc", "hw", "nchw", "nhwc"] | None = Field(
-        None, description="default: what the input's shape says, with channels first in doubt"
+        None,
+        description="order of the dimensions of the input; default: as the input's shape says, with"
+        " channels first where it leaves that open",
     )
     array_layout: Literal["chw", "hwc", "hw"] | None = Field(
-        None, description="npz: how the stored arrays lie; default: told from their shape"
+        None,
+        description="npz: order of the dimensions of the stored arrays; default: told from their shape",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError, OptcliError, excerpt, first_line
+from optcli.errors import InputError, excerpt, first_line
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -82,29 +83,19 @@ class PythonData(Collection):
                 hint = "give it one, or choose by seed: split: {seed: 0, to: 0.5}"
                 raise self.wrong(message, hint)
             arguments["split"] = self.part
-        try:
+        with self._running():
             return loaded(**arguments)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise self._failed(error) from error
 
     def _listed(self, samples: Any) -> list[Any]:
         if isinstance(samples, Mapping) or not hasattr(samples, "__iter__"):
             what = type(samples).__name__
             raise self.wrong(f"the callable returns a {what}, wanted a sequence of samples", _WANTED)
-        try:
+        with self._running():
             return list(samples)
-        except Exception as error:
-            raise self._failed(error) from error
 
-    def _failed(self, error: Exception) -> InputError:
-        files = user_code.closure(self.settings.place, self.folder).files
-        return InputError(
-            f"the code raises {type(error).__name__}: {first_line(error)}",
-            place=user_code.place_of(error, files) or self.settings.source,
-            hint="mend it; `arguments:` of the role are passed to it by name",
-        )
+    def _running(self) -> AbstractContextManager[None]:
+        hint = "mend it; `arguments:` of the role are passed to it by name"
+        return user_code.running(self.settings.place, self.folder, "the code", hint)
 
 
 class PythonItems(Items):

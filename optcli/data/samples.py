@@ -90,11 +90,8 @@ class PreparedSet:
             return value, {}
         image = steps.transformed(pixels, self._steps)
         layout = self._steps.layout or layout_of(spec)
-        channels = {"chw": -3, "hwc": -1}.get(layout[-3:])
-        wanted = spec.shape[channels] if channels and len(spec.shape) == 4 else None
-        if isinstance(wanted, int):
-            steps.check_channels(image.pixels.shape[2], wanted)
-        return steps.laid_out(image.pixels, layout), image.meta()
+        pixels = steps.laid_out(image.pixels, self._steps, layout, spec.shape[1:])
+        return pixels, image.placement()
 
 
 def layout_of(spec: TensorSpec) -> str:

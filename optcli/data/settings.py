@@ -26,13 +26,17 @@ class Split(Abbreviated):
     model_config = ConfigDict(populate_by_name=True)
     short_for: ClassVar[str] = "name"
 
-    name: str | None = Field(None, min_length=1, description="of the split, or of the list of ids")
+    name: str | None = Field(None, min_length=1, description="name of the split, or of the list of ids")
     file: Annotated[RecipePath, Field(min_length=1)] | None = Field(
         None, description="a file that lists ids"
     )
-    seed: int | None = Field(None, description="of the shuffle by id")
-    start: float = Field(0.0, ge=0, le=1, alias="from", description="where the part begins, 0 to 1")
-    stop: float = Field(1.0, ge=0, le=1, alias="to", description="where the part ends, 0 to 1")
+    seed: int | None = Field(None, description="seed of the shuffle by id")
+    start: float = Field(
+        0.0, ge=0, le=1, alias="from", description="where in the shuffle the part begins, as a fraction"
+    )
+    stop: float = Field(
+        1.0, ge=0, le=1, alias="to", description="where in the shuffle the part ends, as a fraction"
+    )
     of: str | None = Field(None, min_length=1, description="the named part to choose from")
 
     @model_validator(mode="after")
@@ -73,12 +77,12 @@ class DataSettings(Abbreviated):
     root: RecipePath | None = Field(
         None, description="torchvision: the folder that holds the data set; coco: that of the images"
     )
-    download: bool = Field(False, description="torchvision data sets: may be fetched when missing")
+    download: bool = Field(False, description="torchvision: fetch the data set where it is missing")
     split: Split | None = None
     samples: int | None = Field(None, ge=1, description="how many to take; default: all of the split")
-    seed: int = Field(0, description="of the choice that `samples` makes")
+    seed: int = Field(0, description="seed by which `samples` chooses")
     prepare: Preparation | None = None
-    input: str | None = Field(None, description="the input the image feeds; default: the first")
+    input: str | None = Field(None, description="the input that gets the image; default: the first")
     array: str | None = Field(None, description="npz: the array behind `input`; default: its name")
     target: str | None = Field(None, description="npz: the label array; default: target, label or y")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli import regular_files
-from optcli.errors import InputError, first_line
+from optcli.errors import InputError, raised_as, strerror
+from optcli.formats.onnx import session
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -20,30 +21,18 @@ _MARK = b"ORTM"
 
 def open(folder: Path) -> InferenceSession:
     """The model in a session on the CPU. Raises `InputError` where ONNX Runtime does not load it."""
-    import onnxruntime
-
     path = folder / FILE
-    try:
-        with regular_files.opened(path) as stream:
-            mark = stream.read(8)[4:]
-    except OSError as error:
-        raise InputError(
-            f"the file {FILE} cannot be read: {error.strerror}", place=str(path), hint="build it again"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
+    message, hint = f"the file {FILE} cannot be read", "build it again"
+    with (
+        raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
+        regular_files.opened(path) as stream,
+    ):
+        mark = stream.read(8)[4:]
+    hint = "build it again with optimize_onnx"
+    with raised_as(InputError, "this is not a valid ORT model", place=str(path), hint=hint):
         if mark != _MARK:
             raise ValueError("it does not begin as such a file does")
-        return onnxruntime.InferenceSession(
-            os.fspath(path), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise InputError(
-            f"this is not a valid ORT model: {first_line(error)}",
-            place=str(path),
-            hint="build it again with optimize_onnx",
-        ) from error
+        return session(path)
 
 
 def operators(folder: Path) -> set[str]:

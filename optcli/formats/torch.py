@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,23 @@ from pydantic import Field
 
 from optcli import regular_files
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_modules, torch_quantized, torch_transforms, torch_weights
+from optcli.formats import (
+    torch_blocks,
+    torch_build,
+    torch_compiled,
+    torch_modules,
+    torch_pruning,
+    torch_quantized,
+    torch_weights,
+)
 from optcli.formats.torch_calls import short
 from optcli.settings import Settings, TensorSpec
 
 if TYPE_CHECKING:
     import torch
+
+    # A network, and a record of what was done to it after it was built.
+    _Transform = Callable[[torch.nn.Module, dict[str, Any]], torch.nn.Module]
 
 DESCRIPTION = "model.json"
 CODE = "code"
@@ -35,7 +46,8 @@ class Description(Settings):
 
     `source` is `{kind: torchvision, name, weights, arguments}`, `{kind: timm, name, arguments}` or
     `{kind: python, reference, arguments}`.
-    `transforms` are records with a `name` of `torch_transforms.TABLE`, in the order they were applied.
+    `transforms` are records with a `name` of `_TRANSFORMS`, in the order they were applied: plain JSON
+    data. Applying the same record to the same network always gives the same network.
     """
 
     source: dict[str, Any]
@@ -69,7 +81,7 @@ def open(folder: Path) -> torch.nn.Module:
     drawn = bool(description.transforms)
     model = torch_build.build(description.source, folder / CODE, drawn=drawn)
     for record in description.transforms:
-        model = torch_transforms.apply(model, record)
+        model = _transformed(model, record)
     torch_weights.load_into(model, torch_weights.read_own(folder))
     return torch_modules.evaluating(model)
 
@@ -99,3 +111,41 @@ def precision(model: torch.nn.Module) -> str:
     ]
     kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     return "+".join(sorted(map(short, kinds))) or "fp32"
+
+
+def _unchanged(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """A record about how the network is called, which whoever runs it reads."""
+    return model
+
+
+def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    import torch
+
+    converted: torch.nn.Module = model.to(memory_format=torch.channels_last)
+    for module in torch_modules.modules(converted):
+        # With one channel both layouts are the same numbers: Inductor takes the output for the other
+        # one than the convolution makes, and reads it in the wrong order.
+        if isinstance(module, torch.nn.Conv2d) and module.in_channels == 1:
+            module.weight.data = module.weight.detach().clone(memory_format=torch.contiguous_format)
+    return converted
+
+
+_TRANSFORMS: dict[str, _Transform] = {
+    "prune": torch_pruning.apply,
+    torch_blocks.NAME: torch_blocks.apply,
+    "channels_last": _channels_last,
+    "autocast": _unchanged,
+    torch_compiled.NAME: _unchanged,
+    torch_quantized.NAME: torch_quantized.apply,
+}
+
+
+def _transformed(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """The network after one transform. Raises `InputError` for a name that is not in the table."""
+    transform = _TRANSFORMS.get(record["name"])
+    if transform is None:
+        raise InputError(
+            f"the artifact needs a transform {record['name']!r} that this optcli does not know",
+            hint="it was written by a newer optcli: update, or build again",
+        )
+    return transform(model, record)

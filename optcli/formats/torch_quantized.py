@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from optcli.errors import MissingError, first_line
+from optcli.errors import MissingError, raised_as
 from optcli.formats import torch_modules
 
 if TYPE_CHECKING:
@@ -30,13 +30,10 @@ def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
     names = set(record["modules"])
     if record["engine"] == "eager":
         return _eager(model, names, record["per_channel"])
-    try:
+    message = "the network is quantized with torchao, which cannot be imported"
+    hint = "pip install torchao"
+    with raised_as(MissingError, message, of=ImportError, hint=hint):
         from torchao.quantization import quantize_
-    except ImportError as error:
-        raise MissingError(
-            f"the network is quantized with torchao, which cannot be imported: {first_line(error)}",
-            hint="pip install torchao",
-        ) from error
     quantize_(model, _configuration(record), filter_fn=lambda _, name: name in names)
     return model
 

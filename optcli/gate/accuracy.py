@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from optcli import accuracy, data
 from optcli.baselines import Kept
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
@@ -25,9 +25,6 @@ from optcli.runners import find as find_runner
 from optcli.settings.accuracy import AccuracySettings
 from optcli.store import key_of
 
-if TYPE_CHECKING:
-    from optcli.gate.variant import Gating
-
 # Differences in these make the same outputs count for more or less.
 _JUDGING: frozenset[ChangeKind] = frozenset(
     {"evaluation", "preparation", "postprocess", "metric", "code"}
@@ -36,9 +33,10 @@ _JUDGING: frozenset[ChangeKind] = frozenset(
 
 @dataclass(frozen=True)
 class Incomparable:
-    """Why the two cannot be measured beside each other; `declared`: whoever runs the gate said so.
+    """Why the two sides cannot be measured beside each other.
 
-    `evaluates`: the baseline's artifact can still be run for its outputs.
+    `declared`: `--accept` allows the change. `evaluates`: the baseline's artifact can still be run for
+    its outputs.
     """
 
     why: str
@@ -46,7 +44,7 @@ class Incomparable:
     evaluates: bool = False
 
     def said(self, metric: Metric) -> Comparison:
-        """The figure that is not compared; what was declared does not block."""
+        """The figure as not compared; it does not block where the change is allowed."""
         return comparisons.not_compared(metric, self.why, blocks=not self.declared)
 
 

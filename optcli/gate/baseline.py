@@ -56,17 +56,26 @@ def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | No
 def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
     """Why the baseline's artifact cannot be run here; None where it can."""
     assert side.before is not None
-    bound = any("device" in step for step in side.before.made_by)
-    then, here = before.environment.get("cpu", {}), now["cpu"]
-    if bound and (then.get("machine"), then.get("flags")) != (here["machine"], here["flags"]):
-        lacking = sorted(set(then.get("flags", ())) - set(here["flags"]))
-        what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
-        return f"the baseline's artifact is bound to the CPU it was made on: {what}"
+    other_cpu = of_another_cpu(side, before, now)
+    if other_cpu is not None:
+        return other_cpu
     from optcli.runners import find
 
     missing = environment.missing(find(side.before.runner).needs)
     if missing:
         return f"the baseline cannot run here: {missing[0].what}"
+    return None
+
+
+def of_another_cpu(side: Side, before: Baseline, around: dict[str, Any]) -> str | None:
+    """Why a baseline does not run on the CPU of the machine `around`; None where it does."""
+    assert side.before is not None
+    bound = any("device" in step for step in side.before.made_by)
+    then, there = before.environment.get("cpu", {}), around["cpu"]
+    if bound and (then.get("machine"), then.get("flags")) != (there["machine"], there["flags"]):
+        lacking = sorted(set(then.get("flags", ())) - set(there["flags"]))
+        what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
+        return f"the baseline's artifact is bound to the CPU it was made on: {what}"
     return None
 
 

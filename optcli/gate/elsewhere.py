@@ -66,6 +66,7 @@ def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
         jobs=asked.settings.jobs,
         timeout_s=asked.settings.timeout_s,
         trust=asked.settings.trust,
+        at_home=True,
         observer=observer,
     )
     return suggested_by(report)

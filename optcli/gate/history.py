@@ -51,11 +51,6 @@ def _drop_torn_line(stream: BinaryIO) -> None:
 
 def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
     """What a run adds to a history: every figure that has a value."""
-    cpu, host = (report.environment.get(name) or {} for name in ("cpu", "machine"))
-    hardware = [host.get(name) for name in environment.HARDWARE]
-    machine = of_value(
-        [cpu.get("model"), hardware, report.environment.get("cores"), report.protocol.get("threads")]
-    )[:12]
     return [
         Entry(
             at=report.finished,
@@ -69,12 +64,21 @@ def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
             value=each.candidate,
             change=None if each.change is None else each.change.value,
             outcome=each.outcome,
-            machine=machine,
+            machine=_machine(report, each.device),
         )
         for name, variant in report.variants.items()
         for each in variant.comparisons
         if each.candidate is not None
     ]
+
+
+def _machine(report: GateReport, device: str | None) -> str:
+    """A digest of the machine that a figure was found on."""
+    around = report.environment if device is None else report.devices.get(device, {})
+    cpu, host = (around.get(name) or {} for name in ("cpu", "machine"))
+    hardware = [host.get(name) for name in environment.HARDWARE]
+    threads = report.protocol.get("threads")
+    return of_value([cpu.get("model"), hardware, around.get("cores"), threads])[:12]
 
 
 def load(path: Path) -> list[Entry]:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from statistics import median
 
-from optcli import environment, latency
+from optcli import latency
 from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.observer import Observer
+from optcli.pipeline.places import HERE, Pairs, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric
 from optcli.results.outcomes import SERVICE_LEVELS
-from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
+from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings
 from optcli.statistics import log_ratios, needed
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
@@ -43,14 +43,14 @@ class Timed:
     flags: tuple[Flag, ...]
 
 
-def threads_of(settings: GateSettings) -> int:
+def threads_of(settings: GateSettings, place: Place = HERE) -> int:
     """Threads of each artifact: one core is left to what else runs on a shared machine."""
-    return settings.threads or max(1, environment.usable_cores() - 1)
+    return settings.threads or max(1, int(place.environment(())["cores"]) - 1)
 
 
-def candidate(name: str, kept: Kept, settings: GateSettings) -> Candidate:
+def candidate(name: str, kept: Kept, settings: GateSettings, place: Place = HERE) -> Candidate:
     """An artifact as the gate runs it."""
-    options = {**kept.options, "threads": threads_of(settings)}
+    options = {**kept.options, "threads": threads_of(settings, place)}
     return Candidate(name, kept.artifact, kept.runner, options)
 
 
@@ -63,31 +63,29 @@ def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, Gat
 
 
 def compare(
+    gating: Gating,
     baseline: Candidate,
     candidate: Candidate,
-    inputs: Sequence[TensorSpec],
-    feeds: Path | None,
-    settings: GateSettings,
-    slo: SloSettings | None,
     variants: int,
-    logs: Path,
     seed: int,
-    observer: Observer,
+    place: Place = HERE,
 ) -> Timed:
-    """Measure a variant against its baseline until it is decided.
+    """Measure a variant against its baseline at a place until it is decided.
 
     `variants` is how many variants the gate judges: they share its error rate. Raises `RunnerError`
     where one of the two cannot be measured.
     """
+    settings, inputs = gating.settings, gating.made.plan.recipe.inputs
+    feeds, logs, observer = gating.made.feeds, gating.logs, gating.observer
     measuring = LatencySettings(
         mode="gate",
         batch_sizes=settings.batch_sizes,
-        threads=threads_of(settings),
+        threads=threads_of(settings, place),
         launches=settings.looks[-1],
         max_seconds=settings.max_seconds,
     )
     pairs = _Launched(
-        latency.LaunchPairs(baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
+        place.pairs(STEP, baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
         candidate.name,
     )
     sizes, _ = choose_batch_sizes(inputs, settings.batch_sizes)
@@ -109,7 +107,7 @@ def compare(
     judged = [
         *latencies(decisions, rules, judged_bars, mine, theirs),
         *_p99(mine, theirs),
-        *service_level(mine, slo),
+        *service_level(mine, gating.slo),
         *_memory(mine, theirs, settings),
     ]
     doubts = [flag for row in mine for flag in row.flags if flag.kind not in _NO_SPEEDUP]
@@ -119,7 +117,7 @@ def compare(
 class _Launched:
     """`Pairs` of real processes."""
 
-    def __init__(self, pairs: latency.LaunchPairs, name: str) -> None:
+    def __init__(self, pairs: Pairs, name: str) -> None:
         self._pairs, self._name = pairs, name
         self.measured: Measured | None = None
 

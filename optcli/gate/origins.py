@@ -44,6 +44,7 @@ class Options:
     `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
     interpreter (or its virtual environment) for the baseline. `history` is a file to append to.
     `accept` are the changes of what the candidate is judged by that whoever runs the gate declares.
+    `ray` is the cluster of the devices that `gate.devices` names: `auto` or an address.
     """
 
     only: tuple[str, ...] = ()
@@ -57,12 +58,13 @@ class Options:
     confirm: bool | None = None
     history: Path | None = None
     accept: frozenset[ChangeKind] = frozenset()
+    ray: str | None = None
 
 
 class Origin(ABC):
     """A baseline before it is made: its terms are known, its artifacts may have to be built.
 
-    `terms` is None where nobody knows them; `recipe` is that of a commit, where it can be read.
+    `terms` is None where they are not known; `recipe` is the one of the commit, where it can be read.
     """
 
     terms: Terms | None = None
@@ -74,7 +76,7 @@ class Origin(ABC):
 
     @abstractmethod
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
-        """Its artifacts of these variants; `packages` are those that run the candidate's."""
+        """The baseline's artifacts of these variants; `packages` run the candidate's artifacts."""
 
     def changes(self, now: Recipe) -> list[Change]:
         """What keeps the two sides from being independent of each other, besides the terms."""

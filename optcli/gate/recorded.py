@@ -3,59 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optcli import environment, latency
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, candidate, service_level, threads_of
 from optcli.gate.side import Side
-from optcli.pipeline import measurement_lock
-from optcli.results import Flag, Latency, flags
+from optcli.pipeline.places import Place
+from optcli.results import Flag, Latency, Report, flags
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
-
-if TYPE_CHECKING:
-    from optcli.gate.variant import Gating
+from optcli.settings.devices import HERE
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")
 
 
-def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[Flag]]:
-    """The candidate measured now, beside what the baseline's report says."""
-    report = gating.before.report
+def compare(gating: Gating, side: Side, place: Place) -> tuple[list[Comparison], list[Flag]]:
+    """The candidate measured at a place now, beside what the baseline's report says of it."""
+    report = _of_device(gating.before.report, place)
+    if report is None and gating.before.report is not None:
+        why = f"the baseline has no recorded latency on {place.name or HERE}"
+        return [comparisons.not_compared("p50", why)], []
     then = report.variants.get(side.name) if report is not None else None
-    if then is None or not then.latency:
+    if report is None or then is None or not then.latency:
         why = "the baseline has no recorded latency of this variant"
         return [comparisons.not_compared("p50", why)], []
-    here = {**environment.describe(side.packages), "machine": environment.machine()}
-    elsewhere = _other_machine(gating.before.environment, here)
+    around = gating.before.environment if report.device is None else report.environment
+    here = {**place.environment(side.packages), "machine": place.machine()}
+    elsewhere = _other_machine(around, here)
     if elsewhere is not None:
         return [comparisons.not_compared("p50", elsewhere)], []
-    rows = alone(gating, side)
+    rows = alone(gating, side, place)
     recorded = {row.batch_size: row for row in then.on_host}
     compared = _compared(gating.settings, recorded, {row.batch_size: row for row in rows})
     return [*compared, *service_level(rows, gating.slo)], [flags.recorded_figures()]
 
 
-def alone(gating: Gating, side: Side) -> list[Latency]:
+def _of_device(report: Report | None, place: Place) -> Report | None:
+    """What a report says of a device; of this machine what it says under whatever name."""
+    if report is None or (report.device is None and place.is_here):
+        return report
+    if place.is_here:
+        mine = place.machine()["identity"]
+        return next((each for each in report.by_device if _identity(each) == mine), None)
+    return next((each for each in report.by_device if each.device == place.name), None)
+
+
+def _identity(report: Report) -> object:
+    machine = report.environment.get("machine")
+    return machine.get("identity") if isinstance(machine, Mapping) else None
+
+
+def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
     """The candidate measured by itself, now. Raises `RunnerError` where it cannot be."""
     settings = LatencySettings(
-        mode="table", batch_sizes=gating.settings.batch_sizes, threads=threads_of(gating.settings)
+        mode="table",
+        batch_sizes=gating.settings.batch_sizes,
+        threads=threads_of(gating.settings, place),
     )
     recipe = gating.made.plan.recipe
-    with measurement_lock.acquired(STEP, gating.observer):
-        measured = latency.measure(
-            [candidate(side.name, side.now, gating.settings)],
-            side.name,
-            recipe.inputs,
-            gating.made.feeds,
-            settings,
-            gating.logs,
-            recipe.seed,
-            gating.observer,
-        )
+    measured = place.measure(
+        STEP,
+        [candidate(side.name, side.now, gating.settings, place)],
+        side.name,
+        recipe.inputs,
+        gating.made.feeds,
+        settings,
+        gating.logs,
+        recipe.seed,
+        gating.observer,
+    )
     for reason in measured.failures.values():
         raise RunnerError(reason, place=f"{side.name} › gate")
     return [row for row in latency.to_results(measured)[side.name] if row.region == "host"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from optcli import baselines, environment
 from optcli.digest import FileDigests
-from optcli.gate import elsewhere, history, terms
+from optcli.gate import devices, elsewhere, history, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
+from optcli.gate.gating import Gating
 from optcli.gate.latency import threads_of
 from optcli.gate.origins import Options, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
-from optcli.gate.variant import Gating, judge
+from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import view
@@ -62,21 +64,24 @@ def gate(
         return _suggested(whole, observer)
 
     with (
+        ExitStack() as stack,
         kept.connected(observer.warned),
         opened(reference, recipe, root, kept, observer, settings, options, folder) as origin,
     ):
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
-        made = make(
-            planned(recipe, kept, options.overrides, list(names)), kept, observer, settings, Phases()
-        )
+        demanded, slo = _demanded(loaded, origin, options)
+        to_do = planned(recipe, kept, options.overrides, list(names))
+        places = stack.enter_context(devices.reached(options.ray, demanded, to_do, kept, observer))
+        made = make(to_do, kept, observer, settings, Phases())
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})
         before = origin.made(list(names), packages)
         variants = sides(mine, before)
         missing = [*missing, *_committed(reference, root, kept)]
         changes = _changes(origin, made.plan.recipe, variants, missing, kept.digests, options)
-        demanded, slo = _demanded(loaded, origin, options)
-        gating = Gating(made, before, origin, demanded, slo, changes, options, kept, folder, observer)
+        gating = Gating(
+            made, before, origin, demanded, slo, changes, options, kept, folder, observer, places
+        )
         with view.alone(root / loaded.name, observer):
             judged = {
                 name: judge(gating, side, len(variants), names[name]) for name, side in variants.items()
@@ -92,6 +97,11 @@ def gate(
                 accepted=tuple(sorted(options.accept)),
                 variants=judged,
                 environment={**environment.describe(packages), "machine": environment.machine()},
+                devices={
+                    each.name: {**each.environment(packages), "machine": each.machine()}
+                    for each in places
+                    if each.name is not None
+                },
                 baseline_environment=before.environment,
                 protocol=_protocol(demanded, gating),
                 started=began,

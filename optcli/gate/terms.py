@@ -30,7 +30,7 @@ _ACCURACY_BARS = {
 ACCURACY_BARS = (*_ACCURACY_BARS, "preset")
 _SLO_BARS = ("p50_ms", "p95_ms", "p99_ms")
 _GROWTHS = ("max_size_growth", "max_memory_growth")
-_RULE = ("looks", "false_alarms", "robust", "max_seconds", "confirm")
+_RULE = ("looks", "false_alarms", "robust", "max_seconds", "confirm", "devices")
 
 
 def accepted(texts: Sequence[str]) -> frozenset[ChangeKind]:
@@ -62,6 +62,7 @@ def changes(before: Terms, now: Terms, judged: Collection[str] = ()) -> list[Cha
         *_code(before.code, now.code),
         *_service_level(before.slo, now.slo),
         *_gate(before.gate, now.gate),
+        *_section("rule", "devices", before.devices, now.devices),
         *_threads(before, now, judged),
         *_variants(before, now),
         *_inputs(before, now),

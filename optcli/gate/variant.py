@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from optcli import environment, latency
-from optcli.baselines import Baseline
+from optcli.artifact import NATIVE
+from optcli.errors import StepError
 from optcli.gate import accuracy, comparisons, recorded
 from optcli.gate.accuracy import Incomparable
-from optcli.gate.baseline import cannot_run, other_versions
+from optcli.gate.baseline import cannot_run, of_another_cpu, other_versions
 from optcli.gate.explain import explain
+from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
-from optcli.gate.origins import Options, Origin
 from optcli.gate.side import Side
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.observer import Observer
-from optcli.pipeline import measurement_lock
-from optcli.pipeline.making import Made
+from optcli.pipeline.places import Place
 from optcli.results import Flag, flags
-from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
-from optcli.settings import GateSettings, SloSettings, TensorSpec
-from optcli.store import Store
-
-
-@dataclass
-class Gating:
-    """One run of the gate: both sides, what is demanded, and what was spent.
-
-    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ.
-    """
-
-    made: Made
-    before: Baseline
-    origin: Origin
-    settings: GateSettings
-    slo: SloSettings | None
-    changes: Sequence[Change]
-    options: Options
-    store: Store
-    folder: Path
-    observer: Observer
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def declared(self) -> frozenset[ChangeKind]:
-        """The kinds of change that whoever runs the gate accepts."""
-        return self.options.accept
-
-    @property
-    def logs(self) -> Path:
-        """Where the measuring processes write."""
-        return self.folder / "logs"
+from optcli.results.gate import Choice, Comparison, GatedVariant
+from optcli.settings import TensorSpec
 
 
 def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -> GatedVariant:
@@ -76,7 +43,14 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
             flags=tuple(doubts),
         )
     apart = _incomparable(gating, side)
-    compared, timing, samples = _latency(gating, side, variants, apart)
+    compared: list[Comparison] = []
+    timing: list[Flag] = []
+    samples: list[str] = []
+    for place in gating.places:
+        found, doubts, files = _latency_at(gating, side, variants * len(gating.places), apart, place)
+        compared += [_named(each, place.name) for each in found]
+        timing += [each for each in doubts if each not in timing]
+        samples += files
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
@@ -103,30 +77,55 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
     )
 
 
+def _named(comparison: Comparison, device: str | None) -> Comparison:
+    """The comparison with the device that it was found on, where the recipe names one."""
+    if device is None:
+        return comparison
+    name = f"{comparison.name} on {device}"
+    return comparison.model_copy(update={"name": name, "device": device})
+
+
+def _latency_at(
+    gating: Gating, side: Side, figures: int, apart: Incomparable | None, place: Place
+) -> tuple[list[Comparison], list[Flag], list[str]]:
+    """As `_latency`, on one device. One that cannot run the two, or is lost, tells nothing."""
+    if place.is_here:
+        return _latency(gating, side, figures, apart, place)
+    lacking = place.lacking(side.name)
+    if lacking:
+        why = f"it does not run on {place.name}: {lacking[0].what}"
+        return [comparisons.not_compared("p50", why)], [], []
+    try:
+        return _latency(gating, side, figures, _apart_on(gating, side, place), place)
+    except StepError as error:
+        return [comparisons.not_compared("p50", error.message)], [], []
+
+
 def _latency(
-    gating: Gating, side: Side, variants: int, why: Incomparable | None
+    gating: Gating, side: Side, variants: int, why: Incomparable | None, place: Place
 ) -> tuple[list[Comparison], list[Flag], list[str]]:
     """What is said of latency, doubts about it, and the files of raw samples."""
     assert side.before is not None
     if gating.options.against_recorded:
-        return (*recorded.compare(gating, side), [])
+        return (*recorded.compare(gating, side, place), [])
     if why is not None:
         promised = []
         if why.declared and gating.slo is not None:
-            promised = service_level(recorded.alone(gating, side), gating.slo)
+            promised = service_level(recorded.alone(gating, side, place), gating.slo)
         return [why.said("p50"), *promised], [], []
     name = f"{side.name} (baseline)"
-    with measurement_lock.acquired(STEP, gating.observer):
-        timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)
-        doubts, samples = list(timed.flags), [_save(gating, timed, f"{side.name}.samples.npz")]
+    file = side.name if place.name is None else f"{side.name}.{place.name}"
+    with place.alone(STEP, gating.observer):
+        timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed, place)
+        doubts, samples = list(timed.flags), [_save(gating, timed, f"{file}.samples.npz")]
         failed = [each for each in timed.comparisons if each.blocking and each.outcome == "reject"]
         if failed and gating.settings.confirm:
             gating.observer.warned(STEP, f"{side.name} fails; measuring it again to be sure")
-            again = _timed(gating, side, name, variants, gating.made.plan.recipe.seed + 1)
-            samples.append(_save(gating, again, f"{side.name}.again.samples.npz"))
+            again = _timed(gating, side, name, variants, gating.made.plan.recipe.seed + 1, place)
+            samples.append(_save(gating, again, f"{file}.again.samples.npz"))
             timed = replace(timed, comparisons=_confirmed(timed, again))
             doubts.append(flags.confirmed())
-    gating.seconds[side.name] = {key: round(s, 2) for key, s in timed.measured.seconds.items()}
+    gating.seconds[file] = {key: round(s, 2) for key, s in timed.measured.seconds.items()}
     return list(timed.comparisons), doubts, samples
 
 
@@ -139,11 +138,9 @@ def _save(gating: Gating, timed: Timed, name: str) -> str:
 def _incomparable(gating: Gating, side: Side) -> Incomparable | None:
     """Why the two cannot be measured beside each other; None where they can."""
     before, now = gating.before, environment.describe(side.packages)
-    inputs = gating.made.plan.recipe.inputs
-    if list(before.inputs) != list(inputs):
-        declared = "inputs" in gating.declared
-        if not (declared and _same_calls(before.inputs, inputs, gating.settings.batch_sizes)):
-            return Incomparable("the model's inputs are not those of the baseline", declared)
+    apart = _other_inputs(gating)
+    if apart is not None:
+        return apart
     cannot = cannot_run(side, before, now)
     if cannot is not None:
         return Incomparable(cannot)
@@ -156,6 +153,31 @@ def _incomparable(gating: Gating, side: Side) -> Incomparable | None:
                 evaluates=True,
             )
     return None
+
+
+def _apart_on(gating: Gating, side: Side, place: Place) -> Incomparable | None:
+    """As `_incomparable`, on another machine: both sides run there with the libraries that it has."""
+    apart = _other_inputs(gating)
+    if apart is not None:
+        return apart
+    if gating.before.interpreter is not None:
+        return Incomparable(f"the baseline's own interpreter is not on {place.name}")
+    assert side.before is not None
+    around = place.environment(side.packages)
+    if side.before.artifact.format in NATIVE and (why := of_another_cpu(side, gating.before, around)):
+        return Incomparable(why)
+    return None
+
+
+def _other_inputs(gating: Gating) -> Incomparable | None:
+    """Why the two cannot be fed alike; None where they can."""
+    before, inputs = gating.before, gating.made.plan.recipe.inputs
+    if list(before.inputs) == list(inputs):
+        return None
+    declared = "inputs" in gating.declared
+    if declared and _same_calls(before.inputs, inputs, gating.settings.batch_sizes):
+        return None
+    return Incomparable("the model's inputs are not those of the baseline", declared)
 
 
 def _same_calls(
@@ -172,21 +194,12 @@ def _same_calls(
     return calls[0] == calls[1]
 
 
-def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> Timed:
+def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int, place: Place) -> Timed:
     assert side.before is not None
-    before = candidate(name, side.before, gating.settings)
-    return compare(
-        replace(before, interpreter=gating.before.interpreter),
-        candidate(side.name, side.now, gating.settings),
-        gating.made.plan.recipe.inputs,
-        gating.made.feeds,
-        gating.settings,
-        gating.slo,
-        variants,
-        gating.logs,
-        seed,
-        gating.observer,
-    )
+    before = candidate(name, side.before, gating.settings, place)
+    before = replace(before, interpreter=gating.before.interpreter)
+    now = candidate(side.name, side.now, gating.settings, place)
+    return compare(gating, before, now, variants, seed, place)
 
 
 def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optcli import environment, ray_session, runners
-from optcli.data.imagefolder import FORMATS
-from optcli.digest import of_value
 from optcli.errors import UsageError
-from optcli.inference import output, ray_data
+from optcli.inference import ray_data
 from optcli.inference.listing import Listing, listing
 from optcli.inference.output import Form, Output
 from optcli.inference.probe import Probed, ProbeRequest
@@ -21,7 +19,8 @@ from optcli.inference.shard_worker import Work, packed, versions_of
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent, left, rate
-from optcli.prediction import of_recipe
+from optcli.prediction import of_recipe, stored_answers
+from optcli.prediction.stored_answers import BOXES, CLASSES
 from optcli.results import Report
 from optcli.results.inference import Inference, Limit
 from optcli.store import Store
@@ -38,7 +37,7 @@ _NOTE_EVERY_S = 5.0
 _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
 # From this share of computing on it is the model that limits.
-_COMPUTING = 0.8
+_COMPUTING = 0.9
 
 
 def infer(
@@ -77,18 +76,17 @@ def infer(
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     found = listing(source, per_shard)
-    recorded = {} if restart else output.recorded(target)
+    recorded = {} if restart else stored_answers.recorded(target)
     probed = _probed(built, path, batch_size or _recorded_size(recorded))
     chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
-    told = of_recipe.image_serving(built, probed.outputs, raw=raw)
-    # A server takes what browsers send; stored images have the formats that data sets have.
-    told = replace(told, images={**told.images, "formats": list(FORMATS)})
+    told = stored_answers.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=raw))
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,
         form,
         _identity(built, found, chosen, form, told),
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
+        digests=not recorded or "digests" in recorded,
     )
     finished = kept.begin(found, restart=restart)
     threads = built.runner.thread_count()
@@ -106,10 +104,12 @@ def infer(
         kept,
         chosen,
         _REMOTE_READERS if "://" in source else _LOCAL_READERS,
+        threads,
+        _fills(built, address, count * threads, cores),
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    run_of = _Run(found, kept, set(finished), observer)
+    run_of = _Run(found, kept, set(finished), observer, threads)
     missing = [shard for shard in found.shards if shard.name not in finished]
     if missing:
         with ray_session.started(address, max(cores, count * threads)):
@@ -190,9 +190,7 @@ def _identity(
     """What decides the answers, for the manifest."""
     return {
         "variant": built.name,
-        "artifact": built.artifact.digest,
-        "runner": of_value({"name": built.runner_name, **built.options}),
-        "preparation": of_value({"images": told.images, "postprocess": told.postprocess}),
+        **stored_answers.deciding(built, told),
         "input": found.digest,
         "batch_size": chosen,
         "format": form,
@@ -200,7 +198,7 @@ def _identity(
 
 
 def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
-    return (output.CLASSES,) if kinds == ("classes",) else (output.BOXES,)
+    return (CLASSES,) if kinds == (CLASSES,) else (BOXES,)
 
 
 def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> float | None:
@@ -209,23 +207,33 @@ def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> f
     return 1000 * per_hour * workers / 3600 / images_per_s
 
 
-def _limit(waited: float | None, computed: float | None) -> Limit | None:
-    """What takes the workers' time."""
+def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
+    """Whether the models' threads take all cores: on a cluster, a worker has those of its model."""
+    return not built.runner.requires().gpu and (address != ray_session.LOCAL or threads >= cores)
+
+
+def _limit(
+    waited: float | None, computed: float | None, preparing_s: float, read_s: float
+) -> Limit | None:
+    """What takes the workers' time. The threads that prepare did so, or waited for bytes, so long."""
     if waited is None or computed is None:
         return None
     if computed >= _COMPUTING:
         return "model"
-    return "reading" if waited >= 1 - waited - computed else "answers"
+    if waited < 1 - waited - computed:
+        return "answers"
+    return "preparing" if preparing_s >= read_s else "reading"
 
 
 @dataclass
 class _Run:
-    """Follows the shards of one run: progress, manifest, figures."""
+    """Follows the shards of one run: progress, manifest, figures. A worker has `threads` cores."""
 
     listing: Listing
     output: Output
     finished: set[str]
     observer: Observer
+    threads: int
 
     def __post_init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -269,6 +277,10 @@ class _Run:
         busy = sum(told["ended"] - told["began"] for told in self.told)
         waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
         computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
+        prepared, preparing, read = (
+            sum(told[f"{what}_s"] for told in self.told) for what in ("prepared", "preparing", "read")
+        )
+        share = prepared / busy / self.threads if busy else None
         reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
         return {
             "answered": answered,
@@ -277,5 +289,6 @@ class _Run:
             "images_per_s": self.images_per_s,
             "waited_share": waited,
             "computed_share": computed,
-            "limit": _limit(waited, computed),
+            "prepared_share": share,
+            "limit": _limit(waited, computed, preparing, read),
         }

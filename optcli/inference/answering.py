@@ -1,7 +1,14 @@
-"""Answers for the images of a shard: read and prepared by threads, computed in batches, in order."""
+"""Answers for the images of a shard: read and prepared by threads, computed in batches, in order.
+
+Images are read ahead while the model computes. Where its threads take all cores, images are prepared
+between its calls: a thread that prepares takes a core from one of the model's, and the others wait
+for that one at the end of each layer.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +18,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli.errors import InputError
 from optcli.inference.listing import Stored
+from optcli.prediction.stored_answers import DIGEST
 from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
     import numpy as np
 
 Read = Callable[[Stored], bytes]
-# Batches that are read ahead.
-_AHEAD = 3
+# Batches that are read ahead, and how many of them wait as bytes to be prepared: photographs may take
+# more room than the rows that become of them.
+_AHEAD, _BODIES = 3, 1
 
 
 class Model(Protocol):
@@ -29,7 +38,7 @@ class Model(Protocol):
 
 
 class Prepare(Protocol):
-    """From bytes to an input row: `prediction.images.Images`."""
+    """From bytes to an input row: `data.images.Images`."""
 
     input: str
 
@@ -41,7 +50,7 @@ class Prepare(Protocol):
 
 
 class Follow(Protocol):
-    """From the outputs of a row to its answer: `prediction.postprocess.Postprocess`."""
+    """From the outputs of a row to its answer: `accuracy.postprocess.Postprocess`."""
 
     def answer(
         self,
@@ -56,24 +65,42 @@ class Follow(Protocol):
 class Answered:
     """The answers of a shard, in the order of its images, and reasons by id of those without one.
 
-    `waited_s` is how long the model waited for images, `computed_s` how long it computed.
+    `waited_s` is how long the model waited for images, `computed_s` how long it computed. The threads
+    that prepare waited for bytes for `read_s` and prepared for `preparing_s`, of which `prepared_s` is
+    processor time, all of them together.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     waited_s: float = 0.0
     computed_s: float = 0.0
+    prepared_s: float = 0.0
+    preparing_s: float = 0.0
+    read_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds that one image took: waiting for its bytes, preparing, and the processor time of that."""
+
+    read: float
+    preparing: float = 0.0
+    prepared: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Ready:
     image: Stored
+    digest: str
     row: np.ndarray
     placement: dict[str, Any]
 
 
 class Answering:
-    """Answers shards with one model. `postprocess` None: the answers are the outputs themselves."""
+    """Answers shards with one model. `postprocess` None: the answers are the outputs themselves.
+
+    `readers` threads read ahead, `preparers` threads prepare. `in_turns`: not while the model computes.
+    """
 
     def __init__(
         self,
@@ -84,10 +111,14 @@ class Answering:
         *,
         batch_size: int,
         readers: int,
+        preparers: int = 1,
+        in_turns: bool = False,
     ) -> None:
         self._model, self._prepare, self._postprocess = model, prepare, postprocess
         self._batch_size, self._least = batch_size, batch_range(inputs).min
-        self._readers = readers
+        self._readers, self._preparers, self._in_turns = readers, preparers, in_turns
+        self._cores_are_free = threading.Event()
+        self._cores_are_free.set()
 
     def answer(self, images: Sequence[Stored], read: Read) -> Answered:
         """The answers of a shard. Raises OSError where storage fails, and what the model raises."""
@@ -111,39 +142,55 @@ class Answering:
 
     def _prepared(self, images: Sequence[Stored], read: Read, answered: Answered) -> Iterator[_Ready]:
         waiting = iter(images)
-        ahead: deque[tuple[Stored, Future[_Ready | str]]] = deque()
-        with ThreadPoolExecutor(self._readers) as pool:
+        ahead: deque[tuple[Stored, Future[tuple[_Ready | str, _Times]]]] = deque()
+        most, most_bodies = _AHEAD * self._batch_size, _BODIES * self._batch_size + self._readers
+        begun, ended = 0, deque[None]()
+        with ThreadPoolExecutor(self._readers) as readers, ThreadPoolExecutor(self._preparers) as pool:
             try:
-                for image in waiting:
-                    ahead.append((image, pool.submit(self._ready, image, read)))
-                    if len(ahead) >= _AHEAD * self._batch_size:
-                        break
-                while ahead:
+                while True:
+                    while len(ahead) < most and (not ahead or begun - len(ended) < most_bodies):
+                        image = next(waiting, None)
+                        if image is None:
+                            break
+                        future = pool.submit(self._ready, image, readers.submit(read, image))
+                        future.add_done_callback(lambda _: ended.append(None))
+                        ahead.append((image, future))
+                        begun += 1
+                    if not ahead:
+                        return
                     image, future = ahead.popleft()
                     began = time.perf_counter()
-                    result = future.result()
+                    result, took = future.result()
                     answered.waited_s += time.perf_counter() - began
-                    for more in waiting:
-                        ahead.append((more, pool.submit(self._ready, more, read)))
-                        break
+                    answered.read_s += took.read
+                    answered.preparing_s += took.preparing
+                    answered.prepared_s += took.prepared
                     if isinstance(result, str):
                         answered.failures[image.id] = result
                     else:
                         yield result
             finally:
+                readers.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ready(self, image: Stored, read: Read) -> _Ready | str:
-        """The row of an image, or why there is none."""
+    def _ready(self, image: Stored, reading: Future[bytes]) -> tuple[_Ready | str, _Times]:
+        """The row of an image, or why there is none, and what it took."""
+        began = time.perf_counter()
         try:
-            body = read(image)
+            body = reading.result()
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            return f"cannot be read: {error.strerror or type(error).__name__}"
+            reason = f"cannot be read: {error.strerror or type(error).__name__}"
+            return reason, _Times(time.perf_counter() - began)
+        read = time.perf_counter() - began
+        self._cores_are_free.wait()
+        began, own = time.perf_counter(), time.thread_time()
+        result: _Ready | str
         try:
             row, placement = self._prepare.prepared(body)
+            result = _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
         except ValueError as error:
-            return str(error)
-        return _Ready(image, row, placement)
+            result = str(error)
+        return result, _Times(read, time.perf_counter() - began, time.thread_time() - own)
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
         import numpy as np
@@ -151,8 +198,9 @@ class Answering:
         rows = [each.row for each in batch]
         # A model of a fixed batch size gets copies of the last row, whose answers are left out.
         rows += [rows[-1]] * (self._least - len(rows))
+        feed = {self._prepare.input: np.stack(rows)}
         began = time.perf_counter()
-        outputs = self._model.run({self._prepare.input: np.stack(rows)})
+        outputs = self._run(feed)
         answered.computed_s += time.perf_counter() - began
         for name, array in outputs.items():
             if array.shape[:1] != (len(rows),):
@@ -164,9 +212,19 @@ class Answering:
         for index, ready in enumerate(batch):
             one = {name: array[index] for name, array in outputs.items()}
             try:
-                answered.rows.append({"id": ready.image.id, **self._told(one, ready)})
+                told = self._told(one, ready)
+                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **told})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
+
+    def _run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not self._in_turns:
+            return self._model.run(feed)
+        self._cores_are_free.clear()
+        try:
+            return self._model.run(feed)
+        finally:
+            self._cores_are_free.set()
 
     def _told(self, outputs: Mapping[str, np.ndarray], ready: _Ready) -> dict[str, Any]:
         import numpy as np

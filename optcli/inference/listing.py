@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.data.imagefolder import SUFFIXES
 from optcli.errors import InputError, UsageError, first_line
-from optcli.inference.storage import Place, place_of
+from optcli.prediction.storage import Place, place_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optcli.errors import InputError, StoreError, UsageError, first_line
-from optcli.inference import storage
+from optcli.errors import StoreError, UsageError, raised_as
 from optcli.inference.listing import Listing
-from optcli.inference.storage import Place
+from optcli.prediction import storage
+from optcli.prediction.storage import Place
+from optcli.prediction.stored_answers import BOXES, CLASSES, DIGEST, MANIFEST, recorded
 
 Form = Literal["parquet", "jsonl"]
-MANIFEST, ERRORS = "manifest.json", ".errors.jsonl"
-CLASSES, BOXES = "classes", "boxes"
+ERRORS = ".errors.jsonl"
 SCHEMA = 1
 _AGAIN = "name another --output, or add --restart: it removes the answers that are there"
 
@@ -29,13 +29,15 @@ _AGAIN = "name another --output, or add --restart: it removes the answers that a
 class Output:
     """A folder of answers. `identity` is what decides them: the artifact, the images, the options.
 
-    `columns` are `classes`, `boxes` or the names of the model's outputs.
+    `columns` are `classes`, `boxes` or the names of the model's outputs. `digests`: each row has the
+    digest of its image's bytes, which those of older versions have not.
     """
 
     uri: str
     form: Form
     identity: Mapping[str, Any]
     columns: tuple[str, ...]
+    digests: bool = True
 
     def begin(self, listing: Listing, *, restart: bool = False) -> set[str]:
         """The names of the shards that are finished; what is there must be of the same answers.
@@ -57,14 +59,9 @@ class Output:
             )
         if known:
             self._require_same(known)
-        try:
+        hint = "name another --output"
+        with raised_as(StoreError, "the folder cannot be made", of=OSError, place=self.uri, hint=hint):
             place.fs.makedirs(place.path, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"the folder cannot be made: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
         shards = {shard.name for shard in listing.shards}
         finished = {name.removesuffix(f".{self.form}") for name in names} & shards
         self.note(listing, finished)
@@ -75,7 +72,7 @@ class Output:
         missing = [shard.name for shard in listing.shards if shard.name not in finished]
         content = {
             "schema": SCHEMA,
-            **self.identity,
+            **self._decided_by(),
             "images": listing.images,
             "shards": len(listing.shards),
             "finished": sorted(finished),
@@ -90,7 +87,12 @@ class Output:
         if failures:
             lines = [{"id": id, "reason": reason} for id, reason in failures.items()]
             storage.write(place, f"{name}{ERRORS}", _lines(lines))
-        content = _parquet(rows, self.columns) if self.form == "parquet" else _lines(rows)
+        if not self.digests:
+            rows = [{name: value for name, value in row.items() if name != DIGEST} for row in rows]
+        if self.form == "parquet":
+            content = _parquet(rows, self.columns, digests=self.digests)
+        else:
+            content = _lines(rows)
         storage.write(place, f"{name}.{self.form}", content)
 
     def tidy(self) -> None:
@@ -98,31 +100,25 @@ class Output:
         place = storage.place_of(self.uri)
         self._remove(place, [name for name in self._names(place) if name.startswith(".part-")])
 
+    def _decided_by(self) -> dict[str, Any]:
+        return {**self.identity, **({"digests": DIGEST} if self.digests else {})}
+
     def _names(self, place: Place) -> list[str]:
-        try:
+        hint = "name another --output"
+        with raised_as(StoreError, "the folder cannot be read", of=OSError, place=self.uri, hint=hint):
             found = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
-        except OSError as error:
-            raise StoreError(
-                f"the folder cannot be read: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def _remove(self, place: Place, names: Iterable[str]) -> None:
-        try:
+        message = "old answers cannot be removed"
+        hint = "name another --output"
+        with raised_as(StoreError, message, of=OSError, place=self.uri, hint=hint):
             for name in names:
                 if name == MANIFEST or name.lstrip(".").startswith("part-"):
                     place.fs.rm_file(posixpath.join(place.path, name))
-        except OSError as error:
-            raise StoreError(
-                f"old answers cannot be removed: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
 
     def _require_same(self, known: Mapping[str, Any]) -> None:
-        expected = {"schema": SCHEMA, **self.identity}
+        expected = {"schema": SCHEMA, **self._decided_by()}
         wrong = [key for key, value in expected.items() if known.get(key) != value]
         if wrong:
             raise UsageError(
@@ -132,41 +128,29 @@ class Output:
             )
 
 
-def recorded(uri: str) -> dict[str, Any]:
-    """The manifest that is there; empty where none is. Raises `InputError` for one that is broken."""
-    place = storage.place_of(uri)
-    try:
-        content = json.loads(storage.read(place, posixpath.join(place.path, MANIFEST)))
-        if not isinstance(content, dict) or not content:
-            raise ValueError("it holds no mapping")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{MANIFEST} cannot be read: {first_line(error)}", place=uri, hint=_AGAIN
-        ) from error
-    return content
-
-
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
+def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, digests: bool) -> bytes:
     import pyarrow
     import pyarrow.parquet as parquet
 
     content = io.BytesIO()
-    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema(pyarrow, columns))
+    table = pyarrow.Table.from_pylist(
+        [dict(row) for row in rows], _schema(pyarrow, columns, digests=digests)
+    )
     parquet.write_table(table, content)
     return content.getvalue()
 
 
-def _schema(pyarrow: Any, columns: Sequence[str]) -> Any:
-    """The same for every shard, also for one without an answer."""
+def _schema(pyarrow: Any, columns: Sequence[str], *, digests: bool) -> Any:
+    """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
     fields: list[tuple[str, Any]] = [("id", pyarrow.string())]
+    if digests:
+        fields.append((DIGEST, pyarrow.string()))
     if tuple(columns) == (CLASSES,):
         fields += [*named, (CLASSES, pyarrow.list_(pyarrow.struct(named)))]
     elif tuple(columns) == (BOXES,):

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import optcli
 from optcli import runners
+from optcli.accuracy.postprocess import Postprocess
 from optcli.artifact import Artifact
+from optcli.data.images import Images
 from optcli.errors import MissingError, StepError
-from optcli.inference import storage
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output
-from optcli.prediction.images import Images
-from optcli.prediction.postprocess import Postprocess
+from optcli.prediction import storage
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class Work:
     """All that a worker needs besides the artifact's files, which travel apart.
 
     `images` and `postprocess` are what those modules of `optcli.prediction` are told; `postprocess`
-    None: the outputs are the answers. `versions` are those of the machine that asks, `run` is a name
-    that no other run has.
+    None: the outputs are the answers. `readers` threads read, `preparers` prepare, `in_turns` not while
+    the model computes. `versions` are those of the machine that asks, `run` is a name that no other run
+    has.
     """
 
     artifact: Artifact
@@ -50,6 +51,8 @@ class Work:
     output: Output
     batch_size: int
     readers: int
+    preparers: int
+    in_turns: bool
     versions: dict[str, str]
     run: str
 
@@ -79,6 +82,8 @@ class ShardWorker:
             follows,
             batch_size=work.batch_size,
             readers=work.readers,
+            preparers=work.preparers,
+            in_turns=work.in_turns,
         )
         self._place = storage.place_of(work.input_uri)
 
@@ -107,6 +112,9 @@ class ShardWorker:
             "first_failure": next((f"{k}: {v}" for k, v in answered.failures.items()), ""),
             "waited_s": answered.waited_s,
             "computed_s": answered.computed_s,
+            "prepared_s": answered.prepared_s,
+            "preparing_s": answered.preparing_s,
+            "read_s": answered.read_s,
             "began": began,
             "ended": time.time(),
             "worker": f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}",
@@ -167,7 +175,8 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
     for name, version in wanted.items():
         if here.get(name) != version:
             raise MissingError(
-                f"{name} {version} asked for this, found {here.get(name, 'none')}",
+                f"found {name} {here.get(name, 'not installed')}, wanted {version} as on the machine"
+                " that began the run",
                 place=os.uname().nodename,
                 hint=f"pip install '{name}=={version}' on this node",
             )

@@ -65,7 +65,7 @@ def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estima
 
 @dataclass(frozen=True)
 class Undecided:
-    """What of a group has to be measured again: both sides of the comparisons, at these batch sizes."""
+    """The variants of a group that must be measured again, with the batch sizes."""
 
     names: tuple[str, ...]
     batch_sizes: tuple[int, ...]
@@ -203,7 +203,7 @@ def _times(measured: Measured, series: Series) -> dict[str, Any]:
 
 
 def _median(values: Iterable[int | None]) -> int | None:
-    """Of those that are known."""
+    """The median of the values that are known; None where none is."""
     figures = [value for value in values if value is not None]
     return int(median(figures)) if figures else None
 

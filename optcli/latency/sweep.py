@@ -216,7 +216,7 @@ class _Run:
                     takes[size].add(_ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
 
     def _point(self, series: Series) -> SweepPoint:
-        """Of the launches that count, as in a comparison; of all where too few do."""
+        """The point of one batch size, from the launches that count, or from all where too few do."""
         quiet = fitness.is_quiet(series, self.settings.launches)
         counted = series.rows(fitness.quiet_rounds(series)) if quiet else series
         launches = list(counted.launches.values())

@@ -58,11 +58,11 @@ def _pays(latency: Latency, base: Latency | None, least: float | None, baseline:
         return _over(latency.speedup, least or 1.0, baseline, blocking=blocking)
     why = f"it could not be measured beside {baseline}"
     if base is not None:
-        why = f"it cannot be told now: {_TOO_FEW}; {_AGAIN}"
+        why = f"the measurement cannot tell: {_TOO_FEW}; {_AGAIN}"
     if unfit:
         who = "of this variant" if not latency.fit else f"of {baseline}"
         who = "of both" if base is not None and not base.fit and not latency.fit else who
-        why = f"it cannot be told now: other work disturbed the times {who}; {_AGAIN}"
+        why = f"the measurement cannot tell: other work disturbed the times {who}; {_AGAIN}"
     return Verdict(
         name=SPEEDUP, outcome="inconclusive", blocking=blocking, limit=least or 1.0, reason=why
     )
@@ -80,7 +80,7 @@ def _over_parent(latency: Latency, parent: str, beside: Latency) -> Verdict:
         outcome="inconclusive",
         blocking=False,
         limit=1.0,
-        reason=f"it cannot be told now: {why}",
+        reason=f"the measurement cannot tell: {why}",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ _ROLES = ("evaluation", "calibration", "validation", "training")
 class Samples:
     """Where real inputs come from: `data` of a role, with paths relative to `folder`; None: random.
 
+    `roles` are the data of every role of the recipe, none where `data` is None.
     `postprocess` is what follows the model, `output` the one that the metric reads, `class_names` what
     the recipe says under that key. `notes` say why inputs are random. `runs_python` says that reading
     or post-processing runs Python of the recipe's own.
@@ -42,6 +43,7 @@ class Samples:
     seed: int = 0
     notes: tuple[str, ...] = ()
     runs_python: bool = False
+    roles: Mapping[str, DataSettings] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,4 +200,5 @@ def _samples(report: Report, named: Path | None, *, ours: bool) -> Samples:
         seed=recipe.seed,
         notes=notes,
         runs_python=users,
+        roles=recipe.data,
     )

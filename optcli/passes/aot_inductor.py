@@ -12,7 +12,7 @@ from pydantic import Field
 
 from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
-from optcli.errors import MissingError, OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
@@ -79,18 +79,13 @@ class AotInductor(Pass):
         return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
 
     def run(self, source: Artifact, job: Job) -> Made:
-        try:
-            with _own_cache(job.beside) as cache:
-                _require_compiler()
-                program = self._program(source, job)
-                compiling = Compiling(program, job, self._settings(), cache)
-                routes = self._compile(compiling)
-                bytes_of = compiling.write()
-                packs = compiling.packs_each_call(routes)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(f"AOTInductor failed: {first_line(error)}") from error
+        with raised_as(StepError, "AOTInductor failed"), _own_cache(job.beside) as cache:
+            torch_compiled.require_compiler()
+            program = self._program(source, job)
+            compiling = Compiling(program, job, self._settings(), cache)
+            routes = self._compile(compiling)
+            bytes_of = compiling.write()
+            packs = compiling.packs_each_call(routes)
         models = compiling.models
         facts: dict[str, Any] = {
             "freezing": self.freezing,
@@ -186,19 +181,6 @@ def _require_integers(kernels: int, freezing: bool) -> None:
         if not freezing
         else "quantize with quantize_pt2e for this kind of CPU (`quantizer: auto`)",
     )
-
-
-def _require_compiler() -> None:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise MissingError(
-            "AOTInductor needs a C++ compiler and found none",
-            hint="install one (for example `apt install g++`), or name it in the variable CXX",
-        ) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import exported as exported_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
@@ -41,14 +41,8 @@ class Export(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         model = flat(network(source), job.inputs)
-        try:
+        hint = "the log shows the line of the network that it cannot follow"
+        with raised_as(StepError, "torch.export failed", hint=hint):
             program = trace(model, job, strict=bool(self.strict))
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"torch.export failed: {first_line(error)}",
-                hint="the log shows the line of the network that it cannot follow",
-            ) from error
         exported_format.save(program, job.out)
         return Made(facts={"strict": bool(self.strict)})

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import opset_of
@@ -66,19 +66,12 @@ class ExportOnnx(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         exporter = "torchscript" if self.exporter == "torchscript" else "dynamo"
         outputs = tuple(source.facts["outputs"])
-        try:
-            with quiet_exporters():
-                if exporter == "torchscript":
-                    model = self._by_tracing(source, job, outputs)
-                else:
-                    model = self._by_torch_export(source, job, outputs)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"the {exporter} exporter failed: {first_line(error)}",
-                hint="set `exporter:` to the other one, or look into the log",
-            ) from error
+        hint = "set `exporter:` to the other one, or look into the log"
+        with raised_as(StepError, f"the {exporter} exporter failed", hint=hint), quiet_exporters():
+            if exporter == "torchscript":
+                model = self._by_tracing(source, job, outputs)
+            else:
+                model = self._by_torch_export(source, job, outputs)
         require_names(model, [spec.name for spec in job.inputs], outputs)
         opset = opset_of(model)
         if self.opset is not None and opset != self.opset:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.onnx_graphs.precision import precision_of
@@ -106,13 +106,11 @@ class OptimizeOnnx(Pass):
 def _slim(model: ModelProto) -> ModelProto:
     import onnxslim
 
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            slim = onnxslim.slim(model)
-    except Exception as error:
-        raise StepError(
-            f"onnxslim failed: {first_line(error)}", hint="set `simplify: false` and a `level:`"
-        ) from error
+    with (
+        raised_as(StepError, "onnxslim failed", hint="set `simplify: false` and a `level:`"),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        slim = onnxslim.slim(model)
     assert slim is not None
     return slim
 
@@ -138,12 +136,8 @@ def _optimize(model: ModelProto, level: str, to: str, job: Job) -> None:
         elif (Path(folder) / onnx_format.DATA).exists():
             name = "session.optimized_model_external_initializers_file_name"
             options.add_session_config_entry(name, onnx_format.DATA)
-        try:
+        hint = "set a lower `level:`, or look into the log"
+        with raised_as(StepError, "ONNX Runtime cannot optimize the model", hint=hint):
             onnxruntime.InferenceSession(
                 os.fspath(Path(folder) / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:
-            raise StepError(
-                f"ONNX Runtime cannot optimize the model: {first_line(error)}",
-                hint="set a lower `level:`, or look into the log",
-            ) from error

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.formats import torch_modules
@@ -46,6 +46,8 @@ _RATES = {"adamw": 1e-4, "sgd": 1e-3}
 _COMPARED = 8
 # What stands before the names of weights in a graph: see `trainable_graphs` and `tracing.flat`.
 _PREFIXES = ("", "graph.", "graph.model.")
+_NOT_EXPORTED = "the network cannot be exported to ONNX"
+_EXPORT_HINT = "the log shows the line of the network that torch.export cannot follow"
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,8 @@ class QuantizeAware(Finetune):
 
     It begins where quantization after training ends: ranges come from the calibration samples. Then
     weights and ranges are trained on labels, on the answers of the FP32 network that this pass got (its
-    teacher), or on both. The epoch that is best on the validation data is kept; the first judgement is
-    that of calibration alone. A build that is killed goes on after the last whole epoch. It trains on
-    the CPU, in FP32.
+    teacher), or on both. Calibration alone is judged first; then, as in `finetune`, the best epoch is
+    kept, and a build that was killed goes on. It trains on the CPU, in FP32.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -81,7 +82,7 @@ class QuantizeAware(Finetune):
     # Blocks of a quantized network give other values than the teacher's: its outputs are compared.
     feature_weight: ClassVar[float] = 0.0  # type: ignore[misc]
 
-    epochs: int = Field(3, ge=1, description="times to go through the training data")
+    epochs: int = Field(3, ge=1, description="how many times to train on all training data")
     learning_rate: float | None = Field(
         None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
         "default: 0.0001 for adamw, 0.001 for sgd",
@@ -221,14 +222,9 @@ class QuantizeAware(Finetune):
         self, model: torch.nn.Module, source: Artifact, job: Job, folder: Path
     ) -> Artifact:
         job.progress(None, "exporting the network in FP32")
-        try:
-            with quiet_exporters():
-                program = program_of(flat(model, job.inputs), job)
-                onnx_format.save(onnx_of_program(program, job.inputs, source.facts["outputs"]), folder)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise _not_exported(error) from error
+        with raised_as(StepError, _NOT_EXPORTED, hint=_EXPORT_HINT), quiet_exporters():
+            program = program_of(flat(model, job.inputs), job)
+            onnx_format.save(onnx_of_program(program, job.inputs, source.facts["outputs"]), folder)
         return replace(source, format=Format.ONNX, path=folder)
 
     def _write(self, beginning: _Beginning, source: Artifact, job: Job) -> dict[str, int]:
@@ -236,12 +232,8 @@ class QuantizeAware(Finetune):
         if beginning.graph is not None:
             return beginning.graph.write(job)
         job.progress(None, "exporting the trained network")
-        try:
+        with raised_as(StepError, _NOT_EXPORTED, hint=_EXPORT_HINT):
             model = onnx_of_trained(beginning.model, job, source.facts["outputs"])
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise _not_exported(error) from error
         if self.to == "onnx":
             onnx_format.save(model, job.out)
             return _counted(QuantizeNncf.quantized_operators(model))
@@ -249,13 +241,6 @@ class QuantizeAware(Finetune):
             onnx_format.save(model, Path(folder))
             ToOpenvino().run(replace(source, format=Format.ONNX, path=Path(folder)), job)
         return _counted(QuantizeNncf.quantized_operators(openvino_format.open(job.out)))
-
-
-def _not_exported(error: Exception) -> StepError:
-    return StepError(
-        f"the network cannot be exported to ONNX: {first_line(error)}",
-        hint="the log shows the line of the network that torch.export cannot follow",
-    )
 
 
 def _counted(operators: dict[str, str]) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import drop_notes_of_weights
 from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF
@@ -131,7 +130,8 @@ class QuantizeDynamic(Pass):
             # What the quantizer calls the product that it takes out of a Gemm before it looks at names.
             chosen |= {f"{name}_MatMul" for name in chosen if nodes[name] == "Gemm"}
         job.progress(None, "quantizing")
-        try:
+        hint = "keep the nodes that it fails on in floating point, with `ignored_names`"
+        with raised_as(StepError, "ONNX Runtime's quantizer failed", hint=hint):
             quantize_dynamic(
                 folder / onnx_format.FILE,
                 job.out / onnx_format.FILE,
@@ -143,13 +143,6 @@ class QuantizeDynamic(Pass):
                 nodes_to_exclude=sorted(ignored),
                 use_external_data_format=(folder / onnx_format.DATA).exists(),
             )
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"ONNX Runtime's quantizer failed: {first_line(error)}",
-                hint="keep the nodes that it fails on in floating point, with `ignored_names`",
-            ) from error
 
     def _types(self) -> list[str]:
         return list(self.types) or ["MatMul"]
@@ -157,9 +150,7 @@ class QuantizeDynamic(Pass):
     def _reduce_range(self) -> bool:
         if self.reduce_range is not None:
             return self.reduce_range
-        flags = environment.cpu()["flags"]
-        arm = platform.machine().lower() in ("aarch64", "arm64")
-        return not arm and "amx_int8" not in flags and not any("vnni" in flag for flag in flags)
+        return environment.sums_saturate(environment.isa())
 
 
 def _emptied(folder: Path) -> Path:

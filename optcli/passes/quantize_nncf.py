@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.onnx_graphs.graph import read, written
@@ -277,16 +277,8 @@ class QuantizeNncf(Pass):
     def _quantize(self, ready: Ready) -> Any:
         import nncf
 
-        try:
-            with quiet():
-                return nncf.quantize(ready.model, nncf.Dataset(ready.feeds), **ready.arguments)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"NNCF failed: {first_line(error)}",
-                hint=self._hint(),
-            ) from error
+        with raised_as(StepError, "NNCF failed", hint=self._hint()), quiet():
+            return nncf.quantize(ready.model, nncf.Dataset(ready.feeds), **ready.arguments)
 
     def _hint(self) -> str:
         if not self.fast_bias_correction:

@@ -284,6 +284,4 @@ def _products_of_activations(model: ModelProto) -> set[str]:
 def _this_isa() -> Isa:
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "arm"
-    flags = environment.cpu()["flags"]
-    has_vnni = any("vnni" in flag for flag in flags) or "amx_int8" in flags
-    return "vnni" if has_vnni else "avx2"
+    return "avx2" if environment.sums_saturate(environment.isa()) else "vnni"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import (
@@ -110,11 +110,11 @@ class QuantizePt2e(Pass):
 
         configured = quantizer(
             self._quantizer(),
-            dynamic=self.dynamic,
+            ignored,
             reduce_range=self._reduce_range(),
+            dynamic=self.dynamic,
             per_channel=self.per_channel,
             histogram=self.method != "minmax",
-            ignored=ignored,
         )
         try:
             return prepare_pt2e(graph, configured)
@@ -136,10 +136,8 @@ class QuantizePt2e(Pass):
     def _converted(self, prepared: GraphModule) -> GraphModule:
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-        try:
+        with raised_as(StepError, "torchao cannot quantize this graph"):
             return convert_pt2e(prepared)
-        except Exception as error:
-            raise StepError(f"torchao cannot quantize this graph: {first_line(error)}") from error
 
     def _quantizer(self) -> str:
         return this_cpu() if self.quantizer == "auto" else self.quantizer

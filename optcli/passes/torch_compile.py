@@ -11,7 +11,7 @@ from pydantic import Field
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, first_line, raised_as
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
 from optcli.formats.torch_compiled import Compilation, Mode
@@ -103,16 +103,12 @@ class TorchCompile(Pass):
             torch_devices.prepare_compiling()
             model = torch_modules.on(model, device)
         with torch_compiled.own_copy(job.out) as cache:
-            try:
-                with torch_compiled.compiling(cache, self.freezing):
-                    error = self._compile(model, compilation, job, channels_last=last)
-            except OptcliError:
-                raise
-            except Exception as failure:
-                raise StepError(
-                    f"torch.compile failed: {_reason(failure)}",
-                    hint="the log has all of it; try `mode: default` or `dynamic: false`",
-                ) from failure
+            hint = "the log has all of it; try `mode: default` or `dynamic: false`"
+            with (
+                raised_as(StepError, "torch.compile failed", hint=hint, reason=_reason),
+                torch_compiled.compiling(cache, self.freezing),
+            ):
+                error = self._compile(model, compilation, job, channels_last=last)
             torch_compiled.keep_seed(cache, job.out)
             kernels = torch_compiled.kernels(cache)
         facts = {

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import torch_devices, torch_modules
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
@@ -76,18 +76,20 @@ class Torchscript(Pass):
         torch_devices.require(job.device)
         model = network(source, eager=True)
         decisions = 0
-        try:
-            with torchscript_format.quiet(), torch.no_grad(), plain_attention():
-                if self.method == "script":
-                    scripted = torch.jit.script(torch_modules.on(model, job.device))
-                else:
-                    scripted, decisions = _traced(model, job)
-                if self.freeze:
-                    scripted = torch.jit.freeze(scripted.eval())
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise self._cannot(error) from error
+        other = "script" if self.method == "trace" else "trace"
+        hint = f"set `method: {other}`; the log shows the line of the network that it cannot follow"
+        with (
+            raised_as(StepError, f"torch.jit.{self.method} failed", hint=hint),
+            torchscript_format.quiet(),
+            torch.no_grad(),
+            plain_attention(),
+        ):
+            if self.method == "script":
+                scripted = torch.jit.script(torch_modules.on(model, job.device))
+            else:
+                scripted, decisions = _traced(model, job)
+            if self.freeze:
+                scripted = torch.jit.freeze(scripted.eval())
         torchscript_format.save(scripted, job.out)
         return Made(
             facts={
@@ -98,13 +100,6 @@ class Torchscript(Pass):
                 "fixed_decisions": decisions,
                 **({torch_devices.FACT: job.device} if job.device != torch_devices.CPU else {}),
             }
-        )
-
-    def _cannot(self, error: Exception) -> StepError:
-        other = "script" if self.method == "trace" else "trace"
-        return StepError(
-            f"torch.jit.{self.method} failed: {first_line(error)}",
-            hint=f"set `method: {other}`; the log shows the line of the network that it cannot follow",
         )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.onnx_graphs.graph import constant, maker, read
@@ -129,17 +129,10 @@ class WeightsOnly(Pass):
             )
         if ignored:
             options["ignored_scope"] = nncf.IgnoredScope(names=sorted(ignored), validate=False)
-        try:
-            with quiet():
-                mode = nncf.CompressWeightsMode[f"INT{self.bits}_{kind}"]
-                return nncf.compress_weights(model, mode=mode, **options)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"NNCF failed: {first_line(error)}",
-                hint="try another group_size, or keep the layer with ignored_names",
-            ) from error
+        hint = "try another group_size, or keep the layer with ignored_names"
+        with raised_as(StepError, "NNCF failed", hint=hint), quiet():
+            mode = nncf.CompressWeightsMode[f"INT{self.bits}_{kind}"]
+            return nncf.compress_weights(model, mode=mode, **options)
 
     def _made(self, precision: str | None, counts: Counter[str], job: Job) -> Made:
         if not counts or precision is None:

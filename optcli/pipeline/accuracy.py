@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from optcli import accuracy, data, environment, user_code
-from optcli.accuracy import Evaluation
+from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
@@ -59,8 +59,39 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What other machines must know of an evaluation to do parts of it with the same result.
+
+    `ingredients` are those of its key, `samples` is the key of the samples, `references` name the
+    user's code that judges. `scratch` is a folder for what is tried.
+    """
+
+    step: str
+    key: str
+    artifact: Artifact
+    runner: Runner
+    threads: int
+    ingredients: Mapping[str, Any]
+    samples: str
+    references: tuple[str, ...]
+    log: Path
+    scratch: Path
+    timeout_s: float
+
+
+class Nodes(Protocol):
+    """Machines that evaluate parts of sample sets."""
+
+    def evaluating(self, asked: Asked) -> accuracy.Elsewhere | None:
+        """Those that do; None where there are none."""
+
+
+@dataclass(frozen=True)
 class EvaluationContext:
-    """What all subjects of one evaluation share. `samples` is the key of the evaluation set."""
+    """What all subjects of one evaluation share. `samples` is the key of the evaluation set.
+
+    With `nodes` other machines evaluate parts of the set, else `jobs` processes of this one.
+    """
 
     recipe: Recipe
     samples: str
@@ -70,6 +101,7 @@ class EvaluationContext:
     timeout_s: float
     jobs: int = 1
     remeasure: bool = False
+    nodes: Nodes | None = None
 
 
 def judge(
@@ -207,26 +239,32 @@ class _Judging:
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
-            accuracy.evaluate(
-                subject.artifact,
-                subject.runner_name,
-                subject.options,
-                recipe.inputs,
-                recipe.data["evaluation"],
-                recipe.folder,
-                recipe.accuracy,
-                scratch,
-                around.observer,
+            log = around.logs / f"{subject.name}.accuracy.log"
+            elsewhere = self._elsewhere(subject, ingredients, step, log, work.parent.parent)
+            request = EvaluationRequest(
+                artifact=subject.artifact,
+                runner=subject.runner_name,
+                options=dict(subject.options),
+                inputs=recipe.inputs,
+                feeds=tuple(subject.feeds or recipe.inputs),
+                data=recipe.data["evaluation"],
+                folder=recipe.folder,
+                settings=recipe.accuracy,
                 postprocess=recipe.postprocess,
-                feeds=subject.feeds,
-                step=step,
-                log=around.logs / f"{subject.name}.accuracy.log",
-                timeout_s=around.timeout_s,
+                out=scratch,
                 jobs=_jobs(subject, around.jobs),
-                interpreter=subject.interpreter,
                 prepared=samples.find(),
                 # What a file from elsewhere could write to, nobody else reads.
                 keep=None if subject.artifact.foreign else scratch / "prepared",
+            )
+            accuracy.evaluate(
+                request,
+                around.observer,
+                step=step,
+                log=log,
+                timeout_s=around.timeout_s,
+                interpreter=subject.interpreter,
+                elsewhere=elsewhere,
             )
             samples.take(scratch / "prepared")
             for path in scratch.iterdir():
@@ -236,6 +274,28 @@ class _Judging:
         self._fresh.add(key)
         around.observer.finished(step, time.monotonic() - began)
         return entry
+
+    def _elsewhere(
+        self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
+    ) -> accuracy.Elsewhere | None:
+        """Other machines, where one of the same processor would compute the same."""
+        around, runner = self._around, subject.runner
+        if around.nodes is None or subject.interpreter is not None or runner.requires().gpu:
+            return None
+        asked = Asked(
+            step=step,
+            key=key_of(ingredients),
+            artifact=subject.artifact,
+            runner=runner,
+            threads=int(subject.options.get("threads") or environment.usable_cores()),
+            ingredients=ingredients,
+            samples=around.samples,
+            references=tuple(judging_code(around.recipe).values()),
+            log=log,
+            scratch=bench,
+            timeout_s=around.timeout_s,
+        )
+        return around.nodes.evaluating(asked)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""
@@ -269,9 +329,10 @@ def _jobs(subject: Subject, jobs: int) -> int:
 
 
 def _evaluated_on(around: EvaluationContext) -> str:
-    """A digest of the samples and of what makes a figure of outputs: by what accuracies are comparable.
+    """A digest of the samples and of all that turns outputs into a figure.
 
-    Of content and settings alone: another version of optcli or of a library has the same one.
+    Two accuracies with the same digest are comparable. It holds content and settings alone: another
+    version of optcli or of a library gives the same digest.
     """
     recipe = around.recipe
     ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
@@ -280,7 +341,7 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """Plain data of the metric's settings `but` some, those of what follows the model, users' code."""
+    """The metric's settings without those in `but`, those of `postprocess`, digests of users' code."""
     recipe = around.recipe
     metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude=set(but))
     decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")

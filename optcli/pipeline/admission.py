@@ -115,7 +115,7 @@ class ProbeAdmission(RecordAdmission):
 
 
 class EvaluationAdmission:
-    """Of what an artifact made of the evaluation set."""
+    """Admits an artifact's outputs and figures on the evaluation set."""
 
     def of_record(self, entry: Entry) -> None:
         """Its facts are in a file."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from optcli import ray_session
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
+from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.jobs import usual_jobs
@@ -77,6 +81,29 @@ class StepResult:
         """The artifact that the step made. Only for a step that did not fail."""
         assert self.entry is not None
         return artifact_of(self.entry)
+
+
+def require_ray(ray: str | None, store: Store) -> None:
+    """Raise `MissingError` and `UsageError` where `--ray` could not work at all."""
+    if ray is not None:
+        from optcli.pipeline.on_ray.maker import require
+
+        require(ray, store)
+
+
+@contextmanager
+def evaluating_nodes(ray: str | None, store: Store, observer: Observer) -> Iterator[Nodes | None]:
+    """The nodes of a cluster that evaluate; None without one: `local` has the cores of this machine."""
+    if ray is None or ray == ray_session.LOCAL:
+        yield None
+        return
+    from optcli.pipeline.on_ray.parts import RayNodes
+
+    nodes = RayNodes(ray, store, observer)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
 
 
 class Execution:

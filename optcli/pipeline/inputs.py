@@ -16,7 +16,7 @@ from pathlib import Path
 
 from optcli import digest
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError
+from optcli.errors import OptcliError, StepError, raised_as, strerror
 from optcli.store import disk
 
 _HINT = "read `source.path` only; write into `job.out`, or copy what must be changed"
@@ -58,13 +58,10 @@ class Inputs:
         """
         for file in self._files:
             name = file.copy.name
-            try:
+            message = f"it removed or replaced {name} of its input"
+            with raised_as(StepError, message, of=OSError, reason=strerror, hint=_HINT):
                 same = _mark(file.copy) == file.mark
                 same = same or digest.of_file(file.copy) == digest.of_file(file.original)
-            except OSError as error:
-                raise StepError(
-                    f"it removed or replaced {name} of its input: {error.strerror}", hint=_HINT
-                ) from error
             if not same:
                 raise StepError(f"it changed {name} of its input", hint=_HINT)
         copies = {file.copy for file in self._files}

@@ -9,12 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, latency
+from optcli import latency
 from optcli.artifact import Artifact
 from optcli.latency import Candidate, Measured
 from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
-from optcli.pipeline import keys, measurement_lock
+from optcli.pipeline import keys, places
+from optcli.pipeline.places import Place
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
@@ -23,6 +24,8 @@ _KIND = "measurement"
 STEP = "latency"
 # In the process that times calls, and here; what is kept has figures of flags.
 _CODE = ("latency/process.py", "pipeline/latency.py", "results/flags.py")
+# Of the settings: what does not change how these artifacts are measured.
+_NOT_MEASURED_BY = ("min_speedup", "sweep", "devices")
 # A variant, the one that it is compared with, and the batch size.
 Pair = tuple[str, str, int]
 
@@ -64,43 +67,46 @@ def measure(
     logs: Path,
     observer: Observer,
     remeasure: bool,
+    place: Place = places.HERE,
 ) -> LatencyResults:
-    """Measure the variants that were built and can run here, or take it from the store.
+    """Measure the variants that were built and can run at a place, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
     settings, the environment and the machine. One that the machine was not fit for is not kept: the
-    next build measures again. The raw samples are left at `samples`.
+    next build measures again. The raw samples are left at `samples`. Raises `OptcliError` where the
+    place cannot be reached.
     """
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants:
         return LatencyResults()
     ids = _ids(plan, variants, artifacts)
-    ingredients = _ingredients(plan, variants, ids, feeds)
+    ingredients = _ingredients(plan, variants, ids, feeds, place)
     ingredients["code"] = {
         name: keys.of_measurement(name, _CODE, store.digests)
         for name in sorted({variant.runner_name for variant in variants})
     }
     key = key_of(ingredients)
+    step = plan.on_device(STEP)
     entry = store.get(_KIND, key, anew=remeasure)
     if entry is not None:
-        observer.cached(STEP)
+        observer.cached(step)
         shutil.copyfile(entry.path / "samples.npz", samples)
         return _of_record(entry.record, ids)
-    with measurement_lock.acquired(STEP, observer):
-        measured = latency.measure(
-            [
-                Candidate(v.name, artifacts[v.name], v.runner_name, v.runner_options(plan.threads))
-                for v in variants
-            ],
-            plan.baseline,
-            plan.recipe.inputs,
-            feeds,
-            plan.recipe.latency.model_copy(update={"threads": plan.threads}),
-            logs,
-            plan.recipe.seed,
-            observer,
-            wants_p99=_wants_p99(plan),
-        )
+    measured = place.measure(
+        step,
+        [
+            Candidate(v.name, artifacts[v.name], v.runner_name, v.runner_options(plan.threads))
+            for v in variants
+        ],
+        plan.baseline,
+        plan.recipe.inputs,
+        feeds,
+        plan.recipe.latency.model_copy(update={"threads": plan.threads}),
+        logs,
+        plan.recipe.seed,
+        observer,
+        wants_p99=_wants_p99(plan),
+    )
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
@@ -110,7 +116,7 @@ def measure(
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
     elif not results.failures:
-        observer.warned(STEP, "the machine was not quiet: the next build measures again")
+        observer.warned(step, "the machine was not quiet: the next build measures again")
     return results
 
 
@@ -138,20 +144,24 @@ def _ids(
 
 
 def _ingredients(
-    plan: Plan, variants: list[PlannedVariant], ids: dict[str, str], feeds: Path | None
+    plan: Plan,
+    variants: list[PlannedVariant],
+    ids: dict[str, str],
+    feeds: Path | None,
+    place: Place,
 ) -> dict[str, Any]:
     packages = sorted({name for variant in variants for name in variant.runner.needs.packages})
     return {
         "step": STEP,
         "artifacts": sorted(set(ids.values())),
         "baseline": ids.get(plan.baseline),
-        "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup", "sweep"}),
+        "settings": plan.recipe.latency.model_dump(mode="json", exclude={*_NOT_MEASURED_BY}),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
         "wants_p99": _wants_p99(plan),
         "real_inputs": plan.data_key if feeds else None,
-        "environment": environment.describe(packages),
-        "machine": environment.machine(),
+        "environment": place.environment(packages),
+        "machine": place.machine(),
     }
 
 

@@ -17,6 +17,7 @@ from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
 from optcli.passes import Traits
 from optcli.pipeline import keys
+from optcli.pipeline.devices import devices_of
 from optcli.recipe import Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
 from optcli.runners import find as find_runner
@@ -84,7 +85,8 @@ class Plan:
     """All that a build will do.
 
     `data_key` names the checked data, None for a recipe without any. `role_keys` names the samples of
-    each role, `data_roles` what decides them, by that key.
+    each role, `data_roles` what decides them, by that key. `device` names the machine that the plan is
+    measured on; None where the recipe asks for no device.
     """
 
     recipe: Recipe
@@ -96,6 +98,17 @@ class Plan:
     data_ingredients: dict[str, Any] = field(repr=False)
     role_keys: dict[str, str]
     data_roles: dict[str, dict[str, Any]] = field(repr=False)
+    device: str | None = None
+
+    def packages(self) -> list[str]:
+        """What a report names the versions of: what passes and runners need."""
+        needed = [step.needs for variant in self.variants for step in variant.steps]
+        needed += [variant.runner.needs for variant in self.variants]
+        return sorted({name for needs in needed for name in needs.packages})
+
+    def on_device(self, step: str) -> str:
+        """What a step of measuring is called."""
+        return step if self.device is None else f"{step} on {self.device}"
 
     def steps(self) -> dict[str, Step]:
         """Every step that can be done here, by key, parents first."""
@@ -140,6 +153,12 @@ def plan(
         ) from error
     baseline = recipe.baseline or next(iter(recipe.variants))
     names = [name for name in recipe.variants if not only or name in only or name == baseline]
+    away = {
+        name
+        for each in devices_of(recipe, names, baseline)
+        if each.ray is not None
+        for name in each.variants
+    }
     variants = []
     for name in names:
         variant = recipe.variants[name]
@@ -148,7 +167,9 @@ def plan(
             own = use.configured
             known = traits[use.place] if own is None else Traits.of(own, use.name)
             steps.append(context.pass_step(steps[-1], known))
-        planned = _planned(name, tuple(steps), variant.runner, variant.required)
+        planned = _planned(
+            name, tuple(steps), variant.runner, required=variant.required, away=name in away
+        )
         variants.append(context.with_checks(planned) if planned.missing else planned)
     metric = recipe.accuracy.metric if recipe.accuracy else None
     if metric is not None and metric.startswith("python:"):
@@ -174,7 +195,7 @@ def source_of(recipe: Recipe) -> Source:
 
 
 def _planned(
-    name: str, steps: tuple[Step, ...], use: RunnerUse | None, required: bool
+    name: str, steps: tuple[Step, ...], use: RunnerUse | None, *, required: bool, away: bool
 ) -> PlannedVariant:
     if use is not None:
         runner_name, runner = use.name, use.configured
@@ -182,8 +203,8 @@ def _planned(
         runner_name = DEFAULTS[steps[-1].format]
         runner = find_runner(runner_name)()
     # Where the runner's options ask for a GPU and there is none, the variant is skipped, as where a
-    # pass needs one. It does not run on the CPU instead.
-    asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
+    # pass needs one. It does not run on the CPU instead. What is measured elsewhere is built.
+    asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu and not away)
     needs = (*(step.needs for step in steps), asked)
     missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))
     unmeasurable = tuple(environment.missing(runner.requires()))

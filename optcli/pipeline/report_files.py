@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,39 @@ from optcli.errors import StoreError
 from optcli.latency.quantiles import quantiles_of
 from optcli.observer import Observer
 from optcli.pipeline import view
+from optcli.pipeline.devices import FOLDER
 from optcli.report import html, markdown
 from optcli.results import Report
 
+_SAMPLES = "samples.npz"
 
-def write(folder: Path, report: Report, curves: html.Quantiles) -> None:
+
+@dataclass(frozen=True)
+class Curves:
+    """What charts are drawn from: of the report's own device, and of the others by name."""
+
+    first: html.Quantiles
+    further: Mapping[str, html.Quantiles] = field(default_factory=dict)
+
+
+def curves_of(folder: Path, report: Report) -> Curves:
+    """From the raw samples that lie beside a report in its folder, as far as they are there."""
+    below = folder / FOLDER
+    return Curves(
+        quantiles_of(folder / _SAMPLES),
+        {
+            name: quantiles_of(below / name / _SAMPLES)
+            for name in report.devices
+            if Path(name).name == name  # a report from elsewhere may name any file
+        },
+    )
+
+
+def write(folder: Path, report: Report, curves: Curves) -> None:
     """Write a report in its three forms. Raises `StoreError`."""
     view.write(folder / "report.json", report.to_json() + "\n")
     view.write(folder / "report.md", markdown(report))
-    view.write(folder / "report.html", html.page(report, curves))
+    view.write(folder / "report.html", html.page(report, curves.first, curves.further))
 
 
 def add(folder: Path, fields: Mapping[str, Mapping[str, Any]], observer: Observer) -> None:
@@ -37,6 +62,6 @@ def add(folder: Path, fields: Mapping[str, Mapping[str, Any]], observer: Observe
             }
             after = before.model_copy(update={"variants": variants})
             if after != before:
-                write(folder, after, quantiles_of(folder / "samples.npz"))
+                write(folder, after, curves_of(folder, after))
     except StoreError as error:
         observer.warned("report", error.message)

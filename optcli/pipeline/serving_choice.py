@@ -40,7 +40,8 @@ def _choice(
 ) -> ServingChoice:
     from optcli.latency.measured_curve import curve_of
     from optcli.queueing import Poisson, Promise
-    from optcli.queueing.choice import Demand, choose, without_headroom
+    from optcli.queueing.choice import choose, without_headroom
+    from optcli.queueing.demand import Demand
 
     known = curve_of(report, name, folder / "report.json")
     slo_ms = {f"p{100 * q:g}": limit for q, limit in limits_ms.items()}

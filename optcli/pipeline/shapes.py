@@ -6,21 +6,19 @@ then on it is part of the runner's settings: what measures, judges and serves it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from optcli import environment, workers
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.latency.messages import MeasureRequest
-from optcli.latency.shapes import Comparison
 from optcli.observer import Observer
-from optcli.pipeline import keys, measurement_lock
+from optcli.pipeline import keys, places
+from optcli.pipeline.places import Place
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
@@ -32,7 +30,6 @@ _MOST_FORMS = 16
 # Compiling for each size takes memory and time to load: it must be so many times as fast, over all
 # batch sizes, to be worth it.
 _WORTH = 1.02
-_TIMEOUT_S = 600.0
 
 
 def settled(
@@ -43,8 +40,11 @@ def settled(
     observer: Observer,
     *,
     remeasure: bool = False,
+    place: Place = places.HERE,
 ) -> Plan:
     """The plan with `shapes` and `batch_sizes` of every runner that has them, of variants built.
+
+    They are what is faster at the place.
 
     One that cannot be compared keeps the form for all sizes, and says so. `remeasure` compares anew.
     """
@@ -55,7 +55,9 @@ def settled(
         artifact = artifacts.get(each.name)
         if few and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
             own = getattr(each.runner, "batch_sizes", None) or sizes
-            ratios = _ratios(plan, each, artifact, own, store, feeds, observer, remeasure=remeasure)
+            ratios = _ratios(
+                plan, each, artifact, own, store, feeds, observer, place, remeasure=remeasure
+            )
             each = _chosen(each, own, ratios)
         elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
             each = _set(each, batch_sizes=sizes)
@@ -82,6 +84,7 @@ def _ratios(
     store: Store,
     feeds: Path | None,
     observer: Observer,
+    place: Place,
     *,
     remeasure: bool,
 ) -> dict[str, float]:
@@ -92,36 +95,29 @@ def _ratios(
         "artifact": variant.identity(artifact, plan.threads),
         "batch_sizes": list(sizes),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
-        "environment": environment.describe(variant.runner.needs.packages),
-        "machine": environment.machine(),
+        "environment": place.environment(variant.runner.needs.packages),
+        "machine": place.machine(),
         "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }
     key = key_of(ingredients)
     entry = store.get(_KIND, key, anew=remeasure)
     if entry is not None:
         return dict(entry.record["ratios"])
-    step = f"{variant.name} › {_KIND}"
+    step = plan.on_device(f"{variant.name} › {_KIND}")
     inputs, runner, seed = plan.recipe.inputs, variant.runner_name, plan.recipe.seed
     request = MeasureRequest(artifact, inputs, runner, options, feeds, tuple(sizes), seed)
     try:
-        with measurement_lock.acquired(step, observer):
-            observer.started(step)
-            began = time.monotonic()
-            comparison = workers.run(
-                "optcli.latency.shapes:compare",
-                request,
-                Comparison,
-                environment=type(variant.runner).model_validate(options).environment(),
-                timeout_s=_TIMEOUT_S,
-                confined=() if artifact.foreign else None,
-            )
-            observer.finished(step, time.monotonic() - began)
+        comparison = place.compare(step, request, observer)
     except OptcliError as error:
-        observer.warned(step, f"not compared, so one form for all sizes: {error.message}")
+        observer.warned(
+            step, f"compiled once for all batch sizes: static shapes failed: {error.message}"
+        )
         return {}
     if not comparison.steady:
         observer.warned(
-            step, "the machine was not quiet: one form for all sizes, compared again next time"
+            step,
+            "compiled once for all batch sizes: the machine was not quiet enough to compare that with"
+            " static shapes; the next build compares again",
         )
         return {}
     with store.work(_KIND, key) as work:

@@ -17,7 +17,7 @@ from typing import Any
 
 from optcli import data, environment, formats, passes, regular_files, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
-from optcli.errors import InputError, StepError, StoreError, TrustError, first_line
+from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
@@ -212,13 +212,10 @@ def _told(made: Any) -> Made:
         raise StepError(
             f"run() returned {made!r}, wanted a Made", hint="end it with `return Made(facts={...})`"
         )
-    try:
+    message = "the facts are not plain JSON data"
+    hint = "write float(x), int(x) or array.tolist()"
+    with raised_as(StepError, message, of=(TypeError, ValueError), reason=str, hint=hint):
         json.dumps(made.facts)
-    except (TypeError, ValueError) as error:
-        raise StepError(
-            f"the facts are not plain JSON data: {error}",
-            hint="write float(x), int(x) or array.tolist()",
-        ) from error
     return made
 
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import keys, measurement_lock
+from optcli.pipeline import keys, places
+from optcli.pipeline.places import Place
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_CODE = ("latency/process.py", "pipeline/sweep.py", "results/flags.py")
+_CODE = ("latency/process.py", "latency/sweep.py", "pipeline/sweep.py", "results/flags.py")
 
 
 def measure(
@@ -28,10 +28,12 @@ def measure(
     logs: Path,
     observer: Observer,
     remeasure: bool,
+    place: Place = places.HERE,
 ) -> dict[str, Sweep]:
-    """The sweeps of all variants that were built and can run here; none where the recipe asks for none.
+    """The sweeps of all variants that were built and can run at a place.
 
-    One that fails has no points and says why. It is not kept, nor is one with a point that is not fit.
+    There are none where the recipe asks for none. One that fails has no points and says why. It is not
+    kept, nor is one with a point that is not fit.
     """
     if plan.recipe.latency.sweeping is None:
         return {}
@@ -39,17 +41,18 @@ def measure(
     sweeps: dict[str, Sweep] = {}
     for variant in variants:
         artifact = artifacts[variant.name]
-        ingredients = _ingredients(plan, variant, artifact, feeds, store)
+        ingredients = _ingredients(plan, variant, artifact, feeds, store, place)
         key = key_of(ingredients)
         entry = store.get(_KIND, key, anew=remeasure)
-        step = f"{variant.name} › sweep"
+        step = plan.on_device(f"{variant.name} › sweep")
         if entry is not None:
             observer.cached(step)
             sweeps[variant.name] = Sweep.model_validate(entry.record)
             continue
         try:
-            with measurement_lock.acquired(step, observer):
-                sweeps[variant.name] = _measured(plan, variant, artifact, feeds, logs, observer)
+            sweeps[variant.name] = _measured(
+                plan, variant, artifact, feeds, logs, observer, place, step
+            )
         except OptcliError as error:
             observer.failed(step, error.message)
             sweeps[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
@@ -67,11 +70,14 @@ def _measured(
     feeds: Path | None,
     logs: Path,
     observer: Observer,
+    place: Place,
+    step: str,
 ) -> Sweep:
     settings = plan.recipe.latency.sweeping
     assert settings is not None
     options = variant.runner_options(plan.threads)
-    return latency.sweep(
+    return place.sweep(
+        step,
         Candidate(variant.name, artifact, variant.runner_name, options),
         plan.recipe.inputs,
         feeds,
@@ -84,7 +90,12 @@ def _measured(
 
 
 def _ingredients(
-    plan: Plan, variant: PlannedVariant, artifact: Artifact, feeds: Path | None, store: Store
+    plan: Plan,
+    variant: PlannedVariant,
+    artifact: Artifact,
+    feeds: Path | None,
+    store: Store,
+    place: Place,
 ) -> dict[str, Any]:
     settings = plan.recipe.latency.sweeping
     return {
@@ -95,7 +106,7 @@ def _ingredients(
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
         "real_inputs": plan.data_key if feeds else None,
-        "environment": environment.describe(variant.runner.needs.packages),
-        "machine": environment.machine(),
+        "environment": place.environment(variant.runner.needs.packages),
+        "machine": place.machine(),
         "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }

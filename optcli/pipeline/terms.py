@@ -32,6 +32,11 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
         code=code,
         threads=recipe.latency.threads,
         baseline=recipe.baseline,
+        devices={
+            name: recipe.devices[name].model_dump(mode="json", exclude_none=True)
+            for name in recipe.gate.devices or ()
+            if name in recipe.devices
+        },
         variants={
             # A variant without a runner of its own names no threads.
             name: VariantTerms(

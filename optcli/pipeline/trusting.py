@@ -32,11 +32,10 @@ def is_fetched(entries: Iterable[Entry | None]) -> bool:
 
 
 def opened_as(artifact: Artifact, *, from_file: bool, trust: bool) -> Artifact:
-    """The artifact as it is opened in this run: confined where it descends from somebody's file.
+    """The artifact as this run opens it: in a confined worker where it was made from somebody's file.
 
-    `from_file` is also said of what descends from a result that was fetched from a remote store.
-
-    What is code itself is not: compiled code was made here, and may have to compile once more.
+    `from_file` is also true where it was made from a result that a remote store gave. Artifacts that
+    are code are not confined: they were compiled here, and may have to compile once more.
     """
     return replace(artifact, foreign=from_file and artifact.format not in CODE, trusted=trust)
 

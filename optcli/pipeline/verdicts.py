@@ -26,6 +26,8 @@ from optcli.results import (
 )
 from optcli.store import Store
 
+_NOT_JUDGED = "it does not run on the machine that judges accuracy, the one where optcli was called"
+
 
 def variant_report(
     variant: PlannedVariant,
@@ -71,7 +73,7 @@ def variant_report(
         {"name": variant.runner_name, "requested": options, **effective, **static},
         problem,
         status="cached" if cached else "built",
-        reason=_why_not_run(variant),
+        reason=_why_not_run(variant, plan.device),
         latency=rows,
         accuracy=judged.get(variant.name),
         verdicts=_explained(judgement, artifact, rows),
@@ -117,11 +119,13 @@ def _checked(steps: Sequence[Step], done: Mapping[str, StepResult]) -> tuple[str
     return tuple(text for entry in entries if entry for text in entry.record["findings"])
 
 
-def _why_not_run(variant: PlannedVariant) -> str | None:
-    """Why an artifact that is there has neither latency nor accuracy; None where it was run."""
+def _why_not_run(variant: PlannedVariant, device: str | None) -> str | None:
+    """Why an artifact that is there has no latency; None where it was run."""
     if not variant.unmeasurable:
         return None
     reasons, hints = _lacking(variant.unmeasurable)
+    if device is not None:
+        return f"not measured on {device}: {reasons} ({hints})"
     return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
 
 
@@ -146,7 +150,8 @@ def verdicts(
     is_baseline = variant.name == plan.baseline
     all_verdicts: list[Verdict] = []
     if variant.name not in judged and "evaluation" in plan.recipe.data:
-        all_verdicts.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
+        why = _NOT_JUDGED if plan.baseline in judged else _no_baseline(plan, failures)
+        all_verdicts.append(accuracy.unjudged(why, plan.recipe.accuracy))
     if variant.name in judged:
         all_verdicts.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)

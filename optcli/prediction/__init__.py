@@ -1,13 +1,18 @@
 """From an image to a model's input, and from its outputs to classes or boxes, as a recipe says.
 
-`images` and `postprocess` need no optcli: they are copied into deployments as they are, told by the two
-files that `of_recipe` makes. Batch inference uses the same modules.
+`data.images` and `accuracy.postprocess` need no optcli: they are copied into deployments as they are,
+told by the two files that `of_recipe` makes. Batch inference uses the same modules; `stored_answers`
+reads what it wrote. `known_answers` is copied, too: a file of answers that a server need not compute.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# What can be copied, by name, and where it lies.
-COPIED = ("images", "postprocess")
-FOLDER = Path(__file__).parent
+_OPTCLI = Path(__file__).parents[1]
+# The modules that can be copied, by name, and where they lie.
+COPIED = {
+    "images": _OPTCLI / "data" / "images.py",
+    "postprocess": _OPTCLI / "accuracy" / "postprocess.py",
+    "known_answers": _OPTCLI / "prediction" / "known_answers.py",
+}

@@ -1,4 +1,4 @@
-"""Images in, classes or boxes out: what `images.py` and `postprocess.py` beside this are told.
+"""Images in, classes or boxes out: what `data.images` and `accuracy.postprocess` are told.
 
 A recipe's preparation, postprocessing and class names become plain data, which those modules read
 without optcli. What they cannot carry is refused here, before anything is written.
@@ -16,6 +16,7 @@ from optcli import data, regular_files
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
+from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, excerpt
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
@@ -157,13 +158,6 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
 
 
 def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]:
-    # A preset's fields are set; what nobody set has the default, which a dump leaves out.
-    named = {name: getattr(steps, name) for name in Preparation.model_fields}
-    if steps.letterbox is not None:
-        box = steps.letterbox
-        named["letterbox"] = {name: getattr(box, name) for name in type(box).model_fields}
-    for name in ("preset", "layout", "array_layout"):
-        named.pop(name)
     return {
         "schema": 1,
         "input": spec.name,
@@ -177,7 +171,7 @@ def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]
         "layout": layout,
         "formats": list(FORMATS),
         "most_pixels": MOST_PIXELS,
-        "steps": named,
+        "steps": written_out(steps),
     }
 
 

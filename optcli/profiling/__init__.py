@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optcli import regular_files, runners
-from optcli.errors import InputError
+from optcli.errors import InputError, raised_as, strerror
 from optcli.profiling.findings import findings
 from optcli.profiling.record import Finding, OperatorTime, Profile, StageTime
 from optcli.profiling.request import ProfileRequest
@@ -61,13 +61,9 @@ def measure(request: ProfileRequest, log: Path, interpreter: str | None = None) 
 
 def _place(written: Path, destination: Path) -> None:
     """Bring the trace to where it was asked for: the process may be one that cannot write there."""
-    try:
+    message = "the trace cannot be written"
+    hint = "name another file with --trace"
+    with raised_as(InputError, message, of=OSError, reason=strerror, place=str(destination), hint=hint):
         regular_files.check(written)
         destination.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(written, destination)
-    except OSError as error:
-        raise InputError(
-            f"the trace cannot be written: {error.strerror or error}",
-            place=str(destination),
-            hint="name another file with --trace",
-        ) from error

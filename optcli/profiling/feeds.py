@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optcli import data
 from optcli.data import DataSettings
-from optcli.errors import InputError
+from optcli.errors import InputError, raised_as
 from optcli.latency.feeds import make
 from optcli.profiling.record import StageTime
 from optcli.sample import Batch, collate
@@ -88,13 +88,9 @@ def _stacked(samples: Sequence[Sample], batch_size: int, place: str) -> tuple[li
     for turn in range(max(1, min(_BATCHES, len(samples) // batch_size))):
         chosen = [samples[(turn * batch_size + row) % len(samples)] for row in range(batch_size)]
         start = time.perf_counter_ns()
-        try:
+        message = "samples of different sizes do not make a batch"
+        hint = "resize or crop them under `prepare:`, or profile at --batch-size 1"
+        with raised_as(InputError, message, of=ValueError, reason=str, place=place, hint=hint):
             batches.append(collate(chosen))
-        except ValueError as error:
-            raise InputError(
-                f"samples of different sizes do not make a batch: {error}",
-                place=place,
-                hint="resize or crop them under `prepare:`, or profile at --batch-size 1",
-            ) from error
         times_ms.append((time.perf_counter_ns() - start) / 1e6)
     return batches, times_ms

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from optcli import runners
+from optcli import environment, runners
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics import Predictions
 from optcli.latency.noise import Noise
@@ -168,7 +167,7 @@ def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "profiler": None,
         "calls": len(plain_ms),
         "wall_ms": median(plain_ms),
-        "measured_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "measured_at": environment.now(),
         "flags": [
             flag.model_dump()
             for flag in _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms))

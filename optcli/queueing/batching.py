@@ -35,7 +35,7 @@ class Batching:
     `stream_cap` is the most requests of one stream that wait; its oldest is dropped for a new one.
     `adaptive_wait`: nothing waits for a batch while the estimated rate times t(1) is at most 0.5.
     `ready_ms`: when each worker is ready first (cold starts); workers beyond its length at once.
-    `spread`: how sealed batching spreads requests over replicas.
+    `spread`: how sealed batching spreads requests over replicas; by chance, over those that are ready.
 
     Raises `InputError` for values that make no sense; sealed batching has no caps, timeouts and
     priorities.
@@ -80,13 +80,15 @@ class Batching:
             )
         if self.on_full not in ("reject-newest", "drop-oldest"):
             raise InputError(
-                f"a full queue shall {self.on_full!r}",
+                f"found {self.on_full!r} for a full queue",
                 place=PLACE,
                 hint="give reject-newest or drop-oldest",
             )
         if self.spread not in ("random", "round-robin"):
             raise InputError(
-                f"requests are spread {self.spread!r}", place=PLACE, hint="give random or round-robin"
+                f"found {self.spread!r} for the spread of requests over instances",
+                place=PLACE,
+                hint="give random or round-robin",
             )
         if self.semantics == "sealed" and (self.drops or self.adaptive_wait):
             raise InputError(
@@ -111,20 +113,26 @@ class Overhead:
     """Milliseconds before and after the model, per batch.
 
     With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
-    latency. Raises `InputError` for a negative time.
+    latency. `ingress_ms` is the work of each request at the server's ingress, which takes one request
+    after the other in the order in which they arrive; it varies by the squared coefficient of variation
+    `ingress_cv2` (gamma distributed; 0: constant). Raises `InputError` for negative values.
     """
 
     before_ms: float = 0.0
     after_ms: float = 0.0
     occupies: bool = False
+    ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
 
     def __post_init__(self) -> None:
         number(self.before_ms, "the overhead before the model", PLACE, least=0)
         number(self.after_ms, "the overhead after the model", PLACE, least=0)
+        number(self.ingress_ms, "the work at the ingress", PLACE, least=0)
+        number(self.ingress_cv2, "the variation of the work at the ingress", PLACE, least=0)
 
     @property
     def total_ms(self) -> float:
-        """What it adds to the latency of a request."""
+        """What it adds to the latency of a request, the ingress apart."""
         return self.before_ms + self.after_ms
 
     @property

@@ -8,16 +8,24 @@ latency; of these the choice takes the one that keeps workers least busy.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from optcli.queueing import formulas
-from optcli.queueing.arrivals import Bursts, Process
-from optcli.queueing.batching import Batching, Overhead, Prediction, Semantics, Simulation
+from optcli.queueing.batching import Batching, Prediction, Simulation
 from optcli.queueing.curve import Curve
+from optcli.queueing.demand import (
+    Demand,
+    by_load,
+    offer,
+    offered_batches,
+    requests_of,
+    waits_ms,
+    waits_too_little,
+)
 from optcli.queueing.search import Promise
-from optcli.queueing.simulation import NO_OVERHEAD, replicate, simulate
+from optcli.queueing.simulation import replicate, simulate
+from optcli.queueing.trace import Trace
 
 # Share of the best that counts as equal: of the traffic that a batch size carries, of latency.
 _EQUAL = 0.05
@@ -25,14 +33,9 @@ _EQUAL = 0.05
 _EQUALLY_BUSY = 0.02
 # More growth than this decides nothing.
 MOST_GROWTH = 2.0
-_LARGEST_BATCH = 64
-_WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 _SHARE_OF_PROMISE = 0.1
-# Waits of sealed batching that are tried, as multiples of the least one.
-_SEALED_WAITS = (1.1, 1.25, 1.5, 2.0, 3.0)
-_REQUESTS = 30_000
-_MOST_REQUESTS = 120_000
-_BURSTS = 60
+# The prediction goes through a recorded trace of up to so many requests as a whole.
+MOST_OF_A_TRACE = 1_000_000
 # As many times the instances that one run asks for are tried with other seeds.
 _MOST_MORE = 4
 # More are no longer one queue: such traffic is split before it gets here.
@@ -42,41 +45,6 @@ _BISECTIONS = 5
 _MORE_RUNS, _MORE_REQUESTS = 8, 4
 
 Progress = Callable[[float, str], None]
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What is asked of a server, and what of the answer is fixed already.
-
-    `process` is what comes at the rate that is planned for. `headroom` is the share that is kept free
-    above it, `utilisation` the largest load with full batches. `batch`, `wait_ms` and `instances` fix
-    a part of the configuration; with a fixed number of instances, headroom and utilisation prune
-    nothing. `requests` is how many a simulation has.
-    """
-
-    process: Process
-    promise: Promise
-    overhead: Overhead = NO_OVERHEAD
-    headroom: float = 0.2
-    utilisation: float = 0.7
-    semantics: Semantics = "oldest-age"
-    concurrency: int = 1
-    batch: int | None = None
-    wait_ms: float | None = None
-    instances: int | None = None
-    stream_cap: int | None = None
-    largest_batch: int = _LARGEST_BATCH
-    requests: int = _REQUESTS
-    seed: int = 0
-
-    @property
-    def occupied_ms(self) -> float:
-        return self.overhead.total_ms if self.overhead.occupies else 0.0
-
-    @property
-    def tightest_ms(self) -> float:
-        """The smallest limit of the promise, in milliseconds."""
-        return min(self.promise.limits_ms.values())
 
 
 @dataclass(frozen=True)
@@ -111,36 +79,19 @@ class Choice:
 
 def choose(curve: Curve, demand: Demand, progress: Progress = lambda share, text: None) -> Choice:
     """The configuration for a demand. The same arguments give the same choice. Raises `InputError`."""
-    offers = sorted(_offers(curve, demand), key=lambda each: (each.instances, each.batch))
+    offers = [offer(curve, demand, batch) for batch in offered_batches(curve, demand)]
+    offers.sort(key=lambda each: (each.instances, each.batch))
     tried: list[Tried] = []
-    fewest = MOST_INSTANCES
-    for place, offer in enumerate(offers):
-        if offer.instances > fewest:
+    fewest = demand.instances or MOST_INSTANCES
+    for place, first in enumerate(offers):
+        if first.instances > fewest:
             continue
-        progress(place / len(offers), f"batch {offer.batch}")
-        one = _enough_instances(curve, demand, offer, fewest)
+        progress(place / len(offers), f"batch {first.batch}")
+        one = _enough_instances(curve, demand, first, fewest)
         tried.append(one)
         if one.kept and one.with_headroom:
             fewest = min(fewest, one.batching.instances)
     return _best_of(curve, demand, tried, progress)
-
-
-def offered_batches(curve: Curve, demand: Demand) -> list[int]:
-    """The batch sizes that are worth a try: known ones, two calls of which fit into the promise.
-
-    A request that just missed a batch waits for it and for its own. Where the number of instances is
-    fixed, and for the smallest batch size, one call is enough: the simulation decides.
-    """
-    if demand.batch is not None:
-        return [demand.batch]
-    largest = demand.largest_batch
-    doubled = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
-    sizes = sorted({*doubled, *curve.sizes})
-    sizes = [size for size in sizes if size <= largest and not curve.is_extrapolated(size)]
-    room = demand.tightest_ms - demand.overhead.total_ms
-    calls = 1 if demand.instances is not None else 2
-    fitting = [size for size in sizes if calls * curve.time_ms(size) <= room]
-    return fitting or [size for size in sizes[:1] if curve.time_ms(size) <= room]
 
 
 def predict(
@@ -155,8 +106,21 @@ def predict(
 
 
 def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
-    """A prediction; with more requests where the means keep the promise and the intervals do not."""
+    """A prediction; with more requests where the means keep the promise and the intervals do not.
+
+    A trace is gone through as a whole: its worst moments may lie anywhere.
+    """
     prediction = predict(curve, demand, batching)
+    if isinstance(demand.process, Trace) and demand.process.times_ms.size > prediction.requests:
+        prediction = replicate(
+            demand.process,
+            curve,
+            batching,
+            demand.overhead,
+            runs=2,
+            requests=min(MOST_OF_A_TRACE, int(demand.process.times_ms.size)),
+            seed=demand.seed + 1,
+        )
     if keeps(prediction, demand.promise) or not keeps(prediction, demand.promise, surely=False):
         return prediction
     return replicate(
@@ -177,40 +141,27 @@ def simulated(curve: Curve, demand: Demand, batching: Batching, factor: float = 
     return simulate(arrivals, curve, batching, demand.overhead, seed=demand.seed)
 
 
-def requests_of(demand: Demand) -> int:
-    """How many requests one simulation has: more where bursts are rare."""
-    process = demand.process
-    if not isinstance(process, Bursts):
-        return demand.requests
-    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
-    return int(min(_MOST_REQUESTS, max(demand.requests, _BURSTS * per_burst)))
-
-
 def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
-    """The instances that keep the promise at the planned rate itself, below the utilisation cap."""
-    first = formulas.fewest_instances(
-        demand.process.rate_per_s,
-        curve,
-        batching.batch,
-        utilisation=demand.utilisation,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
-    )
+    """The instances that keep the promise at the planned rate itself, below the utilisation cap.
+
+    Those of the plan without headroom, be it with another batch size. Where the number of instances is
+    fixed, those that the load of this batch size asks for.
+    """
+    first = by_load(curve, demand, batching.batch)
+    if demand.instances is not None:
+        return first
+    if not demand.headroom:
+        return batching.instances
     low, high = first, batching.instances
     while low < high:
         middle = (low + high) // 2
         some = predict(curve, demand, replace(batching, instances=middle), runs=2)
         low, high = (low, middle) if keeps(some, demand.promise, surely=False) else (middle + 1, high)
-    return max(first, high) if demand.instances is None else first
-
-
-def bursts_of(demand: Demand) -> float | None:
-    """How many bursts one simulation has; None where the traffic has none."""
-    process = demand.process
-    if not isinstance(process, Bursts):
-        return None
-    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
-    return requests_of(demand) / per_burst
+    same = max(first, high)
+    if min(by_load(curve, demand, batch) for batch in offered_batches(curve, demand)) >= same:
+        return same
+    other = choose(curve, replace(demand, headroom=0.0)).best
+    return same if other is None else min(same, other.batching.instances)
 
 
 def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> bool:
@@ -227,49 +178,23 @@ def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> b
     )
 
 
-def _offers(curve: Curve, demand: Demand) -> Iterator[Batching]:
-    """A configuration for each batch size, with the instances that the load alone asks for."""
-    for batch in offered_batches(curve, demand):
-        yield offer(curve, demand, batch)
-
-
-def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
-    """The configuration with a batch size, with the instances that the load alone asks for."""
-    instances = demand.instances or formulas.fewest_instances(
-        demand.process.rate_per_s,
-        curve,
-        batch,
-        utilisation=demand.utilisation,
-        headroom=demand.headroom,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
-    )
-    return Batching(
-        batch=batch,
-        wait_ms=demand.wait_ms or 0.0,
-        instances=instances,
-        concurrency=demand.concurrency,
-        semantics=demand.semantics,
-        stream_cap=demand.stream_cap,
-    )
-
-
-def _enough_instances(curve: Curve, demand: Demand, offer: Batching, most: int) -> Tried:
+def _enough_instances(curve: Curve, demand: Demand, first: Batching, most: int) -> Tried:
     """The offer with its wait, and with as many more instances as the promise needs, up to `most`."""
-    tried = _with_wait(curve, demand, offer)
-    if demand.instances is not None:
+    tried = _with_wait(curve, demand, first)
+    # More instances do not help an ingress that is too slow.
+    if demand.instances is not None or demand.ingress_load * (1 + demand.headroom) >= 1:
         return tried
-    top = min(most, max(4 * offer.instances, offer.instances + 8))
-    instances = offer.instances
+    top = min(most, max(4 * first.instances, first.instances + 8))
+    instances = first.instances
     while not (tried.kept and tried.with_headroom) and instances < top:
         instances += max(1, instances // 8)
-        tried = _with_wait(curve, demand, replace(offer, instances=min(instances, top)))
+        tried = _with_wait(curve, demand, replace(first, instances=min(instances, top)))
     return tried
 
 
-def _with_wait(curve: Curve, demand: Demand, offer: Batching) -> Tried:
+def _with_wait(curve: Curve, demand: Demand, first: Batching) -> Tried:
     """The best wait for a batch size and a number of instances."""
-    offers = [replace(offer, wait_ms=wait) for wait in waits_ms(curve, demand, offer)]
+    offers = [replace(first, wait_ms=wait) for wait in waits_ms(curve, demand, first)]
     runs = [_tried(curve, demand, each) for each in offers]
     good = [each for each in runs if each.kept and each.with_headroom]
     good = good or [each for each in runs if each.kept]
@@ -288,37 +213,9 @@ def _with_wait(curve: Curve, demand: Demand, offer: Batching) -> Tried:
     return next(each for each in cheap or good if each.run.busy <= least * (1 + _EQUALLY_BUSY))
 
 
-def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
-    """The waits that are tried: of sealed batching from the least one, else up to the delay budget."""
-    if demand.wait_ms is not None:
-        return [demand.wait_ms]
-    rate = demand.process.rate_per_s
-    slo, batch = demand.tightest_ms, offer.batch
-    if demand.semantics == "sealed":
-        least = sealed_least_ms(curve, demand, offer)
-        waits = [wait for wait in _WAITS_MS if wait >= least and wait <= slo]
-        waits += [least * factor for factor in _SEALED_WAITS if least * factor <= slo]
-        # Where no wait is long enough the queue grows: any wait shows it.
-        return sorted({round(wait, 1) for wait in waits}) or [least if math.isfinite(least) else slo]
-    if batch == 1:
-        return [0.0]
-    budget = formulas.longest_wait_ms(slo, curve, batch, rate, demand.overhead.total_ms)
-    return sorted({*(wait for wait in _WAITS_MS if wait <= budget), float(int(budget))})
-
-
-def sealed_least_ms(curve: Curve, demand: Demand, offer: Batching) -> float:
-    """The wait below which the queue of a sealed batcher grows without bound, in milliseconds."""
-    if offer.batch == 1 or demand.semantics != "sealed":
-        return 0.0
-    least = formulas.fewest_wait_sealed_ms(
-        demand.process.rate_per_s, curve, offer.workers, utilisation=1.0
-    )
-    return round(least, 6)
-
-
 def _tried(curve: Curve, demand: Demand, batching: Batching) -> Tried:
     run = simulated(curve, demand, batching)
-    kept = demand.promise.kept_by(run)
+    kept = demand.promise.kept_by(run) and not waits_too_little(curve, demand, batching)
     reserve = kept and demand.headroom > 0
     with_headroom = kept and (
         not reserve or demand.promise.kept_by(simulated(curve, demand, batching, 1 + demand.headroom))

@@ -99,7 +99,9 @@ class Curve:
         fixed = number(fixed_ms, "the fixed part of the line", PLACE, least=0)
         per_image = number(per_image_ms, "the part per image of the line", PLACE, least=0)
         if fixed + per_image == 0:
-            raise InputError("the line is zero", place=PLACE, hint="a batch takes more than no time")
+            raise InputError(
+                "the curve is 0 ms for every batch", place=PLACE, hint="give batches a time above 0 ms"
+            )
         return cls(points=(), fixed_ms=fixed, per_image_ms=per_image)
 
     @classmethod
@@ -116,7 +118,7 @@ class Curve:
         for size, array in arrays.items():
             if not array.size or not np.isfinite(array).all() or array[0] <= 0:
                 raise InputError(
-                    f"the measured times of batch {size} hold none, or one that is not above 0 ms",
+                    f"batch {size} has no measured times, or one that is not above 0 ms",
                     place=PLACE,
                     hint="measure the curve again",
                 )

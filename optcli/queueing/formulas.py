@@ -68,15 +68,30 @@ def is_feasible(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.
     return 2 * curve.time_ms(batch) + overhead_ms <= _slo(slo_ms) + _HAIR
 
 
-def longest_wait_ms(
-    slo_ms: float, curve: Curve, batch: int, rate_per_s: float, overhead_ms: float = 0.0
+def delay_budget_ms(
+    slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0, occupied_ms: float = 0.0
 ) -> float:
-    """The delay budget: min(SLO - overhead - 2 * t(B), (B - 1) / rate), at least 0.
+    """SLO - overhead - 2 * t(B), at least 0: a request may wait for another batch and for its own.
+
+    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker, in both batches.
+    """
+    return max(0.0, _slo(slo_ms) - overhead_ms - occupied_ms - 2 * curve.time_ms(batch))
+
+
+def longest_wait_ms(
+    slo_ms: float,
+    curve: Curve,
+    batch: int,
+    rate_per_s: float,
+    overhead_ms: float = 0.0,
+    occupied_ms: float = 0.0,
+) -> float:
+    """The delay budget, and no more than (B - 1) / rate.
 
     Whoever waits longer than the batch takes to fill gains nothing.
     """
-    budget = _slo(slo_ms) - overhead_ms - 2 * curve.time_ms(batch)
-    return max(0.0, min(budget, 1000 * (batch - 1) / _rate(rate_per_s)))
+    budget = delay_budget_ms(slo_ms, curve, batch, overhead_ms, occupied_ms)
+    return min(budget, 1000 * (batch - 1) / _rate(rate_per_s))
 
 
 def greedy_mean_ms(rate_per_s: float, fixed_ms: float, per_image_ms: float) -> float:
@@ -141,16 +156,18 @@ def fewest_wait_sealed_ms(
     replicas: int = 1,
     utilisation: float = 1.0,
     *,
+    batch: int | None = None,
     concurrency: int = 1,
     occupied_ms: float = 0.0,
 ) -> float:
     """D_min of sealed batching: below it (at utilisation 1) the queue grows without bound.
 
-    b* = r * t_fixed / (u - r * t_image), with r the rate of a replica, is the batch that must form;
-    D_min = (b* - 1) / r, at least 0. Infinite where u <= r * t_image. A configuration whose largest
-    batch is below b* is unstable at any wait. A curve of one point forms no batches: 0 or infinite.
+    The batch b* that must form is the smallest with r * t(b) <= u * b, where r is the rate of a
+    replica; on a line it is r * t_fixed / (u - r * t_image). A batch gathers 1 + r * D requests, so
+    that D_min = (b* - 1) / r. Infinite where no batch of at most `batch` is large enough: such a
+    configuration is unstable at any wait. A curve of one point forms no batches: 0 or infinite.
     """
-    utilisation = _utilisation(utilisation) * concurrency
+    carried = _utilisation(utilisation) * concurrency
     per_ms = _rate(rate_per_s) / 1000 / whole(replicas, "the number of replicas", PLACE, least=1)
     if curve.fixed_ms is None or curve.per_image_ms is None:
         if curve.sizes[0] != 1:
@@ -159,11 +176,45 @@ def fewest_wait_sealed_ms(
                 place=CURVE,
                 hint="give the times of two batch sizes or more",
             )
-        return 0.0 if per_ms * (curve.time_ms(1) + occupied_ms) < utilisation else math.inf
-    left = utilisation - per_ms * curve.per_image_ms
-    if left <= 0:
+        return 0.0 if per_ms * (curve.time_ms(1) + occupied_ms) < carried else math.inf
+    needed = _batch_that_must_form(per_ms, curve, carried, occupied_ms)
+    if batch is not None and needed > batch:
         return math.inf
-    return max(0.0, (per_ms * (curve.fixed_ms + occupied_ms) / left - 1) / per_ms)
+    return max(0.0, (needed - 1) / per_ms)
+
+
+def _batch_that_must_form(per_ms: float, curve: Curve, carried: float, occupied_ms: float) -> float:
+    """The smallest b, 1 or more, with per_ms * (t(b) + occupied) <= carried * b; infinite for none."""
+    below = 1.0
+    for size in curve.sizes:
+        if size > below and _is_carried(per_ms, curve, size, carried, occupied_ms):
+            return _between(per_ms, curve, (int(below), size), carried, occupied_ms)
+        if size == 1 and _is_carried(per_ms, curve, 1, carried, occupied_ms):
+            return 1.0
+        below = float(size)
+    # From the last point on, and for a line from 1 on, the curve is a line.
+    assert curve.per_image_ms is not None
+    each = curve.per_image_ms
+    fixed = curve.time_ms(int(below)) - each * below + occupied_ms
+    left = carried - per_ms * each
+    return max(below, per_ms * fixed / left) if left > 0 else math.inf
+
+
+def _is_carried(per_ms: float, curve: Curve, batch: int, carried: float, occupied_ms: float) -> bool:
+    return per_ms * (curve.time_ms(batch) + occupied_ms) <= carried * batch
+
+
+def _between(
+    per_ms: float, curve: Curve, sizes: tuple[int, int], carried: float, occupied_ms: float
+) -> float:
+    """Where the straight part of a curve between two batch sizes begins to be carried."""
+    low, high = sizes
+    start = curve.time_ms(low) + occupied_ms
+    each = (curve.time_ms(high) - curve.time_ms(low)) / (high - low)
+    if per_ms * start <= carried * low:
+        return float(low)
+    # The first size is not carried and the last one is, so that carried > per_ms * each.
+    return min(float(high), per_ms * (start - each * low) / (carried - per_ms * each))
 
 
 def queue_cap_drop_oldest(

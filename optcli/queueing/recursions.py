@@ -49,7 +49,7 @@ def oldest_age(
     count = times.size
     levels = draw.levels(count)
     if batch == 1 and (draw.is_fixed or len(ready_ms) == 1) and max(ready_ms) <= times[0]:
-        return _one_by_one(times, len(ready_ms), draw.table[0, levels])
+        return one_by_one(times, len(ready_ms), draw.table[0, levels])
     # Nobody arrives after the last: then no batch is full.
     arrivals = times.tolist() + [math.inf] * batch
     free = sorted(ready_ms)
@@ -86,39 +86,48 @@ def sealed(
 ) -> Batches:
     """One replica closes batch after batch; a worker takes each closed one when it is free.
 
-    With t1 = max(previous seal, a_i): sealed at max(t1, min(t1 + D, a_{i+B-1})), started at
-    max(seal, worker free). `times` [requests] of this replica, `ready_ms` [its workers].
+    A batch that begins with request i is sealed at min(a_i + D, a_{i+B-1}), whatever its worker does,
+    and started at max(seal, worker free). `times` [requests] of this replica, `ready_ms` [its workers].
     """
     import numpy as np
 
     count = times.size
-    levels = draw.levels(count)
-    arrivals = times.tolist() + [math.inf] * batch
-    free = sorted(ready_ms)
-    rows, chosen = draw.table.tolist(), levels.tolist()
-    ends: list[int] = []
-    seals: list[float] = []
-    starts: list[float] = []
-    first, seal = 0, 0.0
+    ends = np.searchsorted(times, times + wait_ms, side="right")
+    ends = np.minimum(ends, np.arange(count) + batch)
+    following = ends.tolist()
+    begins: list[int] = []
+    first = 0
     while first < count:
-        opened = max(seal, arrivals[first])
-        last = first + batch - 1
-        full = arrivals[last]
-        seal = max(opened, min(opened + wait_ms, full))
-        end = last + 1 if full <= seal else bisect_right(arrivals, seal, first + 1, last)
-        start = max(seal, free[0])
-        heapreplace(free, start + rows[end - first - 1][chosen[len(ends)]])
-        ends.append(end)
-        seals.append(seal)
-        starts.append(start)
-        first = end
-    sizes = np.diff(ends, prepend=0)
-    took = draw.table[sizes - 1, levels[: sizes.size]]
+        begins.append(first)
+        first = following[first]
+    firsts = np.array(begins)
+    lasts = ends[firsts] - 1
+    sizes = lasts - firsts + 1
+    seals = np.where(sizes == batch, times[lasts], times[firsts] + wait_ms)
+    took = draw.table[sizes - 1, draw.levels(count)[: sizes.size]]
+    starts = _started(seals, took, ready_ms)
     never = np.full(sizes.size, -np.inf)
-    return Batches(np.arange(count), sizes, never, np.array(seals), np.array(starts), took)
+    return Batches(np.arange(count), sizes, never, seals, starts, took)
 
 
-def _one_by_one(times: np.ndarray, workers: int, took: np.ndarray) -> Batches:
+def _started(closed: np.ndarray, took: np.ndarray, ready_ms: Sequence[float]) -> np.ndarray:
+    """When a worker takes each batch, in the order in which they close: all [batches]."""
+    import numpy as np
+
+    if len(ready_ms) == 1:
+        before = np.cumsum(took) - took
+        started: np.ndarray = np.maximum.accumulate(np.maximum(closed, ready_ms[0]) - before) + before
+        return started
+    free = sorted(ready_ms)
+    starts: list[float] = []
+    for close, long in zip(closed.tolist(), took.tolist(), strict=True):
+        start = close if close > free[0] else free[0]
+        heapreplace(free, start + long)
+        starts.append(start)
+    return np.array(starts)
+
+
+def one_by_one(times: np.ndarray, workers: int, took: np.ndarray) -> Batches:
     """Batches of one, without a loop: one worker, or several and one time for all.
 
     Several workers then take turns, each with every c-th request. A worker's k-th request starts at

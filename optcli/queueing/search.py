@@ -91,6 +91,8 @@ def highest_rate(
         capacity_per_s(curve, size, batching.workers, overhead.occupied_ms)
         for size in range(1, batching.batch + 1)
     )
+    if overhead.ingress_ms:
+        capacity = min(capacity, 1000 / overhead.ingress_ms)
     # What drops within its budget can be offered a little more than it answers.
     breaks = capacity / (1 - min(promise.error_budget, 0.5))
     kept = breaks * _STEP

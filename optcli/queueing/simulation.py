@@ -68,15 +68,18 @@ def simulate(
             place=PLACE,
             hint="leave out stream_cap, or draw the requests from Cameras",
         )
-    times = arrivals.times_ms
+    at_ingress_ms = _at_ingress(overhead, arrivals.times_ms.size, seed)
+    times = recursions.one_by_one(arrivals.times_ms, 1, at_ingress_ms).started_ms + at_ingress_ms
+    times = np.maximum.accumulate(times)  # rounding may let them fall by a hair
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
-    batches, dropped = _sent(arrivals, curve, batching, overhead, draw)
+    passed = replace(arrivals, times_ms=times)
+    batches, dropped = _sent(passed, curve, batching, overhead, draw)
     outside_ms = 0.0 if overhead.occupies else overhead.total_ms
     started = np.repeat(batches.started_ms, batches.sizes)
     finished = np.full(times.size, np.nan)
     finished[batches.members] = started + np.repeat(batches.took_ms, batches.sizes) + outside_ms
     skipped = min(int(warm_up * times.size), times.size - 1)
-    return _summary(arrivals, batching, overhead, batches, dropped, finished, skipped)
+    return _summary(arrivals, times, batching, overhead, batches, dropped, finished, skipped)
 
 
 def replicate(
@@ -139,6 +142,16 @@ def seeds_of(seed: int, runs: int) -> list[int]:
     return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
 
 
+def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
+    """How long the ingress works for each request [count], in milliseconds."""
+    import numpy as np
+
+    mean, cv2 = overhead.ingress_ms, overhead.ingress_cv2
+    if not mean or not cv2:
+        return np.full(count, mean)
+    return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
+
+
 def _sent(
     arrivals: Arrivals, curve: Curve, batching: Batching, overhead: Overhead, draw: Durations
 ) -> tuple[Batches, dict[str, list[int]]]:
@@ -161,10 +174,17 @@ def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw:
     import numpy as np
 
     count, replicas = times.size, batching.instances
+    random = np.random.default_rng([draw.seed, 5])
     if batching.spread == "round-robin" or replicas == 1:
         replica = np.arange(count) % replicas
+    elif not any(ready):
+        replica = random.integers(replicas, size=count)
     else:
-        replica = np.random.default_rng([draw.seed, 5]).integers(replicas, size=count)
+        # A replica that starts gets nothing until one of its workers is ready.
+        first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
+        order = np.argsort(first_ms, kind="stable")
+        there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
+        replica = order[(random.random(count) * there).astype(int)]
     parts = []
     for number in range(replicas):
         mine = np.flatnonzero(replica == number)
@@ -199,6 +219,7 @@ def _adapted(times: np.ndarray, waits: list[float], one_ms: float) -> list[float
 
 def _summary(
     arrivals: Arrivals,
+    passed: np.ndarray,
     batching: Batching,
     overhead: Overhead,
     batches: Batches,
@@ -243,8 +264,10 @@ def _summary(
             for cause, requests in dropped.items()
             if (number := int(np.count_nonzero(np.array(requests, dtype=int) >= skipped)))
         },
-        stages=_stages(times, overhead, batches, skipped),
-        grows=_grows(counted, busy),
+        stages=_stages(times, passed, overhead, batches, skipped),
+        grows=_grows(counted, max(busy, overhead.ingress_ms * (counted.size - 1) / (end - begin)))
+        if window_s
+        else False,
         skipped=skipped,
         latencies_ms=latencies,
         finished_ms=finished,
@@ -252,14 +275,17 @@ def _summary(
     )
 
 
-def _stages(times: np.ndarray, overhead: Overhead, batches: Batches, skipped: int) -> Stages:
-    """Means over the answered requests that count."""
+def _stages(
+    times: np.ndarray, passed: np.ndarray, overhead: Overhead, batches: Batches, skipped: int
+) -> Stages:
+    """Means over the answered requests that count; `passed` [all] is when they left the ingress."""
     import numpy as np
 
     counted = batches.members >= skipped
     if not counted.any():
         return Stages(0.0, 0.0, 0.0, 0.0)
-    arrived = times[batches.members]
+    arrived = passed[batches.members]
+    at_ingress = arrived - times[batches.members]
     free, closed, started, took = (
         np.repeat(each, batches.sizes)
         for each in (batches.free_ms, batches.closed_ms, batches.started_ms, batches.took_ms)
@@ -271,7 +297,7 @@ def _stages(times: np.ndarray, overhead: Overhead, batches: Batches, skipped: in
         wait_ms=float(wait[counted].mean()),
         queue_ms=float(queue[counted].mean()),
         compute_ms=float(compute[counted].mean()),
-        overhead_ms=overhead.total_ms,
+        overhead_ms=overhead.total_ms + float(at_ingress[counted].mean()),
     )
 
 

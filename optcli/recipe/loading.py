@@ -16,6 +16,7 @@ from optcli.errors import Problem, RecipeError
 from optcli.passes import Traits
 from optcli.recipe.chains import chain_problems
 from optcli.recipe.consistency import check_together
+from optcli.recipe.devices import check_devices
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
 from optcli.recipe.models import MatrixEntry, ModelSettings, PassUse, Recipe, digest_of
@@ -65,6 +66,7 @@ def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> 
         if variant is not None:
             chain_problems(source, variant, roles_of(node), nodes[name].start, problems)
     check_together(node, sections, list(variants), problems)
+    check_devices(node, sections, nodes, problems)
     if len(problems):
         return None
     matrix = node.get("matrix")

@@ -12,8 +12,16 @@ from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.runners import Runner
-from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings import (
+    DeviceNames,
+    GateSettings,
+    LatencySettings,
+    Settings,
+    SloSettings,
+    TensorSpec,
+)
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.devices import DeviceSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (
     CodeReference,
@@ -72,16 +80,21 @@ class VariantSettings(Settings):
 
     extends: str | None = Field(
         None,
-        description="a variant: its passes come first, its settings hold where not said here",
+        description="another variant: its passes come first, its settings hold where this has none",
     )
-    required: bool = Field(False, description="an error, not skipped, where something is missing")
-    gate: bool = Field(False, description="marks the variant for the merge gate")
+    required: bool = Field(
+        False, description="true: where a library or GPU is missing, the build fails; false: it skips"
+    )
+    gate: bool = Field(False, description="true: `optcli gate` judges this variant")
+    devices: DeviceNames | None = Field(
+        None, description="where its latency is measured; default: what `latency.devices` says"
+    )
 
 
 class Variant(VariantSettings):
     """Passes in their order, and the runner that runs what they make (None: the format's default)."""
 
-    passes: tuple[PassUse, ...] = Field((), description="carried out in this order")
+    passes: tuple[PassUse, ...] = Field((), description="passes, carried out in this order")
     runner: RunnerUse | None = Field(None, description="what runs the result; default: by its format")
 
 
@@ -91,7 +104,7 @@ class MatrixEntry(Settings):
     `${name}` in the entry's name and in `variant` is replaced by the value.
     """
 
-    over: dict[str, tuple[Any, ...]] = Field(description="names, each with its values")
+    over: dict[str, tuple[Any, ...]] = Field(description="values by name")
     variant: Any = Field(description="the variant to write for each combination")
 
 
@@ -108,16 +121,16 @@ class Recipe(Settings):
     the file lies. `read_from` are the recipe files that it was read from, its own first.
     """
 
-    version: Literal[1] = Field(description="of the recipe's language: 1", examples=[1])
-    name: str = Field(description="names the folder of the results", examples=["NAME"])
+    version: Literal[1] = Field(description="version of the recipe's language", examples=[1])
+    name: str = Field(description="name of the folder of the results", examples=["NAME"])
     extends: RecipePath | tuple[RecipePath, ...] | None = Field(
-        None, description="recipe files that this one changes: mappings merge, null removes"
+        None, description="recipe files that this one changes: mappings merge, null removes a key"
     )
     baseline: Annotated[
         str,
         BeforeValidator(lambda name: "" if name is None else name, json_schema_input_type=str | None),
     ] = Field("", description="the variant to compare with; default: the first")
-    seed: int = Field(0, ge=0, description="of everything that draws at random")
+    seed: int = Field(0, ge=0, description="seed of everything that draws at random")
     model: ModelSettings = Field(examples=[{"source": "torchvision:resnet50", "weights": "DEFAULT"}])
     inputs: tuple[TensorSpec, ...] = Field(
         min_length=1, examples=[[{"name": "image", "shape": ["batch", 3, 224, 224]}]]
@@ -129,8 +142,8 @@ class Recipe(Settings):
     postprocess: PostprocessSettings | None = None
     class_names: RecipePath | Annotated[tuple[ClassName, ...], Field(min_length=1)] | None = Field(
         None,
-        description="what the classes are called, that of label 0 first: a list, or a text file with"
-        " one name a line; a server's answers have them. Default: the names that the data set has",
+        description="names of the classes in a server's answers, that of label 0 first: a list, or a"
+        " text file with one name a line; default: the names that the data set has",
     )
     plugins: dict[str, CodeReference] = Field(
         default_factory=dict,
@@ -141,6 +154,9 @@ class Recipe(Settings):
     )
     matrix: dict[str, MatrixEntry] = Field(
         default_factory=dict, description="variants by combinations of values"
+    )
+    devices: dict[str, DeviceSettings] = Field(
+        default_factory=dict, description="machines to measure latency on, by name"
     )
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None

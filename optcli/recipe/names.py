@@ -13,6 +13,7 @@ from optcli.recipe.validation import found
 
 # What the folder of a recipe's results holds beside its variants, in small letters.
 TAKEN = frozenset(("report.json", "report.md", "report.html", "samples.npz", "artifact.json")) | {
+    "devices",
     "logs",
     "gate",
     "profiles",

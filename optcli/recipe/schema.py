@@ -140,7 +140,7 @@ def _variant(settings: dict[str, Any]) -> dict[str, Any]:
     own = {"passes": {**listed, **about["passes"]}, "runner": {**runner, **about["runner"]}}
     written = _closed({**own, **settings["properties"]})
     return {
-        "description": "a list of passes, or a mapping with more to say",
+        "description": "A list of passes, or a mapping.",
         "anyOf": [listed, written],
     }
 
@@ -154,7 +154,8 @@ def _matrix_entry() -> dict[str, Any]:
         "additionalProperties": {"type": "array", "minItems": 1},
     }
     variant = {"description": fields["variant"].description, "$ref": "#/$defs/Variant"}
-    return _closed({"over": over, "variant": variant}) | {"required": ["over", "variant"]}
+    whole = _closed({"over": over, "variant": variant}) | {"required": ["over", "variant"]}
+    return {"description": inspect.getdoc(MatrixEntry) or "", **whole}
 
 
 def _or_placeholder(schema: Any) -> Any:

@@ -164,4 +164,5 @@ COLUMNS: tuple[Figure, ...] = (
            every_size=True, below=("accuracy",)),
     _plain("reason", lambda row: row.variant.reason),
     _plain("not_measured", lambda row: "; ".join(flag.kind for flag in row.variant.flags)),
+    _plain("device", lambda row: row.report.device),
 )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Reports and comparisons as CSV: one row per variant, batch size and region, unknown cells empty."""
+"""Reports and comparisons as CSV: one row per variant, device, batch size and region.
+
+Unknown cells are empty.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from optcli.results import Report
 
 def csv_text(report: Report) -> str:
     """The columns are documented in the README. A variant without latency has one row without it."""
-    return _written(columns.COLUMNS, every_row(report))
+    return _written(columns.COLUMNS, (row for each in report.by_device for row in every_row(each)))
 
 
 def csv_of_changes(comparisons: Sequence[Comparison]) -> str:

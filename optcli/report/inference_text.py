@@ -7,7 +7,8 @@ from optcli.results.inference import Inference
 
 _LIMITS = {
     "model": "the model is the limit",
-    "reading": "reading and preparing images is the limit",
+    "reading": "reading images from storage is the limit",
+    "preparing": "decoding and preparing images is the limit",
     "answers": "making and writing answers is the limit",
 }
 
@@ -43,10 +44,12 @@ def _speed(result: Inference) -> str:
     assert result.images_per_s is not None
     workers = f"{result.workers} worker" + ("s" if result.workers > 1 else "")
     said = f"{rate(result.images_per_s, 1.0)} with {workers} of {result.threads} threads"
-    if result.limit is None or result.waited_share is None or result.computed_share is None:
+    shares = (result.computed_share, result.waited_share, result.prepared_share)
+    if result.limit is None or None in shares:
         return f"{said}."
-    shares = (
-        f"of the workers' time the model computed for {100 * result.computed_share:.0f} % and waited"
-        f" for images for {100 * result.waited_share:.0f} %"
+    computed, waited, prepared = (f"{100 * (share or 0):.0f} %" for share in shares)
+    return (
+        f"{said}: {_LIMITS[result.limit]}. Of the workers' time the model computed for {computed} and"
+        f" waited for images for {waited}; decoding and preparing took {prepared} of the time of their"
+        " cores."
     )
-    return f"{said}: {_LIMITS[result.limit]}. {shares[0].upper()}{shares[1:]}."

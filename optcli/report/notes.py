@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from optcli.artifact import costly_packing
 from optcli.paths import shown
 from optcli.report import engines, since_build, wording
+from optcli.report.device_text import device_lines
 from optcli.report.rows import fastest_fp32
 from optcli.report.serving_line import serving_line
 from optcli.results import Report
@@ -44,6 +45,18 @@ class Notes:
         )
         return [(title, lines) for title, lines in sections if lines]
 
+    def with_sections(self, lines: Mapping[str, list[str]], footer: list[str]) -> Notes:
+        """The same with other lines, by title; a section that is not named has none."""
+        return replace(
+            self,
+            missing=lines.get("Failed or skipped", []),
+            reasons=lines.get("Verdicts", []),
+            engines=lines.get("Engines", []),
+            later=lines.get("Found since the build", []),
+            doubts=lines.get("Doubts about the measurement", []),
+            footer=footer,
+        )
+
 
 def notes(report: Report) -> Notes:
     """All notes of a report."""
@@ -53,11 +66,17 @@ def notes(report: Report) -> Notes:
         doubts=list(_doubts(report)),
         engines=list(engines.lines(report)),
         later=list(since_build.lines(report)),
-        recommendation=report.recommendation,
+        recommendation=advice(report),
         serving=serving_line(report),
         ending=ending(report),
         footer=_footer(report),
     )
+
+
+def advice(report: Report) -> str:
+    """The recommendation; with the device that it holds for, where the recipe asks for devices."""
+    on = f"On {report.device}: " if report.device is not None and report.recommendation else ""
+    return f"{on}{report.recommendation}"
 
 
 def ending(report: Report) -> str:
@@ -145,6 +164,7 @@ def _footer(report: Report) -> list[str]:
         lines.append(_LIMITS)
     if any(variant.latency for variant in report.variants.values()):
         lines += [_measured(report), _meaning(report)]
+        lines += device_lines(report)
         lines += _static(report)
         times = {row.measured_at for variant in report.variants.values() for row in variant.latency}
         ages = sorted(age for then in times if (age := wording.age(then, report.started)))

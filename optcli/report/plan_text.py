@@ -262,7 +262,8 @@ def parts(plan: Plan) -> Iterator[str]:
     if plan.priorities:
         yield ""
         yield "Priorities"
-        yield from (f"  {_of_priority(each)}" for each in plan.priorities)
+        apart = plan.recommended is not None and plan.recommended.semantics == "sealed"
+        yield from (f"  {_of_priority(each, apart=apart)}" for each in plan.priorities)
     if plan.batch_work is not None and plan.slo_ms:
         work = plan.batch_work
         yield ""
@@ -274,18 +275,25 @@ def parts(plan: Plan) -> Iterator[str]:
         )
 
 
-def _of_priority(each: PriorityLatency) -> str:
-    named = f"{each.name} ({each.share:.0%})"
-    if each.p50_ms is None or each.p95_ms is None or each.p99_ms is None:
-        return f"{named}: no configuration of its own keeps the promise"
-    said = f"{named}: p50 {each.p50_ms:.3g}, p95 {each.p95_ms:.3g}, p99 {each.p99_ms:.3g} ms"
+def _of_priority(each: PriorityLatency, *, apart: bool) -> str:
+    """`apart`: each priority is served by instances of its own."""
     one = each.configuration
+    named = f"{each.name} ({each.share:.0%})"
+    if apart and one is None:
+        return f"{named}: no configuration of its own keeps the promise"
+    said = (
+        f"{named}: p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)}, p99 {_known(each.p99_ms)} ms"
+    )
     if one is None:
         return said
     return (
         f"{said}; {_count(one.instances, 'instance')} of its own, batch {one.batch}, wait"
         f" {one.wait_ms:.4g} ms"
     )
+
+
+def _known(value: float | None) -> str:
+    return wording.NONE if value is None else f"{value:.3g}"
 
 
 def _every(stride: int) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.report import columns
+from optcli.report.by_device import views
 from optcli.report.column import Cell, Layout
 from optcli.report.columns import Figure
-from optcli.report.notes import notes
+from optcli.report.notes import Notes
 from optcli.report.plain_text import UNBOUNDED, plain
 from optcli.report.rows import Row, batch_sizes, rows
 from optcli.report.sweep_text import sweep_lines
@@ -47,20 +48,22 @@ class _Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        for heading, grid in _sections(self._report, console, options):
-            yield Text(heading, style="bold")
-            yield grid
-            yield Text()
-        if swept := sweep_lines(self._report):
-            yield from (Text(line, no_wrap=True, overflow="fold") for line in swept)
-            yield Text()
-        yield from self._notes()
+        for number, (report, its_notes) in enumerate(views(self._report)):
+            if number:
+                yield Text()
+            for heading, grid in _sections(report, console, options):
+                yield Text(heading, style="bold")
+                yield grid
+                yield Text()
+            if swept := sweep_lines(report):
+                yield from (Text(line, no_wrap=True, overflow="fold") for line in swept)
+                yield Text()
+            yield from self._notes(its_notes)
 
-    def _notes(self) -> Iterator[RenderableType]:
+    def _notes(self, report_notes: Notes) -> Iterator[RenderableType]:
         from rich.padding import Padding
         from rich.text import Text
 
-        report_notes = notes(self._report)
         styles = {"Failed or skipped": "red", "Engines": "dim"}
         for title, lines in report_notes.sections:
             yield Text(title, style=styles.get(title, "yellow"))
@@ -81,13 +84,14 @@ def _sections(report: Report, console: Console, options: ConsoleOptions) -> list
     """A heading and a table per batch size, in the layout with fewest lines that fits all of them."""
     from rich.measure import Measurement
 
+    named = report.recipe.name + (f" on {report.device}" if report.device is not None else "")
     sizes = batch_sizes(report)
     unbounded = options.update(max_width=UNBOUNDED)
     sections: list[tuple[str, Table]] = []
     for layout in Layout:
         sections = [
             (
-                f"{report.recipe.name}, batch size {size}" if size else report.recipe.name,
+                f"{named}, batch size {size}" if size else named,
                 _table(columns.of_results(report, measured, first=size == sizes[0]), measured, layout),
             )
             for size in sizes

@@ -55,20 +55,20 @@ class Latency(Result):
     `host` is a whole call: inputs copied in, computed, outputs copied out, by the clock. `device` is
     what the same calls computed for on a GPU, by its own events; there it is a row of its own.
 
-    `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
-    of samples cannot give is None, with a flag `too-few-calls`. `speedup` is over the
-    baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
-    `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
-    above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
-    `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
-    `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the
-    median, without what different inputs explain. `waited` is the share of the time in which a thread
-    of it was ready to run and had no processor, because other work or another machine on the host had
+    `samples` counts timed calls; the raw ones lie beside the report. A percentile is None where it
+    needs more calls, and then has a flag `too-few-calls`. `speedup` is over the baseline at the same
+    batch size. `cpu_ms` is processor time per call, of all threads. `first_ms` is the time of the first
+    call at this batch size. `peak_memory_bytes` is the most memory that the process held, less that of
+    the same process without runtime and model; `peak_gpu_memory_bytes` is the same on a GPU.
+    `import_ms`, `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the
+    `launches`. `rounds` counts the rounds of all launches. `spread` is the interquartile range over the
+    median, without the part that different inputs explain. `waited` is the share of the time in which a
+    thread was ready to run and had no processor, because other work or another machine on the host had
     it. `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for
     this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
-    would be compared with it. `over_parent` is the speed-up over the variant that this one goes on
-    from, `over_fp32` that over the fastest one that computes the unchanged network in fp32; None where
-    nothing was measured beside it, or one side was not fit.
+    would be compared with it. `over_parent` is the speed-up over the variant with the fewest passes
+    left out, `over_fp32` the one over the fastest variant that computes the unchanged network in fp32;
+    both are None where nothing was measured side by side, or one of the two was not fit.
     """
 
     batch_size: int
@@ -96,6 +96,7 @@ class Latency(Result):
     spread: float | None = None
     waited: float | None = None
     measured_at: str
+    device: str | None = None
     flags: tuple[Flag, ...] = ()
     # Older reports tell it by a flag alone.
     fit: bool = Field(
@@ -108,10 +109,10 @@ class Latency(Result):
 class SweepPoint(Result):
     """Latency at one batch size of a sweep; `samples` counts the timed calls of all launches.
 
-    `p99_ms` is None where there are too few of them, with a flag that says so. `spread` is the
-    interquartile range over the median, `waited` is that of `Latency`; a point that is not `fit`
-    decides nothing. `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to
-    1: what `plan` draws from; empty in older reports.
+    `p99_ms` is None where there are too few of them, with a flag that says so. `spread` and `waited`
+    mean what they mean in `Latency`. A point that is not `fit` decides nothing. `quantiles_ms` are the
+    calls' milliseconds at evenly spaced probabilities from 0 to 1, from which `plan` draws; empty in
+    older reports.
     """
 
     batch_size: int
@@ -144,7 +145,7 @@ class SweepFit(Result):
 class Budget(Result):
     """The largest batch size whose p99 keeps the service level, by the upper bound of its interval.
 
-    `batch_size` is None where none is known to; `sentence` says so, and why.
+    `batch_size` is None where no size is known to keep it; `sentence` says why.
     """
 
     p99_ms: float
@@ -233,12 +234,12 @@ class StepSummary(Result):
 class VariantReport(Result):
     """Everything about one variant.
 
-    `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
-    has the trials of `tune` since this build, `layers` what `verify-accuracy` found
-    of where the error starts. `flags` say why figures are not there: `no-gpu` or `no-runtime` of an
-    artifact that was built and cannot run here. `checked` is what could be said of a variant that was
-    skipped, from the steps before the one that cannot be done here. `runner` is its name and effective
-    settings; what flags it had stand with the rows.
+    `build_s` is the time that all its steps took when they were made, steps that it shares among them.
+    `repair` has the trials of `tune --from` since this build. `layers` says where the error starts, as
+    `verify-accuracy` found it. `flags` say why figures are missing: `no-gpu` or `no-runtime` for an
+    artifact that was built and cannot run here. `checked` is what optcli could check of a variant that
+    it skipped, from the steps before the one that cannot be done here. `runner` is the runner's name
+    and effective settings; its flags stand with the rows.
     """
 
     status: Status
@@ -294,16 +295,49 @@ class Recommendation(Result):
     withheld: bool = False
 
 
-class Report(Result):
-    """One build of one recipe. See `VariantReport` for the parts.
+class DeviceVariant(Result):
+    """What is said of a variant on a further device, in place of what `VariantReport` says.
 
-    `recommendations` are by batch size: all that were measured, with a service level its own alone.
-    `recommended` is that of the first, `recommendation` says all of them in words. `serving` is how
-    to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
-    why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
-    `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate
-    compares with; None in older reports. `tuning` is the search that chose the variants. Of schema 1,
-    where flags were sentences, it is read as the present one (`results.flag_texts`).
+    Verdicts on accuracy are those of the machine that ran optcli: it alone judges accuracy.
+    """
+
+    status: Status
+    reason: str | None = None
+    flags: tuple[Flag, ...] = ()
+    log: str | None = None
+    runner: dict[str, Any] | None = None
+    latency: tuple[Latency, ...] = ()
+    sweep: Sweep | None = None
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class DeviceReport(Result):
+    """What a further device gave, with the fields of `Report`; `variants` are those measured there."""
+
+    environment: dict[str, Any]
+    recommended: str | None
+    recommendation: str
+    recommendations: dict[int, Recommendation] = Field(default_factory=dict)
+    exit_code: int
+    exit_reason: str = ""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    variants: dict[str, DeviceVariant]
+
+
+class Report(Result):
+    """One build of one recipe; `variants` has its parts.
+
+    `recommendations` has an entry for each batch size that was measured; with a service level, only for
+    the size that it is about. `recommended` is the variant of the first entry, `recommendation` has all
+    entries in words. `serving` is how to keep the service level at `slo.rate_per_s`; None where the
+    recipe names no rate. `exit_reason` says why the build ended with `exit_code`. `took_s` is seconds
+    by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` records by what the variants
+    were judged, for a later gate (`results.terms.Terms`); None in older reports. `tuning` is the search
+    that chose the variants. `device` is the recipe's name of the machine whose figures stand here, None
+    where it asks for no device. `devices` has those of the others by name, and `on` gives the report of
+    one. `exit_code` is that of all.
+
+    optcli also reads reports of schema 1, in which flags were sentences.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -322,7 +356,9 @@ class Report(Result):
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
     tuning: Tuning | None = None
+    device: str | None = None
     variants: dict[str, VariantReport]
+    devices: dict[str, DeviceReport] = Field(default_factory=dict)
 
     @field_validator("schema_version")
     @classmethod
@@ -332,6 +368,31 @@ class Report(Result):
     def to_json(self) -> str:
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
+
+    @property
+    def by_device(self) -> tuple[Report, ...]:
+        """The report of each device alone, this one's first; just this one where it names no other."""
+        alone = self.model_copy(update={"devices": {}}) if self.devices else self
+        return (alone, *(self.on(name) for name in self.devices))
+
+    def on(self, device: str) -> Report:
+        """The report of one device alone. Raises KeyError for a device that it does not have."""
+        if device == self.device:
+            return self.by_device[0]
+        there = self.devices[device]
+        own = {name: getattr(there, name) for name in type(there).model_fields}
+        variants = {
+            name: self.variants[name].model_copy(
+                update={
+                    **{field: getattr(each, field) for field in type(each).model_fields},
+                    "operations": None,  # of the peaks of this machine
+                }
+            )
+            for name, each in there.variants.items()
+            if name in self.variants
+        }
+        gone: dict[str, Any] = {"devices": {}, "serving": None, "tuning": None}
+        return self.model_copy(update={**own, **gone, "device": device, "variants": variants})
 
     @staticmethod
     def load(path: Path) -> Report:

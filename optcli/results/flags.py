@@ -58,10 +58,11 @@ _P = ParamSpec("_P")
 
 
 class Flag(Result):
-    """One thing to be known of a figure. `figures` are those of its kind, `text` is made of them.
+    """A remark about a figure: its kind, the numbers in it, and a sentence.
 
-    Raises `ValueError` for figures that are not those of the kind. A kind that only a newer optcli
-    knows is read as `other` with its text, and so is a text of schema 1 that is none of ours.
+    `figures` are the numbers that belong to the `kind`; `text` is made of them. Raises `ValueError`
+    for figures of another kind. A kind that only a newer optcli knows is read as `other` with its text,
+    and so is an unknown text of schema 1.
     """
 
     kind: FlagKind

@@ -43,9 +43,9 @@ Choice = Literal["named", "marked", "marked-before", "recommended", "recommended
 class Change(Result):
     """One change of what the candidate is judged by, between the baseline and now.
 
-    `place` is where it stands, such as `accuracy.max_drop`; None is what is not there. A change that
-    makes the judgement `tighter` needs nobody's consent; `accepted` is what whoever runs the gate
-    declared. Of files that a commit does not hold, `unversioned` says why and `files` which.
+    `place` is where it stands, such as `accuracy.max_drop`; a value that is not there is None. A change
+    that makes the judgement `tighter` needs no permission. `accepted` says whether `--accept` allows
+    the change. `files` names files that the commit does not hold, `unversioned` says why it does not.
     """
 
     kind: ChangeKind
@@ -66,17 +66,19 @@ class Change(Result):
 class Comparison(Result):
     """One figure of a candidate's artifact beside the baseline's.
 
-    `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
-    accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
-    the figure's unit, never blocks. A comparison that does not block
-    is for information; one that was not `compared` has no figures, and says why. One that is
-    inconclusive and yet `seems_worse` (the rule found it slower, or its estimate lies beyond the limit)
-    is no mere noise. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
-    was measured: what the rule decided from.
+    `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval; for an
+    accuracy it is the loss as a fraction. `limit` is the largest change that passes. Growth by up to
+    `slack`, in the figure's unit, never blocks. A comparison that does not block is for information. A
+    comparison that was not `compared` has no figures, and says why. An inconclusive one that
+    `seems_worse` is more than noise: the rule found it slower, or its estimate lies beyond the limit.
+    `pairs` counts launch pairs; `pair_changes` is the growth in each pair, from which the rule decided.
+    `device` is that of the recipe on which it was found; None where the gate names none, and for what
+    does not depend on one.
     """
 
     metric: Metric
     name: str
+    device: str | None = None
     batch_size: int | None = None
     unit: Unit
     baseline: float | None = None
@@ -127,10 +129,12 @@ class GatedVariant(Result):
 
 
 class GateReport(Result):
-    """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
+    """One run of the gate.
 
-    `changes` are those of what the candidate is judged by; `accepted` the kinds that were declared.
-    Raw samples lie beside it: each variant's `samples`.
+    `baseline` says where the baseline came from. `sentence` is the answer in words. `changes` lists
+    changes of what the candidate is judged by. `accepted` are the kinds of change that `--accept`
+    allows. Raw samples lie beside the report, in the files that each variant's `samples` name.
+    `devices` describes the machines of `gate.devices`, by name, as `environment` does this one.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -144,6 +148,7 @@ class GateReport(Result):
     variants: dict[str, GatedVariant]
     environment: dict[str, Any]
     baseline_environment: dict[str, Any]
+    devices: dict[str, dict[str, Any]] = Field(default_factory=dict)
     protocol: dict[str, Any] = Field(default_factory=dict)
     started: str
     finished: str

@@ -13,7 +13,7 @@ from optcli.results.outcomes import Result
 
 INFERENCE_SCHEMA = 1
 
-Limit = Literal["model", "reading", "answers"]
+Limit = Literal["model", "reading", "preparing", "answers"]
 
 
 class Inference(Result):
@@ -24,8 +24,10 @@ class Inference(Result):
     `rates` are images a second by batch size, as measured on random inputs before the run: reading and
     writing are not in them. `images_per_s` is that of the run from the first shard's end to the last
     one's, all workers together, None for a single shard. `waited_share` is the share of the workers'
-    time in which the model waited for images, `computed_share` that in which it computed. `limit` names
-    what took the time: the model, reading and preparing images, or making and writing answers.
+    time in which the model waited for images, `computed_share` that in which it computed;
+    `prepared_share` is the share of their cores' time that decoding and preparing images took. `limit`
+    is the model where it computed for 90 % of the time, else what it waited for longest: storage
+    (`reading`), decoding and preparing images (`preparing`), or making and writing answers (`answers`).
     """
 
     schema_version: int = Field(INFERENCE_SCHEMA, alias="schema")
@@ -48,6 +50,7 @@ class Inference(Result):
     images_per_s: float | None = None
     waited_share: float | None = None
     computed_share: float | None = None
+    prepared_share: float | None = None
     limit: Limit | None = None
     cost_per_1000: float | None = None
     notes: tuple[str, ...] = ()

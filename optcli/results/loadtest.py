@@ -19,10 +19,10 @@ Encoding = Literal["binary", "json", "image"]
 
 
 class LoadWindow(Result):
-    """One window of a load: what was planned to be sent in it, and what came of that.
+    """One window of a load: the requests that were planned in it, and their answers.
 
-    Percentiles are over the requests that were answered or timed out, counted from the planned time; a
-    timed-out request counts with the time that it was waited for. None where there are none.
+    Percentiles are over the requests that were answered or timed out, counted from the planned time. A
+    request that timed out counts with the timeout. Percentiles are None where there is no such request.
     """
 
     seconds: float
@@ -171,7 +171,13 @@ class Calibration(Result):
     """The curve t(B) and the overhead, as found through the running server.
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
-    `overhead_ms` is what a lone request takes beside waiting for a batch and computing.
+    `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
+    work for which requests queue. `ingress_ms` is the processor time of a request at the ingress, with
+    that of the client where the two share one processor. `replica_ms` is the processor time of a
+    request in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
+    `ingress_ms` with which the simulation gives the p95 of the calibration's middle load.
+    `own_processors` says that the replicas had no more processors than the model takes, so that this
+    work delays the model.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -180,6 +186,10 @@ class Calibration(Result):
     points_ms: dict[int, float]
     calls: dict[int, int]
     overhead_ms: float
+    ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
+    replica_ms: float = 0.0
+    own_processors: bool = False
     cpus: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -207,7 +217,8 @@ class Served(Result):
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
     says so. Where `priorities` have replicas of their own, they are those of the last. `own` says that
-    the load test started the server itself; `cpus` are its processors.
+    the load test started the server itself; `cpus` are its processors, without `model_cpus`, which the
+    replicas of the model have for themselves (empty: none of their own).
     """
 
     url: str
@@ -220,12 +231,13 @@ class Served(Result):
     semantics: Semantics | None = None
     own: bool = False
     cpus: tuple[int, ...] = ()
+    model_cpus: tuple[int, ...] = ()
     processors: int = 0
     priorities: tuple[ServedPriority, ...] = ()
 
 
 class LoadNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice about a load test; `kind` tells it apart, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)

@@ -79,9 +79,9 @@ class Verdict(Result):
 class InterfaceChange(Result):
     """One difference between the outputs of a variant and of its baseline.
 
-    `output` is the baseline's name, of an `added` one the variant's. `before` and `after` are numbers
-    of outputs, names, shapes of one sample or element types, as `what` says. `comparable` says whether
-    the values can still be compared one by one.
+    `output` is the baseline's name of the output; for an `added` output it is the variant's. `before`
+    and `after` are numbers of outputs, names, shapes of one sample or element types: `what` says which.
+    `comparable` says whether the values can still be compared one by one.
     """
 
     what: Literal["added", "removed", "renamed", "order", "shape", "dtype"]
@@ -95,7 +95,7 @@ class OutputDistance(Result):
     """How far one output lies from the baseline's: signal to noise in decibel, largest difference.
 
     `sqnr_db` is None where the values are equal (`max_abs` is 0 then) or the baseline's are all zero.
-    Of whole numbers it is that of the share of values that are the same.
+    For whole numbers it is computed from the share of values that are the same.
     """
 
     output: str
@@ -106,12 +106,12 @@ class OutputDistance(Result):
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
-    Over all values of all outputs together: signal to noise in decibel (None where they are equal),
-    cosine, largest and mean difference; each None where values are not finite or nothing can be
-    compared, which `compared` says. `samples` counts those compared, `far_samples` those of them that
-    lie far from the baseline's by themselves, `worst` is the output that lies farthest. `constant`
-    says that outputs do not depend on the sample although the baseline's do (or that none does),
-    `changes` what is another interface than the baseline's.
+    Signal to noise in decibel (None where the outputs are equal), cosine, largest and mean difference
+    are over all values of all outputs together. Each is None where values are not finite, or where
+    nothing can be compared, which `compared` says. `samples` counts the samples that were compared,
+    `far_samples` those that lie far from the baseline's by themselves. `worst` is the output that lies
+    farthest. `constant` says that the outputs are the same for every sample. `changes` lists what
+    differs from the baseline's interface.
     """
 
     sqnr_db: float | None = None
@@ -176,18 +176,18 @@ class Accuracy(Result):
 
     `value`, `baseline` and `drop` are fractions; they and `metric` are None without labels. A positive
     `drop` is a loss, whichever way the metric counts (`better`). `bounds` are the drop's one-sided
-    bounds at `confidence`. For metrics that say right or wrong of each sample, `regressed` counts
-    those the baseline had right and this variant has wrong, `improved` the reverse, `mcnemar_p` is the
-    exact p value of no difference, `classes` are those that changed most; for others all of these are
-    None and the intervals are bootstrapped over samples. `agreement` is the share of samples whose
-    largest score is the baseline's. `distinct` counts the samples that differ by content: intervals
-    rest on these alone. `largest_change` is what the metric loses at most for each share of samples
-    that come out otherwise; None where that is not known, so that there are no bounds.
-    `baseline_doubts` say why the baseline is nothing to compare with. `per_class` has the metric of
-    every class. `isa` names the CPU's instructions for 8-bit sums, `full_range_weights` says whether
-    INT8 weights need those that do not saturate. `evaluated_on` is a digest of the evaluation samples,
-    of what makes values of outputs and of the metric: two accuracies can be subtracted where it is the
-    same.
+    bounds at `confidence`. `regressed` counts the samples that the baseline had right and this variant
+    has wrong, `improved` the reverse. `mcnemar_p` is the exact p value of no difference. `classes` are
+    the classes that changed most. These four are for metrics that call each sample right or wrong; for
+    other metrics they are None, and the intervals are bootstrapped over samples. `agreement` is the
+    share of samples whose largest score is in the same place as the baseline's. `distinct` counts the
+    samples that differ by content; intervals rest on these alone. `largest_change` is the most that the
+    metric can lose for each share of samples that change; None where that is not known, and there are
+    no bounds then. `baseline_doubts` say why the baseline is no valid reference. `per_class` has the
+    metric of every class. `isa` names the CPU's instructions for 8-bit sums. `full_range_weights` says
+    whether INT8 weights need instructions that do not saturate. `evaluated_on` is a digest of the
+    evaluation samples, the postprocessing and the metric: two accuracies can be subtracted where it is
+    the same.
     """
 
     metric: str | None

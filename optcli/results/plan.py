@@ -58,7 +58,9 @@ class Configuration(Result):
     `rate_at_utilisation_per_s` the share of it that the utilisation cap allows. `sum_ms` is the usual
     sum wait + t(batch) + overhead, which leaves the queue out. `queue_cap` is the most requests that
     wait, and what a full queue does is `on_full`; `reject_newest_cap` is the smaller cap for servers
-    that can only refuse new requests. `timeout_ms`: a request that has waited longer comes too late.
+    that can only refuse new requests. `timeout_ms`: a request that has waited longer is dropped.
+    `drop_share` is what that cap and the timeout drop at the planned rate; the percentiles are without
+    drops. It is None for sealed batches.
     `max_in_flight` is the most requests, waiting and running, that all keep the promise.
     `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
     `longest_wait_ms` is the delay budget of the promise.
@@ -112,7 +114,7 @@ class Alternative(Result):
 
 
 class Growth(Result):
-    """What becomes of the recommended configuration at `factor` times the traffic.
+    """How the recommended configuration behaves at `factor` times the traffic.
 
     `breaks` names what gives way: `capacity` (the queue grows without bound), `latency`, `reserve` (the
     promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then.
@@ -199,10 +201,12 @@ class VideoPlan(Result):
 
 
 class PriorityLatency(Result):
-    """Percentiles of the requests of one priority; None where no configuration keeps its promise.
+    """Percentiles of the requests of one priority.
 
-    Where batches are sealed there is no queue in which the urgent could go first: each priority then
-    has instances of its own, by `configuration` and `autoscaling`. Else they share those of the plan.
+    They are None where the simulation has no such request, or where no configuration keeps the promise
+    for this priority. Where batches are sealed there is no queue in which the urgent could go first:
+    each priority then has instances of its own, by `configuration` and `autoscaling`. Else they share
+    those of the plan.
     """
 
     name: str
@@ -239,7 +243,7 @@ class BatchWork(Result):
 
 
 class PlanNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice: `kind` says what it is about, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -269,9 +273,20 @@ class RatePoint(Result):
 
 
 class Would(Result):
-    """One thing that would let the promise be kept."""
+    """One thing that would let the promise be kept, all else as asked.
 
-    kind: Literal["faster-artifact", "more-instances", "smaller-rate", "longer-promise", "longer-wait"]
+    `figure` is how many times as fast calls must be, how many instances, which rate, how many
+    milliseconds of promise or of wait, or which batch size. A plan with that in it keeps the promise.
+    """
+
+    kind: Literal[
+        "faster-artifact",
+        "more-instances",
+        "smaller-rate",
+        "longer-promise",
+        "longer-wait",
+        "other-batch",
+    ]
     figure: float
     text: str
 
@@ -299,12 +314,13 @@ class Plan(Result):
     """From a promise to a serving configuration.
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
-    measured on a busy machine. With priorities and sealed batches `recommended` is what one queue
-    for all would take, and `priorities` what is served. `rate_per_s` is what was asked,
-    `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
-    what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
-    the whole plan file, with presets and options.
+    `not-kept` where no configuration does, or a `cascade` behind it breaks it (`would` then says what
+    would). It is `inconclusive` where the curve was measured on a busy machine. With priorities and
+    sealed batches `recommended` is what one queue for all would take, and `priorities` what is served.
+    `rate_per_s` is the rate that was asked for. `planned_rate_per_s` is the rate that the model sees,
+    and that the figures are for: with the peak factor, and without requests that a cache answers.
+    `drawn` names the percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file,
+    with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")

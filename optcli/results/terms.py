@@ -24,7 +24,8 @@ class Terms(Result):
     `evaluation` is how the samples are chosen and the digest of their `content` (files and labels),
     None without evaluation data; `preparation` and `postprocess` are their settings. `code` holds
     digests of the user's own files that judge: `metric`, `postprocess`, `data.evaluation`.
-    `threads` is what the recipe says under `latency`; `baseline` names its float variant.
+    `threads` is what the recipe says under `latency`; `baseline` names its float variant. `devices` are
+    those of `gate.devices`, as the recipe describes them.
     """
 
     evaluation: dict[str, Any] | None = None
@@ -37,4 +38,5 @@ class Terms(Result):
     code: dict[str, str] = Field(default_factory=dict)
     threads: int | None = None
     baseline: str
+    devices: dict[str, Any] = Field(default_factory=dict)
     variants: dict[str, VariantTerms] = Field(default_factory=dict)

@@ -84,12 +84,12 @@ class Finalist(Result):
 class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
-    `outcome`: `faster` (the winner is inside the bar and known to be faster than the baseline, or
-    cheaper where `cost` is the objective), `accurate` (inside, and not known to be), `none`. `left_out`
-    says what was not tried and why. `findings` are sentences. `bar` is the largest loss allowed.
-    `confidence` is that of the finalists' verdicts, each, so that all of them together have the
-    recipe's. `path` is the tuned recipe, `baseline` its baseline, `next_idea` what would be tried with
-    more time, `isa` the instructions that 8-bit sums are computed with.
+    `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
+    (cheaper, where `cost` is the objective), `accurate` where it is inside and not known to be faster,
+    else `none`. `left_out` says what was not tried and why. `findings` are sentences. `bar` is the
+    recipe's: the largest loss. `confidence` is the one of each finalist's verdict; all of them together
+    then have the recipe's. `path` is the tuned recipe, `baseline` its baseline. `next_idea` is what the
+    search would try with more time. `isa` names the instructions of 8-bit sums.
     """
 
     recipe: str

@@ -17,8 +17,7 @@ from pathlib import Path
 from optcli import environment, workers
 from optcli.errors import OptcliError, RunnerError
 from optcli.observer import Observer
-from optcli.roofline.findings import PRECISIONS, Bandwidth, Rate, Roofline
-from optcli.roofline.limits import Limit, limit
+from optcli.roofline.findings import PRECISIONS, Bandwidth, Limit, Rate, Roofline, limit
 from optcli.roofline.text import lines
 from optcli.roofline.timing import RateRequest
 

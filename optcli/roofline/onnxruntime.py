@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats import onnx as onnx_format
 from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
 from optcli.roofline.timing import RateRequest, best_s
@@ -37,15 +38,8 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
 
 
 def _best_s(model: ModelProto, image: np.ndarray, request: RateRequest) -> float:
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = request.threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnx_format.session(model.SerializeToString(), request.threads)
     binding = session.io_binding()
     binding.bind_cpu_input("x", image)
     binding.bind_output("y")

@@ -50,7 +50,9 @@ class Runner(Settings):
     runs: ClassVar[tuple[Format, ...]]
     needs: ClassVar[Needs] = Needs()
 
-    threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
+    threads: int | None = Field(
+        None, ge=1, description="intra-op threads; default: the recipe's `latency.threads`"
+    )
 
     _inputs: tuple[TensorSpec, ...] = PrivateAttr(())
     _profile: Path | None = PrivateAttr(None)

@@ -6,13 +6,12 @@ ONNX Runtime has no events of its own; CUDA's driver has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optcli.engines.gpu import Buffer, Event
-from optcli.errors import RunnerError, first_line
+from optcli.errors import RunnerError, raised_as
 from optcli.runners._onnxruntime_calls import as_halves
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class CudaCalls:
         import numpy as np
 
         arrays = {**feed, **as_halves(feed, self._halves)}
-        with _as_runner_errors():
+        with raised_as(RunnerError, "ONNX Runtime failed"):
             if self._in_flight:  # bound again before anything was computed: the copy may be under way
                 self._stream.synchronize()
             self._slot = slot = self._slot_of(arrays)
@@ -65,7 +64,7 @@ class CudaCalls:
     def execute(self) -> None:
         """Compute, and wait for it."""
         slot = self._bound()
-        with _as_runner_errors():
+        with raised_as(RunnerError, "ONNX Runtime failed"):
             if self._graphs and not slot.outputs:
                 self._find_outputs(slot)
             self._start.record(self._stream)
@@ -77,7 +76,7 @@ class CudaCalls:
     def fetch(self) -> dict[str, np.ndarray]:
         """Copy the outputs back."""
         slot, copies = self._bound(), {}
-        with _as_runner_errors():
+        with raised_as(RunnerError, "ONNX Runtime failed"):
             for name, value in zip(self._names, slot.binding.get_outputs(), strict=True):
                 dtype, shape = _type(value.data_type()), value.shape()
                 size = dtype.itemsize * math.prod(shape)
@@ -159,14 +158,6 @@ def _run_options(graph: str | None) -> RunOptions:
     if graph is not None:
         options.add_run_config_entry("gpu_graph_id", graph)
     return options
-
-
-@contextmanager
-def _as_runner_errors() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
 
 
 def _type(kind: str) -> np.dtype[Any]:

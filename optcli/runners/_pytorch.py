@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from optcli.artifact import Artifact
 from optcli.environment import Needs
-from optcli.errors import RunnerError
+from optcli.errors import RunnerError, first_line
 from optcli.formats import torch_devices
 from optcli.formats.torch_devices import CPU, CUDA
 from optcli.runners import Runner
@@ -43,12 +43,44 @@ class PytorchRunner(Runner):
     _device: str = PrivateAttr(CPU)
     _cuda: CudaCalls | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
+    _model: Callable[..., Any] | None = PrivateAttr(None)
+    # Arguments by position and by name; the AOTInductor runner has its own.
+    _bound: Any = PrivateAttr(((), {}))
+    _result: Any = PrivateAttr(None)
 
     def requires(self) -> Needs:
         return Needs(self.needs.packages, gpu=True) if self.device.startswith(CUDA) else self.needs
 
+    def execute(self) -> None:
+        import torch
+
+        if self._model is None:
+            raise RunnerError("the runner holds no model", hint="open it first")
+        try:
+            with torch.no_grad():
+                self._result = self._computed(self._compute)
+        except RunnerError:
+            raise
+        except Exception as error:
+            raise RunnerError(self._failure(error)) from error
+
+    def close(self) -> None:
+        self._model = None
+        self._result = None
+        self._cuda = None
+        self._bound = ((), {})
+
     def device_ms(self) -> float | None:
         return None if self._cuda is None else self._cuda.device_ms()
+
+    def _compute(self) -> Any:
+        assert self._model is not None
+        positional, keyword = self._bound
+        return self._model(*positional, **keyword)
+
+    def _failure(self, error: Exception) -> str:
+        """What is said of a call that failed."""
+        return f"PyTorch failed: {type(error).__name__}: {first_line(error)}"
 
     def _choose_device(self, artifact: Artifact) -> None:
         """Set threads and device, with FP32 on a GPU as exact as it was asked for: see `chosen`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,7 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.errors import OptcliError, RunnerError, first_line
+from optcli.errors import OptcliError, RunnerError
 from optcli.formats import exported as exported_format
 from optcli.formats import operator_libraries, torch_calls, torch_compiled
 from optcli.formats import torch as torch_format
@@ -41,20 +40,17 @@ class TorchRunner(PytorchRunner):
         "process, where the pass `torch_compile` keeps what it made",
     )
     channels_last: bool | None = Field(
-        None, description="keep images and convolutions with the channels last in memory"
+        None, description="run with the channels of images last in memory; default: as in the artifact"
     )
     autocast: Literal["bf16", "fp16"] | None = Field(
-        None, description="compute matrix products and convolutions in this precision"
+        None, description="precision of matrix products and convolutions; default: as in the artifact"
     )
 
-    _model: Callable[..., Any] | None = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
     _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
     _autocast: str | None = PrivateAttr(None)
     _channels_last: bool = PrivateAttr(False)
     _context: ExitStack | None = PrivateAttr(None)
-    _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
-    _result: Any = PrivateAttr(None)
 
     def starts_programs(self) -> bool:
         return bool(self.compile)
@@ -97,17 +93,6 @@ class TorchRunner(PytorchRunner):
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._bind({name: self._laid_out(self._sent(name, array)) for name, array in feed.items()})
 
-    def execute(self) -> None:
-        import torch
-
-        if self._model is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        try:
-            with torch.no_grad():
-                self._result = self._computed(self._compute)
-        except Exception as error:
-            raise RunnerError(f"PyTorch failed: {type(error).__name__}: {first_line(error)}") from error
-
     def fetch(self) -> dict[str, np.ndarray]:
         outputs = flatten_outputs(self._result)
         return self._received(self._named(outputs, "program") if self._names else outputs, copy=False)
@@ -126,10 +111,7 @@ class TorchRunner(PytorchRunner):
         }
 
     def close(self) -> None:
-        self._model = None
-        self._result = None
-        self._cuda = None
-        self._bound = ((), {})
+        super().close()
         if self._context is not None:
             self._context.close()
         self._context = None
@@ -179,12 +161,10 @@ class TorchRunner(PytorchRunner):
         self._bound = self._call.split(feed)
 
     def _compute(self) -> Any:
-        assert self._model is not None
-        positional, keyword = self._bound
         if self._autocast is None:
-            return self._model(*positional, **keyword)
+            return super()._compute()
         with self._casting():
-            return self._model(*positional, **keyword)
+            return super()._compute()
 
     def _casting(self) -> AbstractContextManager[Any]:
         import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import PrivateAttr
 
 from optcli.artifact import Artifact, Format
-from optcli.errors import RunnerError, first_line
+from optcli.errors import RunnerError, raised_as
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.runners._pytorch import PytorchRunner
@@ -24,11 +24,8 @@ class TorchscriptRunner(PytorchRunner):
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TORCHSCRIPT,)
 
-    _model: Any = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
     _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
-    _result: Any = PrivateAttr(None)
 
     def load(self, artifact: Artifact) -> None:
         import torch
@@ -41,29 +38,16 @@ class TorchscriptRunner(PytorchRunner):
         precision = self._precision_of(torchscript_format.precision(model))
         self._effective = {"precision": precision, "optimize_for_inference": optimized}
         if optimized:
-            try:
-                with torchscript_format.quiet():
-                    model = torch.jit.optimize_for_inference(model)
-            except Exception as error:
-                raise RunnerError(
-                    f"torch cannot optimize the network for this CPU: {first_line(error)}",
-                    hint="set `optimize_for_inference: false`",
-                ) from error
+            hint = "set `optimize_for_inference: false`"
+            with (
+                raised_as(RunnerError, "torch cannot optimize the network for this CPU", hint=hint),
+                torchscript_format.quiet(),
+            ):
+                model = torch.jit.optimize_for_inference(model)
         self._model = model
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._bound = self._call.split({name: self._sent(name, feed[name]) for name in feed})
-
-    def execute(self) -> None:
-        import torch
-
-        if self._model is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        try:
-            with torch.no_grad():
-                self._result = self._computed(self._compute)
-        except Exception as error:
-            raise RunnerError(f"TorchScript failed: {torchscript_format.reason(error)}") from error
 
     def fetch(self) -> dict[str, np.ndarray]:
         return self._received(self._named(flatten_outputs(self._result), "network"))
@@ -71,12 +55,5 @@ class TorchscriptRunner(PytorchRunner):
     def effective(self) -> dict[str, Any]:
         return {**self._effective, **self._where()}
 
-    def close(self) -> None:
-        self._model = None
-        self._result = None
-        self._cuda = None
-        self._bound = ((), {})
-
-    def _compute(self) -> Any:
-        positional, keyword = self._bound
-        return self._model(*positional, **keyword)
+    def _failure(self, error: Exception) -> str:
+        return f"TorchScript failed: {torchscript_format.reason(error)}"

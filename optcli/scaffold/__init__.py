@@ -14,9 +14,10 @@ from optcli import environment, sources
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.formats import model_files
 from optcli.scaffold import overriding
-from optcli.scaffold.data import Data, described
+from optcli.scaffold.data import described
 from optcli.scaffold.looking import Looked, LookRequest
 from optcli.scaffold.outputs import Meaning, meaning
+from optcli.scaffold.roles import Data
 from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name

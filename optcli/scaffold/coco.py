@@ -7,7 +7,7 @@ from pathlib import Path
 from optcli import data, regular_files
 from optcli.data import DataSettings
 from optcli.errors import InputError
-from optcli.scaffold.data import EVALUATION, Data, limited, require, shares
+from optcli.scaffold.roles import EVALUATION, Data, limited, require, shares
 from optcli.scaffold.wording import relative
 
 _CALIBRATING = 0.25  # the part of one set that calibrates; boxes want many images to be judged by

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from optcli import regular_files
 from optcli.data.imagefolder import FORMATS, SUFFIXES
-from optcli.errors import InputError
-from optcli.scaffold.data import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
+from optcli.errors import InputError, raised_as
+from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
 from optcli.scaffold.wording import quoted, relative
 from optcli.workers import Channel, run
 
@@ -155,14 +155,14 @@ def look(request: MasksRequest, channel: Channel) -> Pixels:
     values: set[int] = set()
     colours: set[tuple[int, ...]] = set()
     for file in request.files:
-        try:
-            with regular_files.opened(file) as stream, Image.open(stream, formats=FORMATS) as mask:
-                several = len(mask.getbands()) > 1
-                pixels = np.asarray(mask.convert("RGB") if several else mask)
-        except Exception as error:  # whatever Pillow raises for what is no image
-            raise InputError(
-                f"the mask cannot be read: {error}", place=str(file), hint="remove it, or copy it again"
-            ) from error
+        hint = "remove it, or copy it again"
+        with (
+            raised_as(InputError, "the mask cannot be read", reason=str, place=str(file), hint=hint),
+            regular_files.opened(file) as stream,
+            Image.open(stream, formats=FORMATS) as mask,
+        ):
+            several = len(mask.getbands()) > 1
+            pixels = np.asarray(mask.convert("RGB") if several else mask)
         if pixels.ndim == 2:
             values |= {int(value) for value in np.unique(pixels)}
         elif len(colours) <= _MOST_COLOURS:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.recipe import MODELINE
-from optcli.scaffold.data import Data
 from optcli.scaffold.outputs import Meaning
+from optcli.scaffold.roles import Data
 from optcli.scaffold.variants import Offer
 from optcli.scaffold.wording import input_line, quoted
 from optcli.settings import TensorSpec, batch_range

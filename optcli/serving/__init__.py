@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import UsageError
+from optcli.errors import InputError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.results import Report
 from optcli.results.plan import Plan
@@ -75,18 +75,30 @@ def from_settings(
     """
     from optcli.serving import planning
 
-    known = _curve(settings, report, file, places or {})
-    return planning.make(settings, known, observer or Silent())
+    names = places or {}
+    known = _curve(settings, report, file, names)
+    try:
+        return planning.make(settings, known, observer or Silent())
+    except InputError as error:
+        if error.place not in names:
+            raise
+        raise InputError(error.message, place=names[error.place], hint=error.hint) from error
 
 
 def _curve(
     settings: PlanSettings, report: Report | None, file: Path | None, places: Mapping[str, str]
 ) -> MeasuredCurve:
     from optcli.latency import measured_curve
-    from optcli.serving import planning
+    from optcli.serving import files
 
     if settings.curve is not None:
-        curve = planning.parsed_curve(settings.curve, places.get("curve", "curve"))
+        if report is not None:
+            raise UsageError(
+                "found a report and a curve, wanted one of them",
+                place=places.get("curve", "curve"),
+                hint="leave the curve out to plan with what the report measured",
+            )
+        curve = files.curve_of_text(settings.curve, places.get("curve", "curve"))
         return measured_curve.MeasuredCurve(curve, f"the curve {settings.curve}")
     if report is None and settings.report is not None:
         report, file = measured_curve.load(Path(settings.report))

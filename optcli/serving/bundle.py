@@ -80,7 +80,8 @@ class Bundle(Result):
     is answered within `deadline_ms`, or refused. `threads` are those of one call, `cpus` those of all
     instances. `tolerance` is the largest difference from `expected.npz`, as a fraction of the largest
     magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
-    images as well; `cache`: where answers are kept, None: nowhere.
+    images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
+    a day it keeps statistics, 0: of none.
 
     `priorities` are those that requests may name, the most urgent first; one that names none has the
     last. Empty: all requests are alike. With priorities, `instances`, `queue_cap` and `most_in_flight`
@@ -118,6 +119,7 @@ class Bundle(Result):
     golden: str | None
     images: bool = False
     cache: str | None = None
+    sample_inputs: int = 0
     priorities: tuple[BundlePriority, ...] = ()
 
     def wait_ms_at(self, rate_per_s: float, priority: BundlePriority | None = None) -> float:

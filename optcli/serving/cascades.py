@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from optcli.queueing import Batching, Curve, Mixture, Stage, break_even_share, cascade
-from optcli.queueing.choice import Demand, choose
-from optcli.queueing.formulas import fewest_instances
+from optcli.queueing.choice import choose, simulated
+from optcli.queueing.demand import Demand, by_load
 from optcli.results.plan import CascadePlan
+from optcli.serving.files import curve_of_text
 from optcli.serving.settings import PlanSettings
 
 _MORE_INSTANCES = 8
@@ -24,13 +26,11 @@ def cascade_plan(
     """
     asked = settings.cascade
     assert asked is not None
-    heavy_curve = Curve.parse(asked.curve)
+    heavy_curve = curve_of_text(asked.curve, "cascade")
     behind = replace(
         demand, process=demand.process.scaled(asked.share), batch=None, wait_ms=None, instances=None
     )
-    choice = choose(heavy_curve, behind)
-    nearest = choice.best or (choice.tried[0] if choice.tried else None)
-    heavy = nearest.batching if nearest else _one_by_one(heavy_curve, behind)
+    heavy = _heavy(heavy_curve, behind, _first_part(curve, demand, cheap))
     both = _together(curve, demand, cheap, heavy_curve, heavy, asked.share)
     for _ in range(_MORE_INSTANCES):
         if _kept(both, demand):
@@ -41,7 +41,7 @@ def cascade_plan(
     alone_batch = (
         alone.best.batching
         if alone.best
-        else replace(heavy, instances=_by_load(heavy_curve, demand, heavy))
+        else replace(heavy, instances=by_load(heavy_curve, demand, heavy.batch, demand.headroom))
     )
     cheap_ms = curve.time_ms(cheap.batch) / cheap.batch
     heavy_ms = heavy_curve.time_ms(heavy.batch) / heavy.batch
@@ -65,6 +65,32 @@ def cascade_plan(
     )
 
 
+def _first_part(curve: Curve, demand: Demand, cheap: Batching) -> dict[float, float]:
+    """Milliseconds that the cheap model takes of the promise, by quantile."""
+    run = simulated(curve, demand, cheap)
+    return {q: run.percentile_ms(q) for q in demand.promise.limits_ms}
+
+
+def _heavy(curve: Curve, behind: Demand, spent_ms: Mapping[float, float]) -> Batching:
+    """The heavy model's configuration: within what the cheap model leaves of the promise, where it can.
+
+    Else within the whole promise: where few requests go on, those may all be later than the others.
+    """
+    limits = behind.promise.limits_ms
+    left = {q: limit - spent_ms[q] for q, limit in limits.items()}
+    tries = [limits]
+    if min(left.values()) > 0:
+        tries.insert(0, left)
+    choice = None
+    for limits_ms in tries:
+        promise = replace(behind.promise, limits_ms=limits_ms)
+        choice = choose(curve, replace(behind, promise=promise))
+        if choice.best is not None:
+            return choice.best.batching
+    nearest = choice.tried[0] if choice is not None and choice.tried else None
+    return nearest.batching if nearest else _one_by_one(curve, behind)
+
+
 def _together(
     curve: Curve, demand: Demand, cheap: Batching, heavy_curve: Curve, heavy: Batching, share: float
 ) -> Mixture:
@@ -80,25 +106,15 @@ def _together(
 
 def _kept(both: Mixture, demand: Demand) -> bool:
     reached = {0.5: both.p50_ms, 0.95: both.p95_ms, 0.99: both.p99_ms}
+    if any(part.grows for part in both.parts):
+        return False
     return all(reached[q] <= limit for q, limit in demand.promise.limits_ms.items())
 
 
 def _one_by_one(curve: Curve, demand: Demand) -> Batching:
     batch = curve.sizes[0] if curve.sizes else 1
     offer = Batching(batch=batch, concurrency=demand.concurrency, semantics=demand.semantics)
-    return replace(offer, instances=_by_load(curve, demand, offer))
-
-
-def _by_load(curve: Curve, demand: Demand, batching: Batching) -> int:
-    return fewest_instances(
-        demand.process.rate_per_s,
-        curve,
-        batching.batch,
-        utilisation=demand.utilisation,
-        headroom=demand.headroom,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
-    )
+    return replace(offer, instances=by_load(curve, demand, batch, demand.headroom))
 
 
 def _cost(settings: PlanSettings, instances: int, mean_per_s: float) -> float | None:

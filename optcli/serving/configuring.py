@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from optcli.queueing import Batching, Curve, Prediction, formulas, highest_rate
-from optcli.queueing.choice import Demand, requests_of, sealed_least_ms, without_headroom
+from optcli.queueing.choice import simulated, without_headroom
+from optcli.queueing.demand import Demand, requests_for, sealed_least_ms
 from optcli.results import Estimate
-from optcli.results.plan import Configuration, Interval, Stages
+from optcli.results.plan import Configuration, Interval, OnFull, Stages
 from optcli.serving.settings import PlanSettings
+
+# Times the formulas' queue cap and timeout, until they drop no more than the error budget.
+_WIDER = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 
 
 def configuration(
@@ -26,10 +31,14 @@ def configuration(
     rate = demand.process.rate_per_s
     capacity = formulas.capacity_per_s(curve, batch, workers, occupied)
     machines = math.ceil(batching.instances / settings.on_one_machine)
-    reject = max(0, formulas.queue_cap_reject_newest(limit, curve, batch, workers, overhead))
-    drop = max(0, formulas.queue_cap_drop_oldest(limit, curve, batch, workers, overhead))
+    reject = formulas.queue_cap_reject_newest(limit, curve, batch, workers, overhead, occupied)
+    drop = formulas.queue_cap_drop_oldest(limit, curve, batch, workers, overhead, occupied)
     sealed = demand.semantics == "sealed"
     on_full = "reject-newest" if sealed else settings.on_full
+    timeout = formulas.timeout_ms(limit, curve, batch, overhead)
+    rejecting = _bounds(curve, demand, batching, "reject-newest", reject, timeout)
+    cap = reject if on_full == "reject-newest" else drop
+    bounds = rejecting if cap == reject else _bounds(curve, demand, batching, on_full, cap, timeout)
     return Configuration(
         batch=batch,
         wait_ms=batching.wait_ms,
@@ -49,28 +58,33 @@ def configuration(
         utilisation_with_headroom=rate * (1 + demand.headroom) / capacity,
         busy=prediction.busy.value,
         mean_batch=prediction.mean_batch.value,
-        drop_share=prediction.drop_share.value,
+        drop_share=bounds.drop_share,
         max_rate_per_s=highest_rate(
             demand.process,
             curve,
             batching,
             demand.promise,
             demand.overhead,
-            requests=requests_of(demand),
+            requests=requests_for(demand, batching),
             seed=demand.seed,
         ),
         capacity_per_s=capacity,
         rate_at_utilisation_per_s=demand.utilisation * capacity,
         sum_ms=batching.wait_ms + curve.time_ms(batch) + overhead,
-        queue_cap=reject if on_full == "reject-newest" else drop,
+        queue_cap=bounds.queue_cap,
         on_full=on_full,
-        reject_newest_cap=reject,
-        timeout_ms=formulas.timeout_ms(limit, curve, batch, overhead),
+        reject_newest_cap=rejecting.queue_cap,
+        timeout_ms=bounds.timeout_ms,
         max_in_flight=reject + workers * batch,
         least_wait_ms=sealed_least_ms(curve, demand, batching) if sealed else None,
-        longest_wait_ms=max(0.0, limit - overhead - 2 * curve.time_ms(batch)),
+        longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead, occupied),
         cost_per_1000=_cost(settings, machines, mean_per_s),
-        energy_wh_per_1000=_energy(settings, machines, prediction.busy.value, mean_per_s),
+        energy_wh_per_1000=_energy(
+            settings,
+            machines,
+            _mean_busy(settings, curve, demand, batching, prediction, mean_per_s),
+            mean_per_s,
+        ),
         stages=Stages(
             wait_ms=prediction.stages.wait_ms,
             queue_ms=prediction.stages.queue_ms,
@@ -78,6 +92,56 @@ def configuration(
             overhead_ms=prediction.stages.overhead_ms,
         ),
     )
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a queue is bounded by, and the share of the requests that this drops; None: not known."""
+
+    queue_cap: int
+    timeout_ms: float
+    drop_share: float | None
+
+
+def _bounds(
+    curve: Curve, demand: Demand, batching: Batching, on_full: OnFull, cap: int, timeout_ms: float
+) -> _Bounds:
+    """The cap and the timeout of the formulas; wider where they drop more than the error budget.
+
+    At the planned rate, that is: a promise of p95 lets 5 of 100 requests be late, which the formulas
+    would drop. `deadline` is never wider. Sealed batches are not simulated: what they drop depends on
+    how the server spreads what waits over its replicas.
+    """
+    # In a shorter queue no batch could fill.
+    cap = max(cap, batching.batch)
+    if demand.semantics == "sealed":
+        return _Bounds(cap, timeout_ms, None)
+    found = []
+    for wider in (1.0,) if on_full == "deadline" else _WIDER:
+        bounds = _Bounds(math.ceil(wider * cap), wider * timeout_ms, None)
+        capped = replace(batching, timeout_ms=max(bounds.timeout_ms, batching.wait_ms))
+        if on_full != "deadline":
+            capped = replace(capped, queue_cap=bounds.queue_cap, on_full=on_full)
+        dropped = simulated(curve, demand, capped).drop_share
+        found.append(replace(bounds, drop_share=dropped))
+        if dropped <= demand.promise.error_budget:
+            return found[-1]
+    return found[0]
+
+
+def _mean_busy(
+    settings: PlanSettings,
+    curve: Curve,
+    demand: Demand,
+    batching: Batching,
+    prediction: Prediction,
+    mean_per_s: float,
+) -> float:
+    """The share of time in which workers compute at the mean rate, which peaks are above."""
+    share = mean_per_s * (1 - settings.cache_hit_rate) / demand.process.rate_per_s
+    if math.isclose(share, 1.0):
+        return prediction.busy.value
+    return simulated(curve, demand, batching, share).busy
 
 
 def _interval(estimate: Estimate) -> Interval | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import RecipeError
+from optcli.errors import InputError, RecipeError
+from optcli.queueing import Curve
+from optcli.queueing.arrivals import parse
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
@@ -20,8 +22,10 @@ from optcli.serving.settings import PlanSettings
 _OF_RECIPES = ("model", "variants", "extends", "matrix", "inputs", "data")
 # Sections that are merged key by key; of others the upper replaces the lower.
 _MERGED = ("slo", "overhead")
+# Bursts are less than this on average, so that their form alone is looked at.
+_ANY_RATE = 1e12
 # The last of these keys that is given removes the others from what lies below.
-_EXCLUSIVE = (("curve", "report"), ("rate_per_s", "cameras"))
+_EXCLUSIVE = (("curve", "report"), ("curve", "variant"), ("rate_per_s", "cameras"))
 
 
 def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:
@@ -37,11 +41,50 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
         if node is not None and not len(problems):
             node = _below(_above(node, options, names), problems)
             settings = checked(PlanSettings, node, problems)
+            if settings is not None:
+                _check_texts(node, settings, problems)
     except TooManyProblemsError:
         settings = None
     if settings is None or len(problems):
         raise RecipeError(problems.in_order())
     return settings
+
+
+def _check_texts(node: Node, settings: PlanSettings, problems: Problems) -> None:
+    """Note curves and arrivals of the file that cannot be read; those of options are read later."""
+    known = settings.rate_per_s
+    rate = known if isinstance(known, float) else _ANY_RATE
+    heavy = node.get("cascade")
+    texts: list[tuple[Node | None, Callable[[str], object]]] = [
+        (node.get("curve"), lambda text: curve_of_text(text, "curve")),
+        (heavy and heavy.get("curve"), lambda text: curve_of_text(text, "curve")),
+        (node.get("arrivals"), lambda text: parse(text, rate)),
+    ]
+    for each, read_text in texts:
+        if each is None or not each.place.line or each.value is None:
+            continue
+        if each.value.startswith("trace:"):
+            continue
+        try:
+            read_text(each.value)
+        except InputError as error:
+            problems.add(each.place, error.message, error.hint)
+
+
+def curve_of_text(text: str, place: str) -> Curve:
+    """A curve from text. Raises `InputError`, also for one point of a batch size."""
+    try:
+        curve = Curve.parse(text)
+    except InputError as error:
+        raise InputError(error.message, place=place, hint=error.hint) from error
+    if ":" in text and len(curve.points) == 1:
+        size, time = curve.points[0]
+        raise InputError(
+            f"the curve has one point only, batch {size}: {time:g} ms",
+            place=place,
+            hint=f"give the times of two batch sizes or more; {time:g}ms alone plans without batches",
+        )
+    return curve
 
 
 def is_recipe(path: Path) -> bool:

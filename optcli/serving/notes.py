@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from optcli.queueing import Curve, Promise
-from optcli.queueing.choice import (
-    MOST_GROWTH,
-    MOST_INSTANCES,
-    Choice,
-    Demand,
-    Tried,
-    bursts_of,
-    sealed_least_ms,
-)
-from optcli.queueing.formulas import fewest_instances
+from optcli.queueing import Curve, Promise, Trace
+from optcli.queueing.choice import MOST_GROWTH, MOST_INSTANCES, MOST_OF_A_TRACE, Choice, Tried
+from optcli.queueing.demand import Demand, bursts_of, by_load, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
-from optcli.results.plan import Alternative, BatchWork, Configuration, PlanNote, PriorityLatency
+from optcli.results.plan import (
+    Alternative,
+    BatchWork,
+    CascadePlan,
+    Configuration,
+    PlanNote,
+    PriorityLatency,
+)
 from optcli.serving.settings import PlanSettings
 
 # From this load on a queue is so near saturation that no window of measurement is long enough.
@@ -26,6 +25,8 @@ _WISE = 0.8
 _NON_LINEAR = 0.10
 # With fewer in a simulation, its percentiles hang on single bursts.
 _FEW_BURSTS = 20.0
+# In a shorter trace fewer than ten requests are above its p99.
+_SHORT_TRACE = 1000
 
 
 def promised(promise: Promise) -> dict[str, float]:
@@ -68,6 +69,15 @@ def priority_sentence(demand: Demand, name: str) -> str:
         f"No configuration keeps {of_promise(demand.promise)} for the priority {name}: batches are"
         f" sealed, and each priority has its own share{fixed}."
     )
+
+
+def broken_cascade(demand: Demand, cascade: CascadePlan) -> str:
+    """What the heavy model behind the recommended configuration breaks."""
+    limits = promised(demand.promise)
+    figures = " and ".join(
+        f"{name} {getattr(cascade, f'{name}_ms'):.3g} of {limit:g} ms" for name, limit in limits.items()
+    )
+    return f"With the heavy model behind it for {cascade.share:.0%}, the promise is broken: {figures}."
 
 
 def _instances(count: int) -> str:
@@ -119,7 +129,7 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
 
 
 def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
-    smallest = demand.batch or (curve.sizes[0] if curve.sizes else 1)
+    smallest = curve.sizes[0] if curve.sizes else 1
     fastest = curve.time_ms(smallest) + demand.overhead.total_ms
     if fastest > demand.tightest_ms:
         return (
@@ -127,7 +137,10 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
             f" {demand.tightest_ms:g} ms that are promised."
         )
     if not choice.tried:
-        return f"More than {MOST_INSTANCES} instances would be needed: plan for a part of the traffic."
+        return (
+            f"More than {MOST_INSTANCES} instances would be needed: plan for parts of the traffic,"
+            " each behind a queue of its own."
+        )
     near = choice.tried[0]
     least = sealed_least_ms(curve, demand, near.batching)
     if not math.isfinite(least):
@@ -135,7 +148,7 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
             f"No wait is long enough for {_instances(near.batching.instances)}: images come faster than"
             " the largest batches carry them, and the queue grows without bound."
         )
-    if demand.semantics == "sealed" and near.batching.wait_ms < least:
+    if waits_too_little(curve, demand, near.batching):
         return (
             f"A sealed batcher that waits {near.batching.wait_ms:g} ms stays below the rate: its"
             f" queue grows without bound under {least:.3g} ms."
@@ -144,6 +157,8 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     if near.run.grows or near.load >= 1:
         return f"The nearest, {where}, has a load of {near.load:.2f}: its queue grows without bound."
     figures = f"reaches {_figures(near, demand.promise)} at a load of {near.load:.2f}"
+    if near.kept and not near.with_headroom:
+        return f"The nearest, {where}, {figures}, but breaks the promise with the headroom."
     if demand.promise.kept_by(near.run):
         return f"The nearest, {where}, {figures} in one run, but its interval over seeds goes beyond."
     return f"The nearest, {where}, {figures}."
@@ -230,6 +245,16 @@ def doubts(
             text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
             " simulation has many of them",
         )
+    busy = demand.ingress_load
+    if busy > demand.utilisation:
+        most = 1000 / demand.overhead.ingress_ms
+        yield PlanNote(
+            kind="ingress",
+            figures={"most_per_s": most, "load": busy},
+            text=f"the ingress takes one request after the other, at most {most:.4g} a second, and"
+            f" would be busy for {busy:.0%} of the time; more instances do not help it, a second server"
+            " does",
+        )
     if curve.flattened:
         sizes = ", ".join(map(str, curve.flattened))
         yield PlanNote(
@@ -258,8 +283,28 @@ def doubts(
             text=f"one simulation has {bursts:.2g} bursts: the intervals are rough; a plan for the rate"
             " of a burst (--rate, without --arrivals) is on the safe side",
         )
+    if isinstance(demand.process, Trace):
+        yield from _of_trace(demand.process)
     if recommended is not None and choice.best is not None:
         yield from _tight(settings, demand, choice.best, recommended)
+
+
+def _of_trace(trace: Trace) -> Iterator[PlanNote]:
+    requests = int(trace.times_ms.size)
+    if requests < _SHORT_TRACE:
+        yield PlanNote(
+            kind="short-trace",
+            figures={"requests": requests},
+            text=f"the trace has {requests} requests, which the simulation replays over and over: the"
+            " percentiles hang on a few of them",
+        )
+    if requests > MOST_OF_A_TRACE:
+        yield PlanNote(
+            kind="part-of-trace",
+            figures={"requests": requests, "simulated": MOST_OF_A_TRACE},
+            text=f"the trace has {requests} requests, of which {MOST_OF_A_TRACE} in a row are"
+            " simulated: give the part with the worst hours",
+        )
 
 
 def _tight(
@@ -273,6 +318,14 @@ def _tight(
             figures={"load": recommended.utilisation, "headroom": demand.headroom},
             text=f"no headroom: with {demand.headroom:.0%} more traffic the load is"
             f" {recommended.utilisation_with_headroom:.2f}, over the cap of {demand.utilisation:g}",
+        )
+    dropped = recommended.drop_share or 0.0
+    if dropped > demand.promise.error_budget:
+        yield PlanNote(
+            kind="drops",
+            figures={"drop_share": dropped, "error_budget": demand.promise.error_budget},
+            text=f"drops: at the planned rate the queue cap and the timeout drop {dropped:.2%} of the"
+            f" requests, more than the error budget of {demand.promise.error_budget:.2%}",
         )
     if recommended.utilisation > _WISE:
         yield PlanNote(
@@ -329,17 +382,9 @@ def advice(
                 " wait from that rate on",
             )
     if settings.arrivals.startswith("poisson") and settings.cameras is None:
-        needed = fewest_instances(
-            demand.process.rate_per_s,
-            curve,
-            one.batch,
-            utilisation=demand.utilisation,
-            concurrency=demand.concurrency,
-            occupied_ms=demand.occupied_ms,
-        )
         yield PlanNote(
             kind="bursts",
-            figures={"instances_by_load": needed},
+            figures={"instances_by_load": by_load(curve, demand, one.batch)},
             text="the traffic is taken as independent requests (Poisson); where it comes in bursts, say"
             " so with --arrivals, and load test at 1.2 times the expected peak",
         )

@@ -6,21 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from optcli.errors import InputError, UsageError
+from optcli.errors import UsageError
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.observer import Observer
-from optcli.queueing import Batching, Curve, Overhead, Promise, formulas
-from optcli.queueing.choice import (
-    Choice,
-    Demand,
-    Tried,
-    choose,
-    offered_batches,
-    simulated,
-)
+from optcli.queueing import Batching, Curve, Overhead, Poisson, Promise, formulas, highest_rate
+from optcli.queueing.choice import Choice, Tried, choose, simulated
+from optcli.queueing.demand import Demand, by_load, offered_batches, requests_for
 from optcli.results.plan import (
     Alternative,
     BatchPoint,
+    CascadePlan,
     Configuration,
     LevelNeed,
     ModeAdvice,
@@ -33,7 +28,9 @@ from optcli.results.plan import (
 from optcli.serving import modes, notes, priorities
 from optcli.serving.cascades import cascade_plan
 from optcli.serving.configuring import configuration
-from optcli.serving.growth import breaks_first, would_keep
+from optcli.serving.files import curve_of_text
+from optcli.serving.growth import breaks_first
+from optcli.serving.remedies import would_keep
 from optcli.serving.scaling import autoscaling
 from optcli.serving.settings import PlanSettings
 from optcli.serving.traffic import Traffic, traffic_of
@@ -41,6 +38,9 @@ from optcli.serving.video import video_plan
 
 STEP = "plan"
 _RATE_POINTS = 10
+# Where no rate is named: how often a lower one is tried, and the share of the highest one that is sure.
+_LOWER_RATES = 3
+_SURE = 0.97
 # Rates nearer to the planned one would hide it.
 _APART = 0.03
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -53,14 +53,40 @@ def make(settings: PlanSettings, known: MeasuredCurve, observer: Observer) -> Pl
     curve = known.curve
     if not settings.promised:
         return _batch_plan(settings, known)
-    rate = _carried(settings, curve)
-    traffic = traffic_of(settings, rate)
-    demand = demand_of(settings, traffic)
     _check_batch(settings, curve)
+    if settings.cascade is not None:
+        curve_of_text(settings.cascade.curve, "--cascade")
+    carried = _carried(settings, curve)
+    traffic = traffic_of(settings, _asked_for(settings, carried))
+    demand = demand_of(settings, traffic)
     choice = choose(
         curve, demand, lambda share, text: observer.progress(STEP, share / 2, f"choosing: {text}")
     )
+    for _ in range(_LOWER_RATES):
+        if carried is None or choice.best is not None:
+            break
+        # What the load allows takes too long: the answer is the rate that keeps the promise.
+        carried = _SURE * max(
+            (_highest_rate(curve, demand, each) for each in choice.tried), default=0.0
+        )
+        if not carried:
+            break
+        traffic = traffic_of(settings, _asked_for(settings, carried))
+        demand = demand_of(settings, traffic)
+        choice = choose(curve, demand)
     return _Planning(settings, known, traffic, demand, choice, observer).plan()
+
+
+def _highest_rate(curve: Curve, demand: Demand, one: Tried) -> float:
+    return highest_rate(
+        demand.process,
+        curve,
+        one.batching,
+        demand.promise,
+        demand.overhead,
+        requests=requests_for(demand, one.batching),
+        seed=demand.seed,
+    )
 
 
 def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
@@ -70,7 +96,13 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
     return Demand(
         process=traffic.planned,
         promise=Promise(settings.slo.limits_ms, settings.slo.error_budget),
-        overhead=Overhead(beside.before_ms, beside.after_ms, beside.occupies_worker),
+        overhead=Overhead(
+            beside.before_ms,
+            beside.after_ms,
+            beside.occupies_worker,
+            beside.ingress_ms,
+            beside.ingress_cv2,
+        ),
         headroom=settings.headroom,
         utilisation=settings.utilisation,
         semantics=settings.semantics,
@@ -84,17 +116,25 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
 
 
 def _carried(settings: PlanSettings, curve: Curve) -> float | None:
-    """The rate that fixed instances carry at the utilisation cap; None where it is not needed."""
+    """The rate at the model that fixed instances carry at the utilisation cap; None: one is named."""
     named = settings.rate_per_s is not None or settings.cameras is not None
     if named or settings.instances is None or settings.arrivals.startswith("trace:"):
         return None
-    limits = settings.slo.limits_ms.values() if settings.slo else ()
-    beside = settings.overhead.before_ms + settings.overhead.after_ms
-    room = min(limits) - beside
-    batch = settings.batch or curve.largest_within(room / 2, curve.sizes) or (curve.sizes or (1,))[0]
+    any_rate = Poisson(1.0)
+    demand = demand_of(settings, Traffic(1.0, 1.0, any_rate))
+    batches = offered_batches(curve, demand) or [(curve.sizes or (1,))[0]]
     workers = settings.instances * settings.concurrency
-    occupied = beside if settings.overhead.occupies_worker else 0.0
-    return settings.utilisation * formulas.capacity_per_s(curve, batch, workers, occupied)
+    capacity = max(
+        formulas.capacity_per_s(curve, batch, workers, demand.occupied_ms) for batch in batches
+    )
+    return settings.utilisation * capacity
+
+
+def _asked_for(settings: PlanSettings, at_the_model: float | None) -> float | None:
+    """The mean rate that brings a rate to the model, in its peaks and without what a cache answers."""
+    if at_the_model is None:
+        return None
+    return at_the_model / (settings.peak_factor * (1 - settings.cache_hit_rate))
 
 
 def _check_batch(settings: PlanSettings, curve: Curve) -> None:
@@ -176,6 +216,11 @@ class _Planning:
             asked=_asked(self.settings),
         )
         more = self._where_kept(recommended) if recommended is not None else self._where_not()
+        cascade = more.get("cascade")
+        if isinstance(cascade, CascadePlan) and not cascade.kept and plan.outcome == "kept":
+            broken = notes.broken_cascade(self.demand, cascade)
+            sentence = more.get("sentence", plan.sentence)
+            more |= {"outcome": "not-kept", "sentence": f"{sentence} {broken}"}
         self.observer.progress(STEP, 1.0, "done")
         return plan.model_copy(update=more)
 
@@ -235,7 +280,8 @@ class _Planning:
         advice = notes.advice(settings, self.curve, self.demand, recommended)
         parts["advice"] = (*advice, *notes.of_priorities(self._apart, recommended))
         if settings.freshness_s is not None:
-            parts["batch_work"] = modes.batch_work(settings, self.curve, self.traffic.mean_per_s)
+            seen = self.traffic.mean_per_s * (1 - settings.cache_hit_rate)
+            parts["batch_work"] = modes.batch_work(settings, self.curve, seen)
         return parts
 
     def _varies(self) -> bool:
@@ -335,15 +381,8 @@ class _Planning:
         if not isinstance(self.settings.rate_per_s, tuple):
             return
         for level in self.settings.rate_per_s:
-            instances = formulas.fewest_instances(
-                level.rate_per_s * self.settings.peak_factor * (1 - self.settings.cache_hit_rate),
-                self.curve,
-                batch,
-                utilisation=self.demand.utilisation,
-                headroom=self.demand.headroom,
-                concurrency=self.demand.concurrency,
-                occupied_ms=self.demand.occupied_ms,
-            )
+            seen = level.rate_per_s * self.settings.peak_factor * (1 - self.settings.cache_hit_rate)
+            instances = by_load(self.curve, self.demand, batch, self.demand.headroom, rate_per_s=seen)
             yield LevelNeed(rate_per_s=level.rate_per_s, seconds=level.seconds, instances=instances)
 
     def _warnings(self, recommended: Configuration | None) -> Iterator[PlanNote]:
@@ -370,19 +409,3 @@ def _curve(known: MeasuredCurve, limit_ms: float | None, overhead_ms: float) -> 
 
 def _asked(settings: PlanSettings) -> dict[str, object]:
     return settings.model_dump(mode="json", exclude_none=True)
-
-
-def parsed_curve(text: str, place: str) -> Curve:
-    """A curve from text. Raises `InputError`, also for one point of a batch size."""
-    try:
-        curve = Curve.parse(text)
-    except InputError as error:
-        raise InputError(error.message, place=place, hint=error.hint) from error
-    if ":" in text and len(curve.points) == 1:
-        size, time = curve.points[0]
-        raise InputError(
-            f"the curve has one point only, batch {size}: {time:g} ms",
-            place=place,
-            hint=f"give the times of two batch sizes or more; {time:g}ms alone plans without batches",
-        )
-    return curve

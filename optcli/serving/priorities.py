@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from optcli.queueing import Batching, Curve
 from optcli.queueing.arrivals import with_priorities
-from optcli.queueing.choice import Demand, choose, requests_of
+from optcli.queueing.choice import choose
+from optcli.queueing.demand import Demand, requests_of
 from optcli.queueing.simulation import simulate
 from optcli.results.plan import PriorityLatency
 from optcli.serving.configuring import configuration
@@ -30,7 +32,8 @@ def in_one_queue(
         seed=demand.seed,
     )
     for place, (name, share) in enumerate(shares.items()):
-        p50, p95, p99 = (run.percentile_ms(q, place) for q in (0.5, 0.95, 0.99))
+        reached = (run.percentile_ms(q, place) for q in (0.5, 0.95, 0.99))
+        p50, p95, p99 = (None if math.isnan(ms) else ms for ms in reached)
         yield PriorityLatency(name=name, share=share, p50_ms=p50, p95_ms=p95, p99_ms=p99)
 
 
@@ -50,7 +53,7 @@ def apart(
     for (name, share), instances in zip(
         shares.items(), shared_out(demand.instances, list(shares.values())), strict=True
     ):
-        own = replace(demand, process=part_of(demand.process, share), instances=instances)
+        own = replace(demand, process=part_of(demand.process, share, demand.seed), instances=instances)
         choice = choose(curve, own)
         if choice.best is None or choice.prediction is None:
             yield PriorityLatency(name=name, share=share)

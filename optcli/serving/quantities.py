@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -132,4 +133,11 @@ def _measure(text: str, units: Mapping[str, float], usual: str, place: str, want
             place=place,
             hint=f"units: {known}" if known else "leave the unit out",
         )
-    return float(match[1]) * units[unit]
+    value = float(match[1]) * units[unit]
+    if not math.isfinite(value):
+        raise UsageError(
+            f"found {excerpt(text)!r}, which is too large: wanted {wanted}",
+            place=place,
+            hint="give a smaller one",
+        )
+    return value

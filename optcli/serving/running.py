@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import psutil
 from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
+from optcli.serving.served_settings import require_whole
 
 STEP = "serve"
 _LAUNCH = "launch.py"
@@ -49,17 +51,20 @@ def running(
     cpus: int | None = None,
     log: Path | None = None,
     ready_s: float = 120.0,
+    variables: Mapping[str, str] | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Running]:
     """The server of a bundle, ready and warmed up; all of it is stopped at the end, also after errors.
 
     `port` None: a free one. `cpus` is what Ray may share out among replicas, by default what they take.
-    `log` is a file for what the server says. Raises `UsageError` for a folder that is no bundle and a
-    port that is taken, `MissingError` without Ray, `RunnerError` where the server does not get ready
-    within `ready_s` seconds.
+    `log` is a file for what the server says, `variables` are added to its environment. Raises
+    `UsageError` for a folder that is no bundle and a port that is taken, `InputError` for a broken
+    one, `MissingError` without Ray, `RunnerError` where the server does not get ready within `ready_s`
+    seconds.
     """
     served = bundle.read(folder)
     _require_ray()
+    require_whole(folder, served)
     observer = observer or Silent()
     port = _free_port(host, port)
     started = time.monotonic()
@@ -72,7 +77,8 @@ def running(
         command = [sys.executable, "-P", os.fspath(folder.resolve() / _LAUNCH)]
         command += ["--host", host, "--port", str(port), "--ready-timeout", str(ready_s)]
         command += ["--cpus", str(cpus)] if cpus is not None else []
-        server = stack.enter_context(_Server(command, log, served.deadline_ms / 1000 + _STOP_S))
+        stop_s = served.deadline_ms / 1000 + _STOP_S
+        server = stack.enter_context(_Server(command, log, stop_s, variables or {}))
         observer.progress(STEP, None, "starting Ray and warming the model up")
         server.wait_until_ready(ready_s, folder)
         observer.finished(STEP, time.monotonic() - started)
@@ -90,8 +96,11 @@ def wait(server: Running) -> None:
 class _Server:
     """The child process and all that it starts."""
 
-    def __init__(self, command: list[str], log: Path, stop_s: float) -> None:
+    def __init__(
+        self, command: list[str], log: Path, stop_s: float, variables: Mapping[str, str]
+    ) -> None:
         self._command, self._log, self._stop_s = command, log, stop_s
+        self._environment = {**os.environ, **variables}
         self._lines: queue.Queue[str | None] = queue.Queue()
 
     def __enter__(self) -> _Server:
@@ -104,6 +113,7 @@ class _Server:
             text=True,
             errors="replace",
             start_new_session=True,
+            env=self._environment,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -138,11 +148,12 @@ class _Server:
             except queue.Empty:
                 line = None
             if line is None:
-                last = "\n".join(seen[-_LAST_LINES:])
+                why = _cause(seen) or "\n".join(seen[-_LAST_LINES:])
                 raise RunnerError(
-                    f"the server did not get ready{f': {last}' if last else ''}",
+                    f"the server did not get ready{f': {why}' if why else ''}",
                     place=str(folder),
-                    hint="the packages of its requirements.txt must be installed, with these versions",
+                    hint="the packages of its requirements.txt must be installed, with these versions;"
+                    f" `optcli serve {folder} --log FILE` keeps all that it says",
                 )
             if line.startswith(_READY):
                 return
@@ -168,17 +179,40 @@ class _Server:
         return found
 
 
+def _cause(lines: Sequence[str]) -> str | None:
+    """What the last traceback among some lines ends with; None where there is none."""
+    cause, inside = None, False
+    for line in lines:
+        if line.startswith("  File "):
+            inside = True
+        elif inside and line.strip() and not line[0].isspace():
+            cause, inside = line, False
+    return cause
+
+
 def _free_port(host: str, port: int | None) -> int:
     """The port, or a free one. Raises `UsageError` where it cannot be taken."""
     try:
         with socket.create_server((host, port or 0)) as server:
             return int(server.getsockname()[1])
     except OSError as error:
+        hint = "name another --port, or a --host of this machine"
+        if error.errno == errno.EADDRINUSE and not _listens(host, port or 0):
+            # Connections of a server that was stopped; Ray cannot take the port before they are gone.
+            hint = "a server that stopped had this port: wait a minute, or name another --port"
         raise UsageError(
-            f"the server cannot listen there: {error.strerror or error}",
+            f"the server cannot listen there: {(error.strerror or str(error)).partition(' (')[0]}",
             place=_address(host, port or 0),
-            hint="name another --port, or a --host of this machine",
+            hint=hint,
         ) from error
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def _address(host: str, port: int) -> str:

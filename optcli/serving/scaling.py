@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
-from optcli.queueing.choice import Demand, requests_of
-from optcli.queueing.formulas import capacity_per_s, fewest_instances
+from optcli.queueing.demand import Demand, by_load, requests_of
+from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import Autoscaling
+from optcli.serving.growth import fewest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,13 +35,13 @@ def autoscaling(
     `mean_ms` is the mean latency that is predicted, for Little's law.
     """
     highest = demand.process.rate_per_s
-    low = _by_load(curve, demand, batching.batch, lowest_per_s)
+    low = by_load(curve, demand, batching.batch, demand.headroom, rate_per_s=lowest_per_s)
     high = batching.instances
     low = min(low, high)
     capacity = capacity_per_s(curve, batching.batch, batching.concurrency, demand.occupied_ms)
     step = _Step(curve, demand, batching, lowest_per_s, highest, cold_start_s)
     without = step.percentile_ms(low)
-    needed = next((n for n in range(low, high) if step.kept(n)), high)
+    needed = fewest(step.kept, low, high) or high
     with_min = without if needed == low else step.percentile_ms(needed)
     in_flight = demand.utilisation * capacity * mean_ms / 1e3
     return Autoscaling(
@@ -53,18 +54,6 @@ def autoscaling(
         p95_ms_without=without,
         instances_without=low,
         sentence=_sentence(low, needed, high, without, with_min, cold_start_s),
-    )
-
-
-def _by_load(curve: Curve, demand: Demand, batch: int, rate_per_s: float) -> int:
-    return fewest_instances(
-        rate_per_s,
-        curve,
-        batch,
-        utilisation=demand.utilisation,
-        headroom=demand.headroom,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
     )
 
 

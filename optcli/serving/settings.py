@@ -17,9 +17,9 @@ _DAY_S = 86_400.0
 class PromiseSettings(Settings):
     """The promise: percentiles of the latency that a request sees, and the share that may be lost."""
 
-    p50_ms: float | None = Field(None, gt=0, description="half of the requests take at most so long")
-    p95_ms: float | None = Field(None, gt=0, description="95 of 100 requests take at most so long")
-    p99_ms: float | None = Field(None, gt=0, description="99 of 100 requests take at most so long")
+    p50_ms: float | None = Field(None, gt=0, description="half of the requests take at most this long")
+    p95_ms: float | None = Field(None, gt=0, description="95 of 100 requests take at most this long")
+    p99_ms: float | None = Field(None, gt=0, description="99 of 100 requests take at most this long")
     error_budget: float = Field(
         0.001, ge=0, lt=1, description="share of the requests that may be dropped"
     )
@@ -38,7 +38,16 @@ class OverheadSettings(Settings):
     after_ms: Milliseconds = Field(0.0, description="milliseconds after the model")
     occupies_worker: bool = Field(
         False,
-        description="true: it runs in the model's worker, once for each batch, and lowers the capacity",
+        description="true: this work runs in the model's worker, once for each batch, and lowers the"
+        " capacity",
+    )
+    ingress_ms: Milliseconds = Field(
+        0.0,
+        description="milliseconds of work of each request at the server's ingress, which takes one"
+        " request after the other",
+    )
+    ingress_cv2: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="squared coefficient of variation of this work; 0: it is always the same"
     )
 
 
@@ -46,7 +55,7 @@ class LevelSettings(Settings):
     """One level of the traffic."""
 
     rate_per_s: float = Field(gt=0, description="requests a second")
-    seconds: float = Field(gt=0, description="how long it lasts")
+    seconds: float = Field(gt=0, description="how long the level lasts")
 
 
 class CameraSettings(Settings):
@@ -54,17 +63,20 @@ class CameraSettings(Settings):
 
     count: int = Field(ge=1, le=100_000, description="number of cameras")
     frames_per_s: float = Field(gt=0, description="frames a second of one camera")
-    stride: int = Field(1, ge=1, description="every so manieth frame goes to the model")
+    stride: int = Field(1, ge=1, description="1: every frame goes to the model; 2: every second frame")
     jitter_ms: Milliseconds = Field(
-        0.0, description="each frame comes up to so much earlier or later than the clock says"
+        0.0, description="the most that a frame comes earlier or later than the camera's clock says"
     )
 
 
 class CascadeSettings(Settings):
     """A heavy model behind the planned one, for a share of the requests."""
 
-    curve: str = Field(description="its curve t(B), written as `curve`")
-    share: float = Field(gt=0, lt=1, description="share of the requests that go on to it")
+    curve: str = Field(
+        description="time of a batch by its size, written as the plan's own `curve`",
+        examples=["20ms+10ms*b"],
+    )
+    share: float = Field(gt=0, lt=1, description="share of the requests that go on to the heavy model")
 
 
 class PlanSettings(Settings):
@@ -74,61 +86,95 @@ class PlanSettings(Settings):
     preset has too replaces it.
     """
 
-    version: Literal[1] = Field(1, description="of this form of a plan file")
-    name: str = Field("plan", min_length=1, max_length=100, description="of the plan")
-    about: str | None = Field(None, description="what the plan is for, in words")
-    preset: str | None = Field(None, description="targets that people name in practice, by name")
+    version: Literal[1] = Field(1, description="version of the plan file's language")
+    name: str = Field("plan", min_length=1, max_length=100, description="name of the plan")
+    about: str | None = Field(
+        None, description="what the plan is for, in words", examples=["Thumbnails of the shop"]
+    )
+    preset: str | None = Field(
+        None,
+        description="name of a ready plan file, whose keys hold where this file has none",
+        examples=["camera-150ms"],
+    )
     curve: str | None = Field(
-        None, description="t(B) as text: `1:25ms,2:27ms,4:34ms,8:48ms`, `6ms+4ms*b` or `12ms`"
+        None,
+        description="t(B), the time of a batch of B: points, a line, or one time for single requests",
+        examples=["1:25ms,2:27ms,4:34ms,8:48ms", "6ms+4ms*b", "12ms"],
     )
     report: RecipePath | None = Field(
-        None, description="report.json of a build, or its folder: the curve is what it measured"
+        None,
+        description="report.json of a build, or its folder: optcli takes the curve that it measured",
+        examples=["artifacts/flowers"],
     )
-    variant: str | None = Field(None, description="of the report; default: the recommended one")
+    variant: str | None = Field(
+        None,
+        description="variant of the report; default: the recommended one",
+        examples=["onnx-int8"],
+    )
     rate_per_s: Annotated[float, Field(gt=0)] | tuple[LevelSettings, ...] | None = Field(
         None,
-        description="requests a second, or levels; default with `instances`: as many as these carry",
+        description="requests a second, or several levels; default with `instances`: as many as these"
+        " carry",
+        examples=[600, [{"rate_per_s": 400, "seconds": 57600}, {"rate_per_s": 800, "seconds": 28800}]],
     )
     peak_factor: float = Field(
-        1.0, ge=1, description="the peak over the mean rate; the peak is planned for"
+        1.0, ge=1, description="peak rate divided by mean rate; optcli plans for the peak"
     )
     arrivals: str = Field(
         "poisson",
-        description="`poisson`, `constant`, `gamma:CV2`, `bursts:BURST_PER_S,BASE,BURST` or "
-        "`trace:FILE` with one time of arrival in seconds a line",
+        description="how requests come: `poisson`, `constant`, `gamma:CV2` (CV2: squared coefficient of"
+        " variation), `bursts:BURST_PER_S,BASE,BURST` (rate in a burst, time between bursts, time of a"
+        " burst) or `trace:FILE` with one time of arrival in seconds a line",
+        examples=["gamma:4", "bursts:1400,1800ms,200ms"],
     )
     slo: PromiseSettings | None = Field(None, description="the promise")
     freshness_s: float | None = Field(
-        None, gt=0, description="results may wait so many seconds; with `slo`, a part of them"
+        None,
+        gt=0,
+        description="seconds that results may wait; beside `slo`, only a part of the results may",
     )
-    overhead: OverheadSettings = Field(OverheadSettings(), description="beside the model")
-    headroom: float = Field(0.2, ge=0, le=10, description="share of traffic above the rate kept free")
+    overhead: OverheadSettings = Field(
+        OverheadSettings(), description="what a request takes beside the model"
+    )
+    headroom: float = Field(
+        0.2, ge=0, le=10, description="share of the rate that may come on top and is still carried"
+    )
     utilisation: float = Field(
-        0.7, gt=0, le=1, description="largest load with full batches (rho); at most 0.8 is wise"
+        0.7, gt=0, le=1, description="largest load (rho) with full batches; above 0.8 queues grow fast"
     )
     semantics: Literal["oldest-age", "sealed"] = Field(
         "oldest-age",
         description="when a batch is sent: `oldest-age` as Triton does, `sealed` as Ray Serve does",
     )
     concurrency: int = Field(1, ge=1, le=1024, description="calls in parallel inside an instance")
-    batch: int | None = Field(None, ge=1, le=4096, description="fixes the largest batch")
-    wait_ms: float | None = Field(None, ge=0, description="fixes the longest wait for a batch")
-    instances: int | None = Field(None, ge=1, le=10_000, description="fixes the number of instances")
-    largest_batch: int = Field(64, ge=1, le=4096, description="no larger batch is tried")
+    batch: int | None = Field(
+        None, ge=1, le=4096, description="largest batch; default: optcli chooses it"
+    )
+    wait_ms: float | None = Field(
+        None, ge=0, description="longest wait for a batch; default: optcli chooses it"
+    )
+    instances: int | None = Field(
+        None, ge=1, le=10_000, description="number of instances; default: optcli chooses it"
+    )
+    largest_batch: int = Field(64, ge=1, le=4096, description="the largest batch that optcli tries")
     instances_per_machine: int | None = Field(
         None, ge=1, description="instances on one machine; default: what memory allows, else 1"
     )
     instance_memory_bytes: int | None = Field(None, gt=0, description="memory of one instance")
     machine_memory_bytes: int | None = Field(None, gt=0, description="memory of one machine")
-    price_per_hour: float | None = Field(None, ge=0, description="of one machine, in any currency")
-    watts: float | None = Field(None, ge=0, description="of one machine while it computes")
+    price_per_hour: float | None = Field(
+        None, ge=0, description="price of one machine for an hour, in any currency"
+    )
+    watts: float | None = Field(None, ge=0, description="power of one machine while it computes")
     idle_watts: float | None = Field(
-        None, ge=0, description="of one machine that waits; default: the same"
+        None, ge=0, description="power of one machine while it waits; default: the same as `watts`"
     )
     cold_start_s: float | None = Field(
         None, ge=0, description="seconds until a new instance answers, for autoscaling; default: 0"
     )
-    cameras: CameraSettings | None = Field(None, description="in place of `rate_per_s`")
+    cameras: CameraSettings | None = Field(
+        None, description="cameras that send the requests, in place of `rate_per_s`"
+    )
     cache_hit_rate: float = Field(
         0.0, ge=0, lt=1, description="share of the requests that a prediction cache answers"
     )
@@ -137,16 +183,20 @@ class PlanSettings(Settings):
     )
     cascade: CascadeSettings | None = Field(None, description="a heavy model for some requests")
     on_full: Literal["drop-oldest", "reject-newest", "deadline"] = Field(
-        "drop-oldest", description="what a full queue does, or `deadline`: drop what comes too late"
+        "drop-oldest",
+        description="which request is dropped when the queue is full; `deadline`: one that has waited"
+        " too long to be answered in time",
     )
     seed: int = Field(
-        0, ge=0, le=2**31 - 1, description="of the simulation; the same gives the same plan"
+        0, ge=0, le=2**31 - 1, description="seed of the simulation; the same seed gives the same plan"
     )
 
     @model_validator(mode="after")
     def _one_curve(self) -> Self:
         if self.curve is not None and self.report is not None:
             raise ValueError("found curve beside report, wanted one of them")
+        if self.curve is not None and self.variant is not None:
+            raise ValueError("found curve beside variant, which names what a report measured")
         return self
 
     @model_validator(mode="after")
@@ -165,7 +215,7 @@ class PlanSettings(Settings):
     def _shares_make_one(self) -> Self:
         total = sum(self.priorities.values())
         if self.priorities and abs(total - 1) > 1e-6:
-            raise ValueError(f"found shares of priorities that make {total:g}, wanted 1")
+            raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
         few = self.instances is not None and self.instances < len(self.priorities)
         if few and self.semantics == "sealed":
             raise ValueError(
@@ -182,8 +232,8 @@ class PlanSettings(Settings):
         fit = machine // instance
         if fit < (self.instances_per_machine or 1):
             raise ValueError(
-                f"found {instance} bytes for an instance beside {machine} of a machine: {fit} fit,"
-                f" wanted {self.instances_per_machine or 1}"
+                f"found {instance} bytes for an instance and {machine} for a machine: {fit} instances"
+                f" fit, wanted {self.instances_per_machine or 1}"
             )
         return self
 

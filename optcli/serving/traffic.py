@@ -6,18 +6,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.queueing import Arrivals, Bursts, Cameras, Levels, Poisson, Process, Trace
+from optcli.queueing import (
+    Arrivals,
+    Bursts,
+    Cameras,
+    Constant,
+    Gamma,
+    Levels,
+    Poisson,
+    Process,
+    Trace,
+)
 from optcli.queueing.arrivals import kept_at_random, parse
 from optcli.serving.settings import PlanSettings
 
 _TRACE = "trace:"
+# A cache that answers more leaves independent requests of a camera.
+_NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True)
 class Misses:
     """What is left of a process when a share of its requests goes elsewhere, as to a cache."""
 
-    process: Process
+    process: Gamma | Constant | Cameras
     hit_share: float
 
     @property
@@ -26,11 +38,38 @@ class Misses:
 
     def draw(self, count: int, seed: int) -> Arrivals:
         """About `count` requests that are left."""
-        every = self.process.draw(round(count / (1 - self.hit_share)), seed)
-        return every.only(kept_at_random(every.count, 1 - self.hit_share, seed + 1))
+        if isinstance(self.process, Cameras):
+            every = self.process.draw(round(count / (1 - self.hit_share)), seed)
+            return every.only(kept_at_random(every.count, 1 - self.hit_share, seed + 1))
+        import numpy as np
+
+        # A gap between two that are left is the sum of as many gaps as went elsewhere between, and one.
+        gaps = np.random.default_rng([seed, 6]).geometric(1 - self.hit_share, count).astype(float)
+        if isinstance(self.process, Gamma):
+            cv2 = self.process.cv2
+            gaps = cv2 * np.random.default_rng(seed).standard_gamma(gaps / cv2)
+        return Arrivals(np.cumsum(gaps) * (1000 / self.process.rate_per_s))
 
     def scaled(self, factor: float) -> Misses:
         return replace(self, process=self.process.scaled(factor))
+
+
+def missing(process: Process, hit_share: float, seed: int) -> Process:
+    """What is left of a process when a share of its requests goes elsewhere, each by chance.
+
+    Exactly where the process is one of optcli's; `seed` decides which requests of a trace stay.
+    """
+    if isinstance(process, Trace):
+        kept = kept_at_random(int(process.times_ms.size), 1 - hit_share, seed)
+        return Trace(process.times_ms[kept])
+    if isinstance(process, Gamma | Constant):
+        return Misses(process, hit_share)
+    if isinstance(process, Cameras):
+        # So few of so many frames are independent of each other, and drawing them all takes memory.
+        few = Poisson(process.rate_per_s * (1 - hit_share))
+        return few if hit_share > _NEARLY_ALL else Misses(process, hit_share)
+    # Fewer of independent requests are independent requests, in bursts as well.
+    return process.scaled(1 - hit_share)
 
 
 @dataclass(frozen=True)
@@ -59,15 +98,17 @@ def traffic_of(settings: PlanSettings, rate_per_s: float | None = None) -> Traff
         lowest = min(level.rate_per_s for level in settings.rate_per_s)
     planned = came.scaled(settings.peak_factor) if settings.peak_factor > 1 else came
     if settings.cache_hit_rate:
-        planned = Misses(planned, settings.cache_hit_rate)
+        planned = missing(planned, settings.cache_hit_rate, settings.seed)
     return Traffic(mean, lowest, planned)
 
 
-def part_of(process: Process, share: float) -> Process:
-    """The requests of a process that a share of them is, drawn at random."""
+def part_of(process: Process, share: float, seed: int = 0) -> Process:
+    """The requests of a process that a share of them is, drawn at random; `seed` as in `missing`."""
     if share == 1 or isinstance(process, Poisson | Bursts | Levels):
         return process.scaled(share)  # a random part of these is one of them
-    return Misses(process, 1 - share)
+    if isinstance(process, Misses):
+        return missing(process.process, 1 - share * (1 - process.hit_share), seed)
+    return missing(process, 1 - share, seed)
 
 
 def _process(settings: PlanSettings, rate_per_s: float | None) -> Process:

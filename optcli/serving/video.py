@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optcli.queueing import Batching, Cameras, Curve, replicate
-from optcli.queueing.choice import Demand
+from optcli.queueing.demand import Demand
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import VideoPlan
 from optcli.serving.settings import CameraSettings

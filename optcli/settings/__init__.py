@@ -12,6 +12,7 @@ DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int3
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Settings(BaseModel):
@@ -69,8 +70,8 @@ class TensorSpec(Settings):
     between which bounds the values lie, for the random inputs that conversions are checked on.
     """
 
-    name: str = Field(min_length=1, description="of the input, as the network calls it")
-    dtype: DType = Field("float32", description="of its elements")
+    name: str = Field(min_length=1, description="name of the input, as the network calls it")
+    dtype: DType = Field("float32", description="type of its elements")
     shape: tuple[Dimension, ...] = Field(
         min_length=1, description="sizes, or symbols for sizes that vary; the batch comes first"
     )
@@ -156,7 +157,7 @@ class SweepSettings(Settings):
 
     max: int = Field(64, ge=1, description="the largest batch size; the model's own limit holds too")
     max_seconds: float = Field(
-        60.0, gt=0, le=_DAY_S, description="time cap per artifact, for all its launches"
+        60.0, gt=0, le=_DAY_S, description="time cap in seconds, per artifact, for all its launches"
     )
     launches: int = Field(5, ge=2, le=20, description="fresh processes per artifact")
 
@@ -169,7 +170,7 @@ _MODES: dict[str, dict[str, Any]] = {
 
 
 class LatencySettings(Settings):
-    """How latency is measured; the mode sets the defaults of all other settings.
+    """How latency is measured; the mode sets the defaults of the other settings.
 
     `quick` opens each artifact three times; `table`, for numbers to be cited, five times, each after
     warming up until it is steady; `gate` warms up both sides of a comparison by the same number of
@@ -177,10 +178,10 @@ class LatencySettings(Settings):
     """
 
     mode: Literal["quick", "table", "gate"] = Field(
-        "quick", description="`quick`, `table` for numbers to be cited, or `gate`; sets the defaults"
+        "quick", description="`table`: for numbers to be cited, `gate`: as `optcli gate` measures"
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (1,), min_length=1, description="batch sizes to measure; a table each"
+        (1,), min_length=1, description="batch sizes to measure; each gets a table of its own"
     )
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
     launches: int = Field(
@@ -192,7 +193,7 @@ class LatencySettings(Settings):
     calls: int = Field(
         10,
         ge=2,
-        description="timed calls per round at least, more where they are cheap, before the time cap; "
+        description="the fewest timed calls per round; optcli adds more while they are cheap; "
         "table and gate 5",
     )
     warmup: int = Field(
@@ -204,14 +205,19 @@ class LatencySettings(Settings):
         10.0,
         gt=0,
         le=_DAY_S,
-        description="time cap of the timed calls per artifact and batch size, all launches together; "
-        "table 30, gate 20",
+        description="time cap in seconds of the timed calls, per artifact and batch size, all launches"
+        " together; table 30, gate 20",
     )
     min_speedup: float | None = Field(
-        None, gt=0, description="block a variant that is not this much faster than the baseline"
+        None,
+        gt=0,
+        description="reject a variant that is not this many times as fast as the baseline",
     )
     sweep: bool | SweepSettings = Field(
         False, description="measure every artifact over batch sizes as well; true, or its settings"
+    )
+    devices: DeviceNames | None = Field(
+        None, description="where to measure, by names of `devices`; default: where optcli runs"
     )
 
     @model_validator(mode="before")
@@ -230,9 +236,9 @@ class LatencySettings(Settings):
 class SloSettings(Settings):
     """The promise to keep: latency bounds in milliseconds at batch size 1, and a request rate."""
 
-    p50_ms: float | None = Field(None, gt=0, description="half of the calls take at most so long")
-    p95_ms: float | None = Field(None, gt=0, description="95 of 100 calls take at most so long")
-    p99_ms: float | None = Field(None, gt=0, description="99 of 100 calls take at most so long")
+    p50_ms: float | None = Field(None, gt=0, description="half of the calls may take at most this long")
+    p95_ms: float | None = Field(None, gt=0, description="95 of 100 calls may take at most this long")
+    p99_ms: float | None = Field(None, gt=0, description="99 of 100 calls may take at most this long")
     rate_per_s: float | None = Field(
         None,
         gt=0,
@@ -252,7 +258,7 @@ class GateBar(Settings):
         None, ge=0, description="growth that never fails; default: 0.4 of the limit"
     )
     undecided: Literal["blocks", "advice"] = Field(
-        "blocks", description="what it is when the samples cannot tell"
+        "blocks", description="what a result counts as that the measurement cannot decide"
     )
 
     @model_validator(mode="after")
@@ -270,34 +276,45 @@ class GateBar(Settings):
 class GateSettings(Settings):
     """What `optcli gate` compares with the baseline, and how sure it wants to be."""
 
-    p50: GateBar | None = Field(GateBar(limit=0.05), description="bar of the median; null: none")
+    p50: GateBar | None = Field(
+        GateBar(limit=0.05), description="how much the median may grow; null: not judged"
+    )
     p95: GateBar | None = Field(
         GateBar(limit=0.30, margin=0.10, undecided="advice"),
-        description="bar of the 95th percentile; null: none",
+        description="how much the 95th percentile may grow; null: not judged",
     )
     looks: tuple[Annotated[int, Field(ge=2, le=_MOST_LAUNCHES)], ...] = Field(
-        (8, 16, 24), min_length=1, description="after how many launch pairs to look"
+        (8, 16, 24), min_length=1, description="after how many pairs of launches the gate may decide"
     )
     false_alarms: float = Field(
         0.01, gt=0, lt=0.5, description="probability that any bar fails at exactly its margin"
     )
     robust: Literal["ranks", "sign"] = Field(
-        "ranks", description="`sign`: weaker on calm machines, stronger where single pairs are wild"
+        "ranks",
+        description="how pairs of launches are tested: by their ranks, or by their `sign` alone, which"
+        " finds less on a quiet machine and more where single pairs are far off",
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1,), min_length=1, description="batch sizes to judge"
     )
     threads: int | None = Field(
-        None, ge=1, description="of each artifact; default: one less than the usable cores"
+        None, ge=1, description="intra-op threads; default: one less than the usable cores"
     )
     max_seconds: float = Field(
-        180.0, gt=0, le=_DAY_S, description="time cap per artifact and batch size"
+        180.0, gt=0, le=_DAY_S, description="time cap in seconds, per artifact and batch size"
     )
-    max_size_growth: float | None = Field(0.05, ge=0, description="of the artifact's files; null: none")
+    max_size_growth: float | None = Field(
+        0.05, ge=0, description="how much larger the artifact's files may get; null: no limit"
+    )
     max_memory_growth: float | None = Field(
-        0.10, ge=0, description="of the peak memory of its process; null: none"
+        0.10, ge=0, description="how much more memory its process may take at the peak; null: no limit"
     )
-    confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
+    confirm: bool = Field(
+        False, description="measure a failing variant once more; it fails only if both runs fail"
+    )
+    devices: DeviceNames | None = Field(
+        None, description="whose latency decides, by names of `devices`; default: where optcli runs"
+    )
 
     @model_validator(mode="after")
     def _judges_latency(self) -> Self:

@@ -25,7 +25,7 @@ class AccuracySettings(Settings):
         description="top1, top5, calibration_error, map, miou, or your own: python:FILE.py:CALLABLE",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="of the metric, such as ignore_index of miou"
+        default_factory=dict, description="options of the metric, such as {ignore_index: 255} for miou"
     )
     policy: Literal["fixed-set", "non-inferiority"] = Field(
         "fixed-set",
@@ -45,13 +45,15 @@ class AccuracySettings(Settings):
         None,
         gt=0,
         le=1,
-        description="of non-inferiority: a loss that is none; default: the bar",
+        description="with `non-inferiority`: a loss up to this counts as none; default: the bar",
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="of non-inferiority, one-sided")
+    confidence: float = Field(
+        0.95, gt=0.5, lt=1, description="with `non-inferiority`: the confidence, one-sided"
+    )
     interface: Literal["same", "any"] = Field(
         "same",
         description="`same`: outputs must keep the baseline's number, names, order, shapes and kinds of"
-        " numbers; `any`: a change of them is told and blocks nothing",
+        " numbers; `any`: optcli reports a change of them, and it blocks nothing",
     )
     output: str | None = Field(None, description="which output the metric reads; default: the first")
     batch_size: int | None = Field(
@@ -61,8 +63,8 @@ class AccuracySettings(Settings):
     )
     target_isa: Literal["vnni", "avx2"] | None = Field(
         None,
-        description="CPU the artifacts are to serve on, where it is not this one: `avx2` has no VNNI,"
-        " and sums of 8-bit products saturate there",
+        description="the CPU that will serve the artifacts, where it is not this one: `avx2` has no"
+        " VNNI, and sums of 8-bit products saturate there",
     )
 
     @model_validator(mode="after")

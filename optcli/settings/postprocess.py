@@ -13,12 +13,20 @@ from optcli.settings.references import CODE, CodeReference
 class YoloxDecoding(Settings):
     """YOLOX's output `[batch, anchors, 5 + classes]`, undecoded, as detections."""
 
-    strides: tuple[Annotated[int, Field(ge=1)], ...] = Field((8, 16, 32), description="of its grids")
+    strides: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (8, 16, 32), description="pixels of the input for each cell of a grid, grid by grid"
+    )
     score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
-    nms: float = Field(0.65, gt=0, le=1, description="IoU from which the weaker of two is left out")
-    multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
-    decoded: bool = Field(False, description="the model holds the grid's arithmetic itself")
-    output: str | None = Field(None, description="default: the first")
+    nms: float = Field(
+        0.65, gt=0, le=1, description="of two boxes that overlap by this IoU, the weaker is left out"
+    )
+    multi_label: bool = Field(
+        True, description="a box may have several classes; false: only its best one"
+    )
+    decoded: bool = Field(
+        False, description="true: the model itself turns positions in the grid into pixels"
+    )
+    output: str | None = Field(None, description="output to decode; default: the first")
 
 
 class BoxDecoding(Settings):
@@ -29,7 +37,11 @@ class BoxDecoding(Settings):
     `transposed` turns (`[batch, 4 + classes, boxes]`) and `objectness` gives a factor after the box.
     """
 
-    format: Literal["xyxy", "cxcywh", "xywh"] = Field("xyxy", description="what a box's numbers are")
+    format: Literal["xyxy", "cxcywh", "xywh"] = Field(
+        "xyxy",
+        description="what the four numbers of a box are: two corners (`xyxy`), or width and height"
+        " with the centre (`cxcywh`) or with the top left corner (`xywh`)",
+    )
     boxes: str | None = Field(None, description="output of the boxes; default: the first")
     scores: str | None = Field(None, description="output of the scores; default: beside the boxes")
     labels: str | None = Field(
@@ -37,15 +49,22 @@ class BoxDecoding(Settings):
     )
     transposed: bool = Field(False, description="the boxes are the last dimension")
     objectness: bool = Field(False, description="the fifth number of a row multiplies its scores")
-    activation: Literal["none", "sigmoid", "softmax"] = Field("none", description="of the scores")
-    background: Literal["none", "first", "last"] = Field("none", description="a class that is none")
+    activation: Literal["none", "sigmoid", "softmax"] = Field(
+        "none", description="function that turns the model's scores into probabilities"
+    )
+    background: Literal["none", "first", "last"] = Field(
+        "none", description="which class stands for the background, and is left out"
+    )
     normalized: bool = Field(False, description="boxes are in fractions of the input, not in pixels")
     first_label: int = Field(0, description="the class number of the first class")
-    score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
+    score: float = Field(0.01, ge=0, le=1, description="smallest score of a detection that is kept")
     nms: float | None = Field(
-        None, gt=0, le=1, description="IoU from which the weaker of two is left out; default: no NMS"
+        None,
+        gt=0,
+        le=1,
+        description="IoU of two boxes from which non-maximum suppression drops one; default: no NMS",
     )
-    multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
+    multi_label: bool = Field(True, description="false: a box has its best class alone")
 
 
 class PostprocessSettings(Abbreviated):

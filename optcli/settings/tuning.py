@@ -23,12 +23,13 @@ class TuneSettings(Settings):
         15.0,
         gt=0,
         le=10_080,
-        description="wall-clock budget, the finalists' measurement included",
+        description="time budget in minutes, with the measurement of the finalists",
     )
     objective: Objective = Field(
         "p50",
-        description="what is made small: `p50` or `p99` of latency, `cost` of an image (latency times"
-        " threads), `size` of the files, `memory` of the process; or large: `throughput`",
+        description="what the search makes small: `p50` or `p99` of latency, `cost` of an image"
+        " (latency times threads), `size` of the files or `memory` of the process; `throughput` it"
+        " makes large",
     )
     core_hour: float | None = Field(
         None,

@@ -30,8 +30,7 @@ from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StoreError
 from optcli.store import disk, locks
 from optcli.store import entry as entry_file
-from optcli.store.admission import Admission
-from optcli.store.entry import Entry, key_of
+from optcli.store.entry import Admission, Entry, key_of
 from optcli.store.upkeep import Damage, Removed, collect, damaged
 from optcli.store.why import Difference, Why, explain
 

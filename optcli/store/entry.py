@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from optcli import digest, regular_files
 from optcli.digest import FileDigests
@@ -162,3 +162,18 @@ def damage(entry: Entry) -> tuple[str, ...]:
             if not same:
                 problems.append(f"{name}: its content has changed")
     return tuple(problems)
+
+
+class Admission(Protocol):
+    """Whether somebody uses an entry that was fetched. Both raise an `OptcliError` for one that is not.
+
+    `TrustError` is for what is sound and runs code; anything else says that the entry is damaged.
+    """
+
+    def of_record(self, entry: Entry) -> None:
+        """Look at what is said of the entry; its files need not be there."""
+        ...
+
+    def of_files(self, entry: Entry) -> None:
+        """Look at the files as well, which have the digests that they should have."""
+        ...

@@ -73,6 +73,8 @@ def build(
         jobs=settings.jobs,
         timeout_s=settings.timeout_s,
         trust=settings.trust,
+        ray=settings.ray,
+        at_home=True,
         observer=observer,
     )
 

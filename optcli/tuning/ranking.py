@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optcli.accuracy.layers import compare
+from optcli.accuracy.layers import LayersRequest, compare
 from optcli.artifact import Artifact
 from optcli.environment import usable_cores
 from optcli.errors import OptcliError
@@ -31,15 +31,9 @@ def by_own_error(
     data = recipe.data.get("calibration", recipe.data["evaluation"])
     observer.started(STEP)
     try:
-        layers = compare(
-            parent,
-            quantized,
-            recipe.inputs,
-            data,
-            recipe.folder,
-            threads=recipe.latency.threads or usable_cores(),
-            timeout_s=timeout_s,
-        )
+        threads = recipe.latency.threads or usable_cores()
+        request = LayersRequest(parent, quantized, recipe.inputs, data, recipe.folder, threads=threads)
+        layers = compare(request, timeout_s=timeout_s)
     except OptcliError as error:
         observer.warned(STEP, error.message)
         return []

@@ -17,7 +17,7 @@ from optcli.accuracy import require_metric
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
 from optcli.results.repair import Engine, Repair, Trial
@@ -47,6 +47,7 @@ def repair(
     jobs: int = 1,
     timeout_s: float = 3600.0,
     trust: bool = False,
+    ray: str | None = None,
     observer: Observer | None = None,
     ranking: Ranking = by_own_error,
 ) -> Repair:
@@ -56,8 +57,8 @@ def repair(
     faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
     begins later); the one that runs is finished. `engine` `nncf` leaves the choice to NNCF's accuracy
     control, for variants of `quantize_nncf`. `ranking` names the operators, the worst first, from the
-    float model and the quantized one. `trust` is that of a build. `write` applies the patch to
-    the recipe's file.
+    float model and the quantized one. `trust` and `ray` are those of a build. `write` applies the patch
+    to the recipe's file.
 
     Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
     judged or run as it is. A trial that fails costs itself.
@@ -77,7 +78,8 @@ def repair(
         require_control(read.variants[name].passes[index].name)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
     kept = Store.of(store)
-    with kept.connected(observer.warned):
+    require_ray(ray, kept)
+    with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
         trying = Trying(
             read,
             name,
@@ -85,7 +87,8 @@ def repair(
             kept,
             folder,
             observer,
-            Settings(jobs, True, timeout_s, trust),
+            Settings(jobs, True, timeout_s, trust, ray),
+            nodes,
         )
         first, built, parent, judged = trying.first()
         _require_something_to_do(first, name)

@@ -18,11 +18,11 @@ from optcli.accuracy import require_metric
 from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import RecipeError, UsageError, did_you_mean
-from optcli.latency.quantiles import quantiles_of
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import report_files
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.accuracy import Nodes
+from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
 from optcli.pipeline.plan import plan, source_of
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
@@ -72,6 +72,7 @@ def tune(
     jobs: int = 1,
     timeout_s: float = 3600.0,
     trust: bool = False,
+    ray: str | None = None,
     observer: Observer | None = None,
 ) -> Tuning:
     """Search for the fastest artifact that keeps the recipe's accuracy bar, within so many minutes.
@@ -80,7 +81,8 @@ def tune(
     needed, but for the baseline. The finalists are written as variants of `out`, by default
     NAME.tuned.yaml beside the recipe, and built into `artifacts`. A search that was killed goes on with
     the trials that it finished, unless `restart`. An interrupt (`KeyboardInterrupt`) ends the search,
-    and what was found so far is judged.
+    and what was found so far is judged. With `ray`, as in a build, nodes of a cluster run the
+    passes and evaluate; this machine times.
 
     Raises `RecipeError` and `UsageError` for what is wrong with the recipe, and what keeps the network
     from being built as it is.
@@ -92,9 +94,10 @@ def tune(
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
     tuned_recipe.require_place(path, start.recipe)
     kept = Store.of(store)
-    settings = Settings(jobs, True, timeout_s, trust)
-    with kept.connected(observer.warned):
-        return _tuned(start, path, kept, artifacts, settings, observer, began, restart=restart)
+    settings = Settings(jobs, True, timeout_s, trust, ray)
+    require_ray(ray, kept)
+    with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
+        return _tuned(start, path, kept, artifacts, settings, nodes, observer, began, restart=restart)
 
 
 def _tuned(
@@ -103,6 +106,7 @@ def _tuned(
     kept: Store,
     artifacts: Path | None,
     settings: Settings,
+    nodes: Nodes | None,
     observer: Observer,
     began: float,
     *,
@@ -115,7 +119,7 @@ def _tuned(
     space = Space.of(read)
     _require_something(space)
     display = Display(observer, began + budget_s)
-    workshop = Workshop(kept, folder, display, settings)
+    workshop = Workshop(kept, folder, display, settings, nodes)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
         workshop,
@@ -183,7 +187,7 @@ def _tuned(
     tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
     if choices:
         report = report.model_copy(update={"tuning": tuning})
-        report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
+        report_files.write(folder, report, report_files.curves_of(folder, report))
     return tuning
 
 

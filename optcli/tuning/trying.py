@@ -13,6 +13,7 @@ from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
+from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.entries import artifact_of, lineage
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made
@@ -33,7 +34,7 @@ _CONFIRMING = 5
 class Trying:
     """Carries out trials of a variant's pass at `index`; artifacts go into the store.
 
-    `folder` is where logs go.
+    `folder` is where logs go. With `nodes` other machines evaluate.
     """
 
     recipe: Recipe
@@ -43,6 +44,7 @@ class Trying:
     folder: Path
     observer: Observer
     settings: Settings
+    nodes: Nodes | None = None
     runner_name: str = field(default="", init=False)
 
     @property
@@ -111,7 +113,7 @@ class Trying:
 
     @property
     def _workshop(self) -> Workshop:
-        return Workshop(self.store, self.folder, self.observer, self.settings)
+        return Workshop(self.store, self.folder, self.observer, self.settings, self.nodes)
 
     def _make(self, name: str, changed: dict[str, Any]) -> Made:
         """The trial, its float parent and the baseline; the last two come from the store."""

@@ -13,7 +13,7 @@ from optcli.errors import StepError
 from optcli.latency import Candidate, Measured
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, plugins
-from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
+from optcli.pipeline.accuracy import EvaluationContext, Nodes, Subject, compare_all
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases
@@ -28,13 +28,14 @@ from optcli.store import Store, key_of
 class Workshop:
     """Builds, judges and times the variants of recipes; what is made goes into the store.
 
-    `folder` is where logs go.
+    `folder` is where logs go. With `nodes` other machines evaluate.
     """
 
     store: Store
     folder: Path
     observer: Observer
     settings: Settings
+    nodes: Nodes | None = None
 
     def within(self, seconds: float) -> Workshop:
         """The same, with every step ended after so many seconds."""
@@ -66,6 +67,7 @@ class Workshop:
             self.observer,
             self.settings.timeout_s,
             self.settings.jobs,
+            nodes=self.nodes,
         )
         subjects = [subject(made, each) for each in dict.fromkeys((baseline, name))]
         accuracies, failures = compare_all(subjects, baseline, around)

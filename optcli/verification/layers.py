@@ -10,7 +10,7 @@ from typing import Any
 
 from optcli import data, environment
 from optcli.accuracy import layers
-from optcli.accuracy.layers.advice import incomparable
+from optcli.accuracy.layers.advice import FULL, incomparable
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
@@ -32,7 +32,6 @@ from optcli.results.layers import Layers
 from optcli.store import Entry, Store, key_of
 
 _KIND = "layers"
-_FULL = ("fp32", "fp64")
 _TAKES = (
     f"compared with its float network layer by layer, on {layers.SAMPLES} samples: some seconds for "
     "small networks, about a minute for large ones"
@@ -165,17 +164,17 @@ class Seeking:
         self.observer.warned(step, takes)
         self.observer.started(step)
         began = time.monotonic()
-        comparison = layers.compare(
+        request = layers.LayersRequest(
             couple.floats,
             couple.child,
             recipe.inputs,
             recipe.data["evaluation"],
             recipe.folder,
             threads=recipe.latency.threads or environment.usable_cores(),
-            made_by=couple.made_by,
-            log=store.log_folder("layers") / f"{key[:16]}.log",
-            timeout_s=self.timeout_s,
+            made_by=dict(couple.made_by),
         )
+        log = store.log_folder("layers") / f"{key[:16]}.log"
+        comparison = layers.compare(request, log=log, timeout_s=self.timeout_s)
         with store.work(_KIND, key) as work:
             store.put(_KIND, key, work, comparison.model_dump(mode="json"), ingredients)
         self.observer.finished(step, time.monotonic() - began)
@@ -236,7 +235,7 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
     for last in range(len(artifacts) - 1, 0, -1):  # such as AOTInductor: by what it was made from
         for first in range(last - 1, -1, -1):
             child, floats = artifacts[last], artifacts[first]
-            if floats.precision in _FULL and child.precision not in _FULL:
+            if floats.precision in FULL and child.precision not in FULL:
                 if incomparable(floats, child) is None:
                     made_by = entries[first + 1].ingredients
                     step = {"step": made_by["step"], "options": made_by.get("options", {})}

@@ -2,7 +2,7 @@ import pytest
 from plain_network import BAR, SPEC, Network, Samples
 
 from optcli import accuracy, data, runners, workers
-from optcli.accuracy import process
+from optcli.accuracy import EvaluationRequest, process
 from optcli.artifact import Artifact, Format
 from optcli.observer import Silent
 
@@ -20,32 +20,40 @@ def evaluate(tmp_path, monkeypatch):
         class Channel:
             @staticmethod
             def send(message):
-                assert isinstance(message, listener.kind)
-                listener.hear(message)
+                if listener is not None:
+                    assert isinstance(message, listener.kind)
+                    listener.hear(message)
 
         getattr(process, name)(request, Channel)
 
     monkeypatch.setattr(workers, "run", run)
 
     def evaluated(
-        network=lambda x: {"y": x}, samples=None, settings=BAR, spec=SPEC, observer=None, **more
+        network=lambda x: {"y": x},
+        samples=None,
+        settings=BAR,
+        spec=SPEC,
+        observer=None,
+        elsewhere=None,
+        **more,
     ):
         Network.function = staticmethod(network)
         monkeypatch.setattr(data, "open", lambda *_: samples if samples is not None else Samples())
         out = tmp_path / f"evaluation-{len(list(tmp_path.iterdir()))}"
         artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
         settings_of_data = data.DataSettings(source="npz:x.npz")
-        return accuracy.evaluate(
-            artifact,
-            "network",
-            {},
-            (spec,),
-            settings_of_data,
-            tmp_path,
-            settings,
-            out,
-            observer or Silent(),
+        request = EvaluationRequest(
+            artifact=artifact,
+            runner="network",
+            options={},
+            inputs=(spec,),
+            data=settings_of_data,
+            folder=tmp_path,
+            settings=settings,
+            out=out,
+            feeds=(spec,),
             **more,
         )
+        return accuracy.evaluate(request, observer or Silent(), elsewhere=elsewhere)
 
     return evaluated

@@ -3,6 +3,7 @@
 import pytest
 
 from optcli import accuracy
+from optcli.accuracy import EvaluationRequest
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.observer import Silent
@@ -20,18 +21,18 @@ def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
         "source": f"imagefolder:{shared / 'datasets' / 'cifar10_subset' / 'test'}",
         "prepare": {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
     }
-    found = accuracy.evaluate(
-        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
-        "onnxruntime",
-        {"threads": 2},
-        (TensorSpec(name="input", shape=("batch", 3, 32, 32)),),
-        DataSettings.model_validate(data),
-        tmp_path,
-        AccuracySettings(batch_size=64),
-        tmp_path / "out",
-        Silent(),
-        log=tmp_path / "log",
+    request = EvaluationRequest(
+        artifact=Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        runner="onnxruntime",
+        options={"threads": 2},
+        inputs=(TensorSpec(name="input", shape=("batch", 3, 32, 32)),),
+        data=DataSettings.model_validate(data),
+        folder=tmp_path,
+        settings=AccuracySettings(batch_size=64),
+        out=tmp_path / "out",
+        feeds=(TensorSpec(name="input", shape=("batch", 3, 32, 32)),),
     )
+    found = accuracy.evaluate(request, Silent(), log=tmp_path / "log")
     assert found.samples == found.stored == 2000
     assert found.array("correct").sum() == 1627
     assert accuracy.compare(found, found).regressed == 0
@@ -55,18 +56,18 @@ def test_squeezenet_has_the_top1_and_top5_that_others_measured(shared, tmp_path)
             "std": [0.229, 0.224, 0.225],
         },
     }
-    found = accuracy.evaluate(
-        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
-        "onnxruntime",
-        {"threads": 2},
-        (TensorSpec(name="input", shape=("batch", 3, 224, 224)),),
-        DataSettings.model_validate(data),
-        tmp_path,
-        AccuracySettings(batch_size=25),
-        tmp_path / "out",
-        Silent(),
-        log=tmp_path / "log",
+    request = EvaluationRequest(
+        artifact=Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        runner="onnxruntime",
+        options={"threads": 2},
+        inputs=(TensorSpec(name="input", shape=("batch", 3, 224, 224)),),
+        data=DataSettings.model_validate(data),
+        folder=tmp_path,
+        settings=AccuracySettings(batch_size=25),
+        out=tmp_path / "out",
+        feeds=(TensorSpec(name="input", shape=("batch", 3, 224, 224)),),
     )
+    found = accuracy.evaluate(request, Silent(), log=tmp_path / "log")
     assert found.samples == 500
     assert (found.array("correct").sum(), found.figures["top5"]) == (308, 0.832)
     assert (found.class_order, found.doubts) == (None, ())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from optcli import accuracy
+from optcli.accuracy import EvaluationRequest
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.observer import Silent
@@ -47,19 +48,19 @@ def judged(model: Path, spec, data, settings, place: Path, **more):
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(model.read_bytes())
     artifact = Artifact("k", Format.ONNX, folder, "fp32", 1, "d")
-    return accuracy.evaluate(
-        artifact,
-        "onnxruntime",
-        {"threads": 2},
-        (spec,),
-        DataSettings.model_validate(data),
-        place,
-        settings,
-        place / "out",
-        Silent(),
-        log=place / "log",
+    request = EvaluationRequest(
+        artifact=artifact,
+        runner="onnxruntime",
+        options={"threads": 2},
+        inputs=(spec,),
+        data=DataSettings.model_validate(data),
+        folder=place,
+        settings=settings,
+        out=place / "out",
+        feeds=(spec,),
         **more,
     )
+    return accuracy.evaluate(request, Silent(), log=place / "log")
 
 
 def test_the_counts_of_an_int8_classifier(shared, tmp_path):

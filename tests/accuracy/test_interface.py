@@ -164,4 +164,4 @@ def test_a_baseline_that_guesses_blocks_everybody(evaluate):
     judged_ones = {v.name: v for v in accuracy.verdicts(found, BAR)}
     for name in ("accuracy", "non-inferiority"):
         assert judged_ones[name].outcome == "inconclusive"
-        assert "the baseline is nothing to compare with: top1" in judged_ones[name].reason
+        assert "the baseline is no valid reference: top1" in judged_ones[name].reason

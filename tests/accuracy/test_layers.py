@@ -5,7 +5,7 @@ import pytest
 from tiny_networks import INPUTS, Noise, apply, artifact, torch_artifact
 
 from optcli import data, workers
-from optcli.accuracy.layers import advice, compare, process
+from optcli.accuracy.layers import LayersRequest, advice, compare, process
 from optcli.accuracy.layers.tally import Tally, worst_channel
 from optcli.artifact import Artifact, Format
 from optcli.formats import exported as exported_format
@@ -118,8 +118,10 @@ def test_what_is_not_quantized_is_not_told_to_stay_in_floats():
 
 
 def test_what_cannot_be_compared_says_why():
-    assert "made from" in compare(made(), made(Format.AOTI), INPUT, {}, None).reason
-    assert "cannot be matched" in compare(made(Format.TORCH), made(), INPUT, {}, None).reason
+    compiled = LayersRequest(made(), made(Format.AOTI), INPUT, {}, None)
+    assert "made from" in compare(compiled).reason
+    network = LayersRequest(made(Format.TORCH), made(), INPUT, {}, None)
+    assert "cannot be matched" in compare(network).reason
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def layers(monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "run", run)
     settings = data.DataSettings(source="npz:x.npz")
     return lambda baseline, child, **more: compare(
-        baseline, child, INPUT, settings, tmp_path, samples=4, **more
+        LayersRequest(baseline, child, INPUT, settings, tmp_path, samples=4, **more)
     )
 
 

@@ -223,7 +223,7 @@ def test_a_class_with_a_total_sums_up_itself(evaluate, users):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("broken", "the metric raises KeyError in sample sample-0: 'z'"),
+        ("broken", "the metric, in sample sample-0, raises KeyError: 'z'"),
         ("shape", r"the metric gives float32 \[3\] for sample sample-0"),
         ("missing", "defines no 'missing'"),
     ],

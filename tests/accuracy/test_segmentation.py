@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from optcli import accuracy
+from optcli.accuracy import EvaluationRequest
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.observer import Silent
@@ -79,19 +80,19 @@ def test_miou_is_the_librarys_own_evaluation(trained, tmp_path, runner):
     from torchmetrics.classification import MulticlassJaccardIndex
 
     network, folder, images, labels = trained
-    found = accuracy.evaluate(
-        Artifact("k", Format.ONNX, folder / "artifact", "fp32", 1, "d"),
-        runner,
-        {"threads": 1},
-        (TensorSpec(name="image", shape=("batch", 3, 32, 32)),),
-        DataSettings(source="npz:shapes.npz"),
-        folder,
-        AccuracySettings(metric="miou", batch_size=5),
-        tmp_path / "out",
-        Silent(),
-        log=tmp_path / "log",
+    request = EvaluationRequest(
+        artifact=Artifact("k", Format.ONNX, folder / "artifact", "fp32", 1, "d"),
+        runner=runner,
+        options={"threads": 1},
+        inputs=(TensorSpec(name="image", shape=("batch", 3, 32, 32)),),
+        data=DataSettings(source="npz:shapes.npz"),
+        folder=folder,
+        settings=AccuracySettings(metric="miou", batch_size=5),
+        out=tmp_path / "out",
+        feeds=(TensorSpec(name="image", shape=("batch", 3, 32, 32)),),
         jobs=2,
     )
+    found = accuracy.evaluate(request, Silent(), log=tmp_path / "log")
     library = MulticlassJaccardIndex(num_classes=CLASSES, ignore_index=255)
     with torch.no_grad():
         library.update(network(torch.tensor(images)).argmax(1), torch.tensor(labels).long())

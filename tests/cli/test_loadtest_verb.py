@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +16,7 @@ from optcli import cli
 from optcli.results.loadtest import LOADTEST_SCHEMA, LoadTest
 from optcli.serving.loadtest import calibrating
 
+FIRST = str(min(os.sched_getaffinity(0)))
 QUICK = ("--model", "digits", "--seconds", "1.2", "--settle", "0s")
 
 
@@ -183,6 +187,9 @@ def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, 
         (["--model", "digits"], "there is no rate"),
         (["--model", "digits", "--rate", "fast"], "wanted a number"),
         (["--model", "digits", "--rate", "0"], "wanted more than 0"),
+        (["--model", "digits", "--rate", "1e999"], "too large"),
+        (["--model", "digits", "--rate", "5", "--slo", "p95=0ms"], "wanted more than 0"),
+        (["--model", "digits", "--rate", "5", "--error-budget", "150%"], "wanted at most 100%"),
         (["--model", "digits", "--rate", "5", "--slo", "p95:5"], "wanted p50, p95 or p99"),
         (["--model", "digits", "--find-limit"], "no promise whose limit"),
         (["--model", "digits", "--find-limit", "--slo", "p95=9ms"], "no prediction"),
@@ -190,6 +197,8 @@ def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, 
         (["--model", "digits", "--rate", "5", "--encoding", "image"], "no images to send"),
         (["--model", "digits", "--rate", "5", "--arrivals", "often"], "no kind of arrivals"),
         (["--model", "digits", "--rate", "5", "--client-cpus", "x"], "wanted processors"),
+        (["--model", "digits", "--rate", "5", "--model-cpus", "x"], "wanted processors"),
+        (["--model", "digits", "--rate", "5", "--model-cpus", FIRST], "is not started here"),
         (["--model", "digits", "--rte", "5"], "No such option"),
     ],
 )
@@ -201,6 +210,13 @@ def test_bad_input_is_named_before_anything_is_sent(url, say, arguments, said):
     assert "hint:" in err
 
 
+def test_the_model_may_not_take_all_processors(say, tmp_path):
+    every = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    code, _, err = say("loadtest", str(tmp_path), "--model-cpus", every)
+    assert code == 2
+    assert "leaves no processor for the ingress" in err
+
+
 def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "no.json").write_text("{}")
@@ -210,3 +226,19 @@ def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):
     assert (code, "this is no plan" in err) == (2, True)
     code, _, err = say("loadtest", "http://127.0.0.1:1", *QUICK, "--rate", "5")
     assert (code, "nothing answers there" in err) == (2, True)
+
+
+def test_something_that_speaks_no_http_is_named(say):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, _, err = say("loadtest", f"http://127.0.0.1:{other.getsockname()[1]}", "--rate", "5")
+        thread.join()
+    assert (code, "speaks no HTTP, or breaks off: 'SSH-2.0-OpenSSH'" in err) == (2, True)

@@ -8,6 +8,7 @@ import pytest
 from commands import optcli_process
 
 from optcli.cli import run
+from optcli.results.loadtest import Calibration
 
 AFFINE = ("--curve", "6ms+4ms*b", "--rate", "200")
 
@@ -68,6 +69,8 @@ def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_
         (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
         (("--curve", "12ms"), "--rate: the plan has no rate"),
         (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),
+        (("--curve", "12ms", "--rate", "9", "--arrivals", "weekly"), "--arrivals: 'weekly' is no kind"),
+        (("--curve", "12ms", "--rate", "9", "--variant", "a"), "found curve beside variant"),
         (("--rate", "9"), "--curve: the plan has no curve, and there is no report of a build here"),
     ],
 )
@@ -79,6 +82,50 @@ def test_bad_input_is_code_2_with_one_sentence_and_a_hint(
     said = capsys.readouterr().err
     assert message in said
     assert "hint: " in said
+
+
+@pytest.fixture
+def calibration(tmp_path):
+    """A server whose ingress works 2 ms for each request, and its replica 1 ms beside the model."""
+    known = Calibration(
+        model="m",
+        measured="now",
+        points_ms={1: 5.0, 8: 12.0},
+        calls={1: 9, 8: 9},
+        overhead_ms=7.0,
+        ingress_ms=2.0,
+        ingress_cv2=1.5,
+        replica_ms=1.0,
+        own_processors=True,
+    )
+    path = tmp_path / "calibration.json"
+    path.write_text(known.to_json())
+    return str(path)
+
+
+def test_a_plan_for_a_server_that_was_calibrated(capsys, calibration):
+    common = ("--slo", "p95=120ms", "--semantics", "sealed", "--json")
+    assert run(["plan", "--calibration", calibration, "--rate", "200", *common]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["curve"]["points_ms"] == {"1": 6.0, "8": 20.0}
+    assert plan["asked"]["overhead"]["ingress_ms"] == 2.0
+    # The ingress carries at most 500 a second, however many instances stand behind it.
+    assert plan["recommended"]["max_rate_per_s"] < 500
+    assert not [each for each in plan["warnings"] if each["kind"] == "ingress"]
+    assert run(["plan", "--calibration", calibration, "--rate", "600", *common]) == 1
+    plan = json.loads(capsys.readouterr().out)
+    (said,) = [each for each in plan["warnings"] if each["kind"] == "ingress"]
+    assert said["figures"]["most_per_s"] == 500
+    assert "a second server does" in said["text"]
+
+
+@pytest.mark.parametrize("beside", [("--curve", "12ms"), ("--overhead", "3ms")])
+def test_a_calibration_says_the_curve_and_the_overhead(capsys, calibration, beside):
+    arguments = ["plan", "--calibration", calibration, *beside, "--rate", "9", "--slo", "p95=120ms"]
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert f"found {beside[0]} beside --calibration" in said
+    assert "leave one of them out" in said
 
 
 def test_an_empty_trace_is_code_2(capsys, tmp_path):

@@ -128,8 +128,8 @@ def test_images_and_arrays_come_out_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "wanted", "said", "hint"),
     [
-        ("L", spec(3, 12, 20), "1 channels \\(grey\\), the input wants 3", "channel_order: rgb"),
-        ("RGB", spec(1, 12, 20), "3 channels \\(RGB\\), the input wants 1", "channel_order: grey"),
+        ("L", spec(3, 12, 20), "1 channel \\(grey\\), the model wants 3", "channel_order: rgb"),
+        ("RGB", spec(1, 12, 20), "3 channels \\(RGB\\), the model wants 1", "channel_order: grey"),
         ("RGBA", spec(3, 12, 20), "RGBA", "channel_order: rgb"),
         ("I;16", spec(1, 12, 20), "more than 8 bits", "8 bits"),
         ("RGB", spec(3, 13, 20), r"found shape \[3, 12, 20\], wanted \[3, 13, 20\]", "resize"),

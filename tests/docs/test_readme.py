@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
+import tomllib
 
 import pytest
 from commands import optcli_process
@@ -51,3 +54,36 @@ def test_the_recipe_of_the_readme_builds(flowers):
     written = optcli_process(*shlex.split(commands[0])[1:], folder=flowers)
     assert written.code == 0, written.err
     assert optcli_process("build", "recipe.yaml", "--dry-run", folder=flowers).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_make_demo_builds_what_the_table_of_the_readme_shows(tmp_path):
+    (demo,) = re.findall(r"^demo:.*\n\t(.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    program, *arguments = demo.split()
+    assert program == "$(BIN)/optcli"
+    for part in ("recipes", "calibration_data"):
+        shutil.copytree(REPOSITORY / part, tmp_path / part)
+    short = ("--set", "latency.max_seconds=2")
+    built = optcli_process(*arguments, *short, folder=tmp_path, timeout=900, OPTCLI_STORE="")
+    assert built.code in (0, 5), built.err
+    (block,) = re.findall(
+        r"^    quickstart, batch size 1\n(?:(?:    .*)?\n)*?(?=\S)", README, re.MULTILINE
+    )
+    shown = [line[4:] for line in block.splitlines() if line.strip(" ─")]
+    assert len(shown) == 3 + 3 * 7 + 1
+    rows = [line.split()[0].rstrip(",") for line in shown[4:]]
+    report = json.loads((tmp_path / "artifacts" / "quickstart" / "report.json").read_text())
+    # Figures and verdicts on speed depend on the machine.
+    assert rows == [
+        word
+        for name, variant in report["variants"].items()
+        for word in (name, variant["runner"]["name"], variant["artifact"]["precision"])
+    ]
+
+
+def test_extras_that_the_readme_installs_are_there():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"pip install '\.\[(\w[\w-]*)\]'", README)
+    assert len(named) > 4
+    assert set(named) <= project["optional-dependencies"].keys()

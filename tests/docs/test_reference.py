@@ -7,28 +7,40 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from needs import imported
 from pages import REPOSITORY
+from ruamel.yaml import YAML
 
-from optcli import environment
+from optcli import environment, passes, recipe, registry, runners, serving
 from optcli.errors import ExitCode
 
 DOCS = REPOSITORY / "docs"
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+def script(name: str) -> ModuleType:
+    """A script of docs/, which imports those beside it."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(DOCS))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCS))
     return module
 
 
-PAGES = generator().pages()
+GENERATOR = script("generate")
+PAGES = GENERATOR.pages()
+EXAMPLES = {
+    (page, name): text for page, texts in GENERATOR.EXAMPLES.items() for name, text in texts.items()
+}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -46,6 +58,58 @@ def test_every_key_has_a_meaning(name):
     rows = [line for line in PAGES[name].splitlines() if line.startswith("| `")]
     assert len(rows) > 2
     assert [row for row in rows if row.split(" | ")[-1].strip(" |") == ""] == []
+
+
+def sections(page: str) -> set[str]:
+    """The second headings of a page of the reference."""
+    return set(re.findall(r"^## (.*)$", PAGES[page], re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["recipe", "plan-file", "passes", "runners"])
+def test_every_section_has_an_example(page):
+    told = sections(f"{page}.md") - {"Presets", f"Options of several {page}"}
+    assert {name for kind, name in EXAMPLES if kind == page} == told
+
+
+def test_every_pass_and_runner_has_a_section():
+    assert set(registry.names(passes.__name__)) < sections("passes.md")
+    assert set(runners.names()) < sections("runners.md")
+
+
+@pytest.mark.parametrize(("page", "name"), EXAMPLES)
+def test_an_example_is_right(page, name):
+    jsonschema = imported("jsonschema")
+    part = YAML(typ="safe").load(EXAMPLES[page, name])
+    assert part
+    if page == "plan-file":
+        jsonschema.validate({"version": 1, **part}, serving.file_schema())
+    else:
+        whole = {"version": 1, "name": "shown", "extends": "base.yaml", **part}
+        jsonschema.validate(whole, recipe.schema())
+    if page in ("passes", "runners"):
+        assert name in EXAMPLES[page, name]
+
+
+# A tutorial stands by itself, and pages on style and glossary quote what others say.
+ALONE = {"docs/style.md", "docs/glossary.md"}
+# Fewer words are a term, a type or a heading.
+WORDS = 6
+
+
+def test_no_sentence_stands_on_two_pages_of_the_docs_or_twice_on_one(tmp_path):
+    texts = script("texts")
+    told: dict[str, list[str]] = defaultdict(list)
+    for page in [*texts.pages(), *sorted((DOCS / "reference").glob("*.md"))]:
+        name = page.relative_to(REPOSITORY).as_posix()
+        if name in ALONE or page.parent.name == "tutorials":
+            continue
+        for _, sentence in texts.sentences(page):
+            # Links and code are names, and what has bounds is a type: neither is a sentence.
+            said = re.sub(r"`[^`]*`|\[[^]]*\]\([^)]*\)", "", sentence)
+            if len(re.findall(r"[A-Za-z]{2,}", said)) >= WORDS and "≥" not in said:
+                told[sentence.strip(" .;:")].append(name)
+    assert len(told) > 2000
+    assert {sentence: names for sentence, names in told.items() if len(names) > 1} == {}
 
 
 def test_every_variable_that_the_code_reads_is_documented():

@@ -1,6 +1,9 @@
 """Answers for the images of a shard, with a model that adds up pixels."""
 
+import hashlib
 import io
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from optcli.accuracy.postprocess import Postprocess
+from optcli.data.images import Images
 from optcli.errors import InputError
 from optcli.inference.answering import Answered, Answering
 from optcli.inference.listing import Stored
-from optcli.prediction.images import Images
-from optcli.prediction.postprocess import Postprocess
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import BoxDecoding
 
@@ -185,7 +188,13 @@ def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
 
 def test_raw_answers_are_the_outputs() -> None:
     found = answered({"a": png(5)}, Sums(), raw=True)
-    assert found.rows == [{"id": "a", "scores": {"shape": [2], "values": [-60.0, -940.0]}}]
+    assert found.rows == [
+        {
+            "id": "a",
+            "sha256": hashlib.sha256(png(5)).hexdigest(),
+            "scores": {"shape": [2], "values": [-60.0, -940.0]},
+        }
+    ]
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -220,3 +229,79 @@ def test_nothing_is_read_that_is_not_needed_soon() -> None:
     with pytest.raises(RuntimeError):
         answering.answer(many, reading)
     assert len(read) < 30, Path(__file__).name
+
+
+class Watched:
+    """Prepares as usual; counts how many images it has begun and ended."""
+
+    def __init__(self) -> None:
+        self._images = images()
+        self.input, self.size_of = self._images.input, self._images.size_of
+        self.begun = self.ended = 0
+        self._lock = threading.Lock()
+
+    def prepared(self, body: bytes) -> Any:
+        with self._lock:
+            self.begun += 1
+        row = self._images.prepared(body)
+        with self._lock:
+            self.ended += 1
+        return row
+
+
+def test_in_turns_nothing_is_prepared_while_the_model_computes() -> None:
+    watched, read = Watched(), []
+    begun: list[int] = []
+    waiting: list[int] = []
+
+    class Slow(Sums):
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            before = watched.begun
+            time.sleep(0.05)  # without turns all that is read ahead would be prepared in that time
+            begun.append(watched.begun - before)
+            waiting.append(len(read) - watched.ended)
+            return super().run(feed)
+
+    def reading(image: Stored) -> bytes:
+        read.append(image.id)
+        return png(5)
+
+    answering = Answering(
+        Slow(),
+        (spec(),),
+        watched,
+        Postprocess(CLASSES),
+        batch_size=4,
+        readers=3,
+        preparers=2,
+        in_turns=True,
+    )
+    found = answering.answer([Stored(f"{n:02d}", "") for n in range(40)], reading)
+    assert [row["id"] for row in found.rows] == [f"{n:02d}" for n in range(40)]
+    assert max(begun) <= 2, "those that each thread had in hand"
+    assert max(waiting) <= 4 + 3 + 2, "so many bodies wait at most"
+    assert found.prepared_s > 0
+
+
+def test_after_a_model_that_fails_nobody_waits_for_its_turn() -> None:
+    class Stops(Sums):
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            raise RuntimeError("broken")
+
+    for _ in range(3):
+        answering = Answering(
+            Stops(), (spec(),), images(), None, batch_size=4, readers=2, preparers=2, in_turns=True
+        )
+        with pytest.raises(RuntimeError, match="broken"):
+            answering.answer([Stored(f"{n}", "") for n in range(100)], lambda _: png(5))
+
+
+def test_waiting_for_bytes_is_told_from_preparing() -> None:
+    def slow(image: Stored) -> bytes:
+        time.sleep(0.02)
+        return png(5)
+
+    answering = Answering(Sums(), (spec(),), images(), None, batch_size=4, readers=1, preparers=1)
+    found = answering.answer([Stored(f"{n}", "") for n in range(20)], slow)
+    assert found.read_s >= 20 * 0.02 * 0.5
+    assert 0 < found.prepared_s < found.read_s

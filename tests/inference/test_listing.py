@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import InputError, MissingError, UsageError
-from optcli.inference import storage
 from optcli.inference.listing import Listing, listing
+from optcli.prediction import storage
 
 
 def files(folder: Path, *names: str) -> Path:

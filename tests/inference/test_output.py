@@ -1,15 +1,17 @@
 """Answers on disk: whole files, a manifest, and nothing of somebody else's lost."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.inference import storage
 from optcli.inference.listing import Listing, Shard, Stored
-from optcli.inference.output import MANIFEST, Output, recorded
+from optcli.inference.output import Output
+from optcli.prediction import storage
+from optcli.prediction.stored_answers import MANIFEST, recorded
 
 LISTING = Listing(
     "in",
@@ -91,6 +93,17 @@ def test_answers_of_another_run_are_not_mixed_with(tmp_path: Path) -> None:
     assert recorded(str(tmp_path))["artifact"] == "b"
 
 
+def test_answers_of_an_older_optcli_go_on_without_digests(tmp_path: Path) -> None:
+    old = replace(output(tmp_path), digests=False)
+    old.begin(LISTING)
+    old.keep(FIRST, [{**row("0a"), "sha256": "00"}], {})
+    assert json.loads((tmp_path / f"{FIRST}.jsonl").read_text()) == row("0a")
+    assert "digests" not in recorded(str(tmp_path))
+    assert old.begin(LISTING) == {FIRST}
+    with pytest.raises(UsageError, match="differs in digests"):
+        output(tmp_path).begin(LISTING)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("stays")
     with pytest.raises(UsageError, match="not empty and has no manifest"):
@@ -128,6 +141,6 @@ def test_every_shard_has_the_same_columns(
     out.keep(FIRST, [one], {})
     out.keep(LISTING.shards[1].name, [], {"1a": "damaged", "1b": "damaged"})
     first, second = (parquet.read_table(tmp_path / f"{s.name}.parquet") for s in LISTING.shards[:2])
-    assert first.to_pylist() == [one]
+    assert first.to_pylist() == [{**one, "sha256": None}]
     assert first.schema == second.schema
     assert second.num_rows == 0

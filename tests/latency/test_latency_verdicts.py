@@ -91,7 +91,7 @@ def test_where_launches_do_not_agree_it_is_said():
     (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", beside=[row(FOUR)])
     assert verdict.outcome == "inconclusive"
     assert verdict.reason.startswith(
-        "it cannot be told now: launches that were quiet for both do not agree"
+        "the measurement cannot tell: launches that were quiet for both do not agree"
     )
 
 

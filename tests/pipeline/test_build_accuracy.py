@@ -32,8 +32,9 @@ def judged(project, tmp_store, tmp_path, monkeypatch):
     heard = Heard()
 
     def run(answers, baseline="base", settings=None, **about):
-        def evaluate(artifact, *rest, **_):
-            answer, out = answers[artifact.digest], rest[6]
+        def evaluate(request, *_, **__):
+            artifact, out = request.artifact, request.out
+            answer = answers[artifact.digest]
             if isinstance(answer, Exception):
                 raise answer
             out.mkdir()
@@ -108,10 +109,10 @@ def test_where_the_baseline_cannot_be_evaluated_nobody_is_accepted(project, monk
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
     evaluate = accuracy.evaluate
 
-    def dies_of_the_first(artifact, runner, options, *rest, **more):
+    def dies_of_the_first(request, observer, **more):
         if more["step"].startswith("plain"):
             raise RunnerError("the process was killed by signal 9")
-        return evaluate(artifact, runner, options, *rest, **more)
+        return evaluate(request, observer, **more)
 
     monkeypatch.setattr(accuracy, "evaluate", dies_of_the_first)
     report = project.build()

@@ -21,7 +21,7 @@ from tiny_project import DATA, Heard, Project
 
 from optcli.errors import MissingError, UsageError
 from optcli.pipeline import build
-from optcli.pipeline.on_ray import maker
+from optcli.pipeline.on_ray import parcels
 from optcli.results import Report
 from optcli.store import Store
 
@@ -244,14 +244,14 @@ def test_without_a_remote_store_nodes_work_in_the_store_that_they_see(project, c
 
 def test_without_a_remote_store_nodes_that_see_no_store_are_refused(project, cluster, monkeypatch):
     project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
-    seen = maker.RayMaker._shared
+    seen = parcels.shared_with
 
-    def elsewhere(self, log):
-        shared = seen(self, log)
+    def elsewhere(store, log):
+        shared = seen(store, log)
         shared.mark.write_text("of another store")
         return shared
 
-    monkeypatch.setattr(maker.RayMaker, "_shared", elsewhere)
+    monkeypatch.setattr(parcels, "shared_with", elsewhere)
     with pytest.raises(UsageError, match="do not see the store") as caught:
         built(project, cluster.address, remote=False)
     assert "--remote-store" in caught.value.hint
@@ -260,7 +260,7 @@ def test_without_a_remote_store_nodes_that_see_no_store_are_refused(project, clu
 def test_files_that_cannot_be_fetched_cost_time_alone(project, cluster, monkeypatch):
     """The remote store loses what is sent there, so that no node can fetch it."""
     project.recipe('  plain: []\n  a: [{"./fakes.py:Copy": {note: unreachable}}]\n')
-    monkeypatch.setattr(maker.parcels, "send", lambda *_: None)
+    monkeypatch.setattr(parcels, "send", lambda *_: None)
     wanted = made(project.build())
     report, heard, store = built(project, cluster.address)
     assert made(report) == wanted

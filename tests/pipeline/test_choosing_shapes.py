@@ -10,7 +10,7 @@ from tiny_project import HEAD, Heard
 from optcli.errors import StepError
 from optcli.latency import shapes as comparing
 from optcli.latency.shapes import Comparison
-from optcli.pipeline import shapes
+from optcli.pipeline import places
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
@@ -39,7 +39,7 @@ def compared(monkeypatch):
             return Comparison(self.ratios, self.steady, self.refused)
 
     found = Compared()
-    monkeypatch.setattr(shapes.workers, "run", found.run)
+    monkeypatch.setattr(places.workers, "run", found.run)
     return found
 
 
@@ -112,7 +112,7 @@ def test_a_comparison_that_fails_costs_nothing_but_itself(project, compared):
     compared.error = StepError("it died")
     heard = Heard()
     assert runners(project, heard)["openvino"].runner.shapes == "dynamic"
-    assert any("one form for all sizes: it died" in note for note in heard.notes)
+    assert any("static shapes failed: it died" in note for note in heard.notes)
     compared.error = None
     assert runners(project)["openvino"].runner.shapes == "static", "the next build compares again"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from needs import REPOSITORY
 from tiny_project import DATA, Heard
 
 from optcli import environment
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests, of_bytes
 from optcli.errors import MissingError, UsageError
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
-from optcli.pipeline import build
+from optcli.pipeline import build, step
 from optcli.pipeline.making import planned
 from optcli.pipeline.messages import PassRequest
 from optcli.pipeline.on_ray import cluster, fit, maker, node, parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
-from optcli.pipeline.on_ray.messages import NodeOrder
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart
 from optcli.store import Store
 from optcli.store.remote_place import RemotePlace
 from optcli.workers import messages
@@ -56,6 +58,11 @@ def request(plan, step, folder: Path) -> PassRequest:
 
 def made_of(plan, step):
     return {role: plan.data_roles[plan.role_keys[role]] for role in step.traits.uses}
+
+
+def sent_of(request: PassRequest) -> parcels.Project:
+    own = filter(None, [request.traits.reference])
+    return parcels.project_of(request.folder, request.data, own, FileDigests())
 
 
 def differences(plan, step, **changed):
@@ -101,7 +108,7 @@ def test_a_device_that_a_pass_names_itself_is_compared(steps):
 def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, tmp_path):
     plan, last = steps
     step = last["mine"]
-    sent = parcels.project_of(request(plan, step, project.folder), FileDigests())
+    sent = sent_of(request(plan, step, project.folder))
     contents = sent.contents()
     inside = {name.rpartition("project/")[2]: about for name, about in contents.items()}
     assert "fakes.py" in inside
@@ -135,7 +142,7 @@ def test_absolute_paths_of_data_are_found_below_another_folder(steps, project):
         update={"source": f"imagefolder:{project.folder}/images", "root": str(project.folder.parent)}
     )
     whole.data["calibration"] = settings
-    sent = parcels.project_of(whole, FileDigests()).request.data["calibration"]
+    sent = sent_of(whole).data["calibration"]
     assert (sent.source, sent.root) == ("imagefolder:images", "..")
 
 
@@ -197,6 +204,89 @@ def test_an_order_survives_its_way_and_one_of_another_optcli_is_refused(steps, p
     assert "wanted 0.1" in node.carry_out(messages.to_record(other), "a node")["unfit"][0]
 
 
+@pytest.fixture
+def part(steps, project):
+    """A part of the evaluation of a variant, as a node gets it."""
+    plan, _ = steps
+    nowhere = Artifact("k" * 64, Format.ONNX, project.folder, "fp32", 0, "", {})
+    settings = plan.recipe.data["evaluation"]
+    asked = EvaluationRequest(
+        inputs=plan.recipe.inputs,
+        feeds=plan.recipe.inputs,
+        data=settings,
+        folder=project.folder,
+        settings=plan.recipe.accuracy,
+        artifact=nowhere,
+        runner="onnxruntime",
+        options={"threads": 1},
+        out=project.folder / "out",
+        job=1,
+        jobs=3,
+    )
+    ingredients = {
+        "code": {"pipeline/step.py": FileDigests().of(Path(step.__file__))},
+        "versions": {"onnxruntime": environment.version("onnxruntime")},
+        "cpu": environment.cpu(),
+        "users": [],
+    }
+    samples = plan.role_keys["evaluation"]
+    return NodePart(
+        key="k", request=asked, ingredients=ingredients, samples=samples, references=(), timeout_s=60.0
+    )
+
+
+def test_the_machine_that_planned_an_evaluation_fits(part):
+    again = messages.read(NodePart, messages.to_record(part))
+    assert again == part
+    assert fit.of_evaluation(again, FileDigests()) == ()
+    assert fit.of_judging(again, FileDigests()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpu": {"model": "another", "flags": []}}, "wanted another"),
+        ({"versions": {"onnxruntime": "0.1"}}, "wanted 0.1"),
+        ({"code": {"pipeline/step.py": "0" * 64}}, "pipeline/step.py"),
+    ],
+)
+def test_what_would_evaluate_otherwise_is_named(part, changed, said):
+    other = replace(part, ingredients={**part.ingredients, **changed})
+    (found,) = fit.of_evaluation(other, FileDigests())
+    assert said in found
+
+
+def test_other_samples_and_another_metric_are_named(part, project):
+    other = replace(part, samples="0" * 64)
+    assert fit.of_judging(other, FileDigests()) == ("the samples of evaluation are other ones there",)
+    (project.folder / "metric.py").write_text("def metric(outputs, target, meta):\n    return 1\n")
+    own = replace(part, references=("metric.py:metric",))
+    (found,) = fit.of_judging(own, FileDigests())
+    assert "metric.py:metric, or what it imports, is another one there" in found
+    gone = replace(part, references=("gone.py:metric",))
+    (found,) = fit.of_judging(gone, FileDigests())
+    assert "cannot be read there" in found
+
+
+def test_a_part_of_another_optcli_is_refused(part):
+    record = {**messages.to_record(part), "more": 1}
+    answer = messages.read(NodeAnswer, node.evaluate(record, "node"))
+    assert "does not understand" in answer.unfit[0]
+    record = messages.to_record(replace(part, ingredients={"cpu": {"model": "another"}}))
+    answer = messages.read(NodeAnswer, node.evaluate(record, "node"))
+    assert "wanted another" in answer.unfit[0]
+
+
+def test_parts_are_as_many_as_nodes_have_room_for(monkeypatch):
+    one = Cluster("local", lambda *_: None)
+    monkeypatch.setattr(one, "connect", lambda: None)
+    of = nodes({"CPU": 4.0}, {"CPU": 3.0}, {"CPU": 0.0})
+    monkeypatch.setattr(cluster, "_alive", lambda: of)
+    assert [one.room_for(cores) for cores in (1, 2, 4, 8)] == [7, 3, 1, 1]
+    monkeypatch.setattr(cluster, "_alive", lambda: nodes({"CPU": 0.0}))
+    assert one.room_for(1) == 0
+
+
 def nodes(*resources: dict[str, float]) -> list[dict[str, object]]:
     return [
         {"NodeID": f"node{number}", "Alive": True, "Resources": each}
@@ -206,7 +296,7 @@ def nodes(*resources: dict[str, float]) -> list[dict[str, object]]:
 
 def test_cores_are_those_that_the_largest_node_has(monkeypatch):
     there = nodes({"CPU": 2, "memory": 8e9}, {"CPU": 4, "memory": 1e9})
-    monkeypatch.setattr(cluster, "_alive", lambda: there)
+    monkeypatch.setattr(cluster, "alive", lambda: there)
     asked = Cluster("auto", lambda *_: None)
     assert asked._with_cores(Resources(1, 10**9, 0), []).cores == 1
     assert asked._with_cores(Resources(16, 10**9, 0), []).cores == 4

@@ -91,13 +91,33 @@ def test_oldest_age_is_what_happens_event_by_event(seed):
     assert again.busy == pytest.approx(simulation.busy)
 
 
+def replica_of_each(batching, count, seed, times):
+    """Which replica each request goes to, from the same draws as the simulation's."""
+    if batching.spread == "round-robin" or batching.instances == 1:
+        return [request % batching.instances for request in range(count)]
+    random = np.random.default_rng([seed, 5])
+    ready = ready_of(batching)
+    if not any(ready):
+        return random.integers(batching.instances, size=count).tolist()
+    per = batching.concurrency
+    first = [min(ready[each * per : (each + 1) * per]) for each in range(batching.instances)]
+    order = sorted(range(batching.instances), key=lambda each: first[each])
+    chosen = []
+    for draw, time in zip(random.random(count), times, strict=True):
+        there = [each for each in order if first[each] <= time] or order[:1]
+        chosen.append(there[int(draw * len(there))])
+    return chosen
+
+
+@pytest.mark.parametrize("spread", ["round-robin", "random"])
 @pytest.mark.parametrize("seed", range(200))
-def test_sealed_batches_are_what_happens_event_by_event(seed):
+def test_sealed_batches_are_what_happens_event_by_event(seed, spread):
     _, arrivals, curve, common, overhead = a_case(seed)
-    batching = Batching(**common, semantics="sealed", spread="round-robin")
+    batching = Batching(**common, semantics="sealed", spread=spread)
+    goes_to = replica_of_each(batching, arrivals.count, seed, arrivals.times_ms)
     finished = {}
     for replica in range(batching.instances):
-        mine = range(replica, arrivals.count, batching.instances)
+        mine = [request for request, where in enumerate(goes_to) if where == replica]
         took = taking(curve, batching, overhead, seed + replica)
         server = Sealed(batching, took, batching.wait_ms, None, None)
         workers = slice(replica * batching.concurrency, (replica + 1) * batching.concurrency)

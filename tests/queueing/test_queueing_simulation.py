@@ -17,6 +17,7 @@ from optcli.queueing import (
     simulate,
     with_priorities,
 )
+from optcli.queueing.formulas import md1_mean_ms, mmc_mean_ms
 from optcli.queueing.simulation import _adapted, seeds_of
 
 LINE = Curve.from_line(4, 1)
@@ -42,8 +43,8 @@ LINE = Curve.from_line(4, 1)
         ),
         ({"ready_ms": (-1,)}, "the time at which a worker is ready is -1"),
         ({"semantics": "triton"}, "the semantics are 'triton'"),
-        ({"on_full": "block"}, "a full queue shall 'block'"),
-        ({"spread": "least"}, "requests are spread 'least'"),
+        ({"on_full": "block"}, "found 'block' for a full queue"),
+        ({"spread": "least"}, "found 'least' for the spread of requests"),
         ({"semantics": "sealed", "queue_cap": 5}, "sealed batching has no queue caps"),
         ({"semantics": "sealed", "timeout_ms": 5}, "sealed batching has no queue caps"),
         ({"semantics": "sealed", "stream_cap": 1}, "sealed batching has no queue caps"),
@@ -62,6 +63,7 @@ def test_configurations_that_make_no_sense(change, says):
     [
         lambda: Overhead(-1),
         lambda: Overhead(after_ms=math.nan),
+        lambda: Overhead(ingress_ms=-1),
         lambda: simulate(Arrivals([1]), LINE, Batching(1), warm_up=1.5),
         lambda: replicate(Poisson(1), LINE, Batching(1), runs=0),
         lambda: replicate(Poisson(1), LINE, Batching(1), requests=0),
@@ -116,6 +118,31 @@ def test_overhead_adds_to_the_latency_or_takes_the_worker():
         assert run.stages.overhead_ms == 10
         assert run.stages.compute_ms == 5
     assert inside.busy == 1
+
+
+def test_requests_pass_the_ingress_one_by_one():
+    # The ingress takes 4 each: they leave it at 4, 8 and 24; the model takes 5.
+    run = simulate(Arrivals([0.0, 1, 20]), LINE, Batching(1), Overhead(1, 2, ingress_ms=4), warm_up=0)
+    assert run.latencies_ms.tolist() == [12, 16, 12]
+    assert run.stages.overhead_ms == pytest.approx(3 + (4 + 7 + 4) / 3)
+    assert run.stages.queue_ms == pytest.approx(1 / 3)
+    assert run.busy == pytest.approx(10 / 20)
+
+
+def test_the_ingress_bounds_the_rate():
+    quick = Curve.from_line(0.001, 0.001)
+    overhead = Overhead(ingress_ms=4)
+    calm = replicate(Poisson(150), quick, Batching(1), overhead, requests=40_000)
+    assert calm.mean_ms.value == pytest.approx(md1_mean_ms(150, 4), rel=0.05)
+    assert not calm.grows
+    assert replicate(Poisson(300), quick, Batching(1), overhead, requests=40_000).grows
+    varied = Overhead(ingress_ms=4, ingress_cv2=1)
+    calm = replicate(Poisson(150), quick, Batching(1), varied, requests=40_000)
+    assert calm.mean_ms.value == pytest.approx(mmc_mean_ms(150, 4), rel=0.08)
+    promise = Promise({0.95: 30})
+    most = highest_rate(Poisson(100), quick, Batching(1), promise, overhead, requests=40_000)
+    assert 180 < most < 220
+    assert highest_rate(Poisson(100), quick, Batching(1), promise, requests=40_000) > 100_000
 
 
 @pytest.mark.parametrize("samples", [False, True])

@@ -71,7 +71,7 @@ def test_names_and_their_order_are_what_people_read():
         *("cpu_ms", "import_ms", "load_ms", "first_ms", "peak_memory_bytes", "measured_at", "fit"),
         *("flags", "operations", "moved_bytes", "share_of_peak", "bound_by"),
         *("share_of_peak_low", "share_of_peak_high", "metric", "accuracy", "accuracy_samples"),
-        *(*_of("accuracy_drop"), "sqnr_db", "reason", "not_measured"),
+        *(*_of("accuracy_drop"), "sqnr_db", "reason", "not_measured", "device"),
     ]
 
 

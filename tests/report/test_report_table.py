@@ -195,7 +195,7 @@ def test_a_failed_step_names_the_command_that_repeats_it():
 def disturbed():
     rows = [row.model_copy(update={"fit": False, "speedup": None}) for row in both(1.5, 2)]
     found = report().variants
-    reason = "it cannot be told now: other work disturbed the times of this variant"
+    reason = "the measurement cannot tell: other work disturbed the times of this variant"
     judged = [verdict("speed-up", "inconclusive", blocking=False, reason=reason, actual=None)]
     return report(
         {**found, "one": variant(1000, rows, None, judged), "two": variant(1000, rows, None, judged)}
@@ -213,9 +213,10 @@ def test_disturbed_times_have_no_interval(width):
 
 
 def test_variants_of_one_reason_share_a_line():
-    said = [line for line in text(disturbed()).splitlines() if "it cannot be told now" in line]
+    said = [line for line in text(disturbed()).splitlines() if "the measurement cannot tell" in line]
     assert said == [
-        "  one and two: speed-up: it cannot be told now: other work disturbed the times of this variant"
+        "  one and two: speed-up: the measurement cannot tell:"
+        " other work disturbed the times of this variant"
     ]
 
 

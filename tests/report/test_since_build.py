@@ -41,7 +41,7 @@ def built() -> Report:
 
 
 def test_the_layers_stand_in_all_forms_of_the_report(tmp_path: Path, built: Report) -> None:
-    report_files.write(tmp_path, built, {})
+    report_files.write(tmp_path, built, report_files.Curves({}))
     report_files.add(tmp_path, {"int8": {"layers": LAYERS}, "gone": {"layers": LAYERS}}, Silent())
     after = Report.load(tmp_path / "report.json")
     assert after.variants["int8"].layers == LAYERS

@@ -8,7 +8,7 @@ from optcli import environment, roofline, workers
 from optcli.errors import RunnerError, StepError
 from optcli.observer import Silent
 from optcli.roofline import Bandwidth, Rate, Roofline, gpu, limit, lines
-from optcli.roofline.limits import computed_in
+from optcli.roofline.findings import computed_in
 from optcli.roofline.shapes import CONVOLUTIONS, product_operations
 from optcli.roofline.timing import RateRequest, best_s
 

@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-_OPTCLI = Path(__file__).resolve().parents[2] / "optcli"
-FOLDERS = (_OPTCLI / "prediction", _OPTCLI / "serving" / "deploy" / "ray_files")
+from optcli import prediction
+from optcli.serving import drift
+
+RAY_FILES = Path(prediction.__file__).parents[1] / "serving" / "deploy" / "ray_files"
 
 
 def load(name: str) -> ModuleType:
     """One of them. What it imports beside it is not found: those of the tests stand alone."""
     known = f"copied_{name}"
     if known not in sys.modules:
-        path = next(each for folder in FOLDERS if (each := folder / f"{name}.py").is_file())
+        path = {**prediction.COPIED, **drift.COPIED}.get(name, RAY_FILES / f"{name}.py")
         spec = importlib.util.spec_from_file_location(known, path)
         assert spec is not None
         assert spec.loader is not None

@@ -132,7 +132,7 @@ def test_resnet20_answers_classes_in_batches(shared: Path, tmp_path: Path) -> No
         scores = [[each["score"] for each in one["classes"]] for one in (answer, alone)]
         np.testing.assert_allclose(*scores, atol=1e-5)
     assert answers[0]["classes"][0]["name"] == "airplane"
-    assert served.answers(bodies[0], b"none") == ["the body is no JPEG or PNG image that can be read"]
+    assert served.answers(bodies[0], b"none") == ["this is not a JPEG or PNG image that can be read"]
 
 
 @pytest.mark.slow

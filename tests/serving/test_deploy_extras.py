@@ -1,4 +1,4 @@
-"""What `deploy --images` and `--cache` write, and only where they are asked for."""
+"""What `deploy --images`, `--cache` and `--sample-inputs` write, and only where they are asked for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from optcli.results import RecipeSummary, Report
 from optcli.results.plan import Semantics
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
+from optcli.serving.drift.input_statistics import unpacked
 
 MODULES = {"images.py", "postprocess.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
+KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}
 
 
 def deployed(folder: Path, semantics: Semantics, **asked: Any) -> Any:
@@ -35,7 +37,8 @@ def deployed(folder: Path, semantics: Semantics, **asked: Any) -> Any:
     Image.fromarray(values).save(folder / "set" / "cat" / "one.jpg")
     settings = DataSettings.model_validate({"source": "imagefolder:set", "prepare": {"resize": [4, 4]}})
     built = replace(
-        variant(folder / "model", Format.ONNX, IMAGE), samples=Samples(data=settings, folder=folder)
+        variant(folder / "model", Format.ONNX, IMAGE),
+        samples=Samples(data=settings, folder=folder, roles={"evaluation": settings}),
     )
     plan = optcli.plan(
         curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, semantics=semantics
@@ -58,9 +61,9 @@ def deployed(folder: Path, semantics: Semantics, **asked: Any) -> Any:
 @pytest.mark.slow
 def test_a_bundle_without_them_holds_none_of_it(tmp_path: Path) -> None:
     made = deployed(tmp_path, "sealed", engine="ray")
-    assert not MODULES & {*made.files}
+    assert not (MODULES | KEEPING) & {*made.files}
     written = bundle.read(tmp_path / "out")
-    assert (written.images, written.cache) == (False, None)
+    assert (written.images, written.cache, written.sample_inputs) == (False, None, 0)
     requirements = (tmp_path / "out" / "requirements.txt").read_text()
     assert "pillow" not in requirements
     assert "redis" not in requirements
@@ -73,6 +76,23 @@ def test_a_bundle_with_a_cache_alone(tmp_path: Path) -> None:
     assert bundle.read(tmp_path / "out").cache == "memory"
     assert json.loads((tmp_path / "out" / "cache.json").read_text())["ttl_s"] == 5
     assert len(made.commands) == 3
+
+
+@pytest.mark.slow
+def test_a_bundle_that_keeps_statistics(tmp_path: Path) -> None:
+    made = deployed(tmp_path, "sealed", engine="ray", sample_inputs=100)
+    assert (MODULES | KEEPING) & {*made.files} == KEEPING
+    assert bundle.read(tmp_path / "out").sample_inputs == 100
+    found = unpacked((tmp_path / "out" / "reference-inputs.npz").read_bytes())
+    (row,) = found.reference[0]
+    pixels = np.asarray(
+        Image.open(tmp_path / "set" / "cat" / "one.jpg").resize((4, 4), Image.Resampling.BILINEAR)
+    )
+    # The preparation of the recipe came first: an image of 4 by 4 pixels, its channels in front.
+    np.testing.assert_allclose(row[:3], pixels.reshape(-1, 3).mean(0), atol=1)
+    assert found.about["reference"]["role"] == "evaluation"
+    assert "the server keeps statistics of 100 inputs a day" in " ".join(made.notes)
+    assert "1 samples of the evaluation data" in " ".join(made.notes)
 
 
 @pytest.mark.slow
@@ -145,12 +165,26 @@ def test_what_cannot_be_carried_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "hint"), [({"cache": "memory"}, "add --images"), ({"images": True}, "add --cache memory")]
+)
+def test_known_answers_want_images_and_a_cache(
+    tmp_path: Path, asked: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(UsageError, match="known answers are those to images") as caught:
+        deployed(tmp_path, "sealed", engine="ray", known_answers="answers", **asked)
+    assert caught.value.hint == hint
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--target", "kserve", "--images"], "have no Python for images"),
         (["--target", "triton", "--cache", "memory"], "writes no cache for --target triton"),
         (["--target", "ray", "--cache-ttl", "1h"], "there is no cache"),
+        (["--target", "triton", "--known-answers", "out"], "writes no cache for --target triton"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -101,7 +101,7 @@ def test_another_preparation_is_found_before_anything_is_served(tmp_path: Path) 
     one, serving = looked_at(tmp_path, {"source": "imagefolder:set"})
     steps = {**serving.images["steps"], "interpolation": "nearest"}
     other = replace(serving, images={**serving.images, "steps": steps})
-    with pytest.raises(InputError, match="otherwise than optcli does") as caught:
+    with pytest.raises(InputError, match="do not prepare this image as optcli does") as caught:
         golden_images.write(tmp_path, one, other)
     assert caught.value.place.endswith("one.png")
     refusing = replace(serving, images={**serving.images, "most_pixels": 3})

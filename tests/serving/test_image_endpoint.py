@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import io
 import json
+import shutil
 import sys
 import threading
 import time
@@ -16,8 +18,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copied_modules import FOLDERS
+from copied_modules import RAY_FILES
 from PIL import Image
+
+from optcli import prediction
 
 IMAGES = {
     "schema": 1,
@@ -51,10 +55,12 @@ POSTPROCESS = {
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ("oip", "admission", "images", "postprocess", "cache", "image_endpoint")
-    for folder in FOLDERS:
+    names = ["oip", "admission", "images", "postprocess", "cache", "known_answers", "image_endpoint"]
+    for file in prediction.COPIED.values():
+        shutil.copy(file, tmp_path)
+    for folder in (tmp_path, RAY_FILES):
         monkeypatch.syspath_prepend(str(folder))
     known = {name: sys.modules.pop(name, None) for name in names}
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -86,7 +92,7 @@ class Around:
         self.admission, self.metrics = modules.admission.Admission(limit, 1.0), Stages()
         self.calls, self.cache = 0, cache
         self.outputs: Any = None
-        self.endpoint = modules.image_endpoint.ImageEndpoint(folder)
+        self.endpoint = modules.image_endpoint.ImageEndpoint(folder, cache)
 
     async def computed(self, asked: Any, deadline: float) -> list[dict[str, np.ndarray]]:
         self.calls += 1
@@ -115,8 +121,8 @@ def test_an_image_is_prepared_computed_and_answered(modules: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"", 415, "body is empty"),
-        (b"GIF89a", 415, "no JPEG or PNG"),
+        (b"", 415, "found no bytes"),
+        (b"GIF89a", 415, "not a JPEG or PNG"),
         (picture(1)[:-25], 422, "cut short"),
     ],
 )
@@ -191,5 +197,36 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
         named = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
         assert "name" in (await named.ask(picture(70)))["classes"][0]
         assert named.calls == 1
+
+    asyncio.run(body())
+
+
+def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, tmp_path: Path) -> None:
+    counts: list[str] = []
+    kept = modules.cache.Cache(
+        "m",
+        modules.cache.Memory(ttl_s=60.0, most_bytes=10_000, most_entries=10),
+        hit=lambda: counts.append("hit"),
+        miss=lambda: counts.append("miss"),
+    )
+    Around(modules, tmp_path)  # writes the settings
+    settings = b"".join((tmp_path / name).read_bytes() for name in ("images.json", "postprocess.json"))
+    answer = {"classes": [{"label": 3, "score": 0.5}]}
+    modules.known_answers.write(
+        tmp_path / modules.known_answers.FILE,
+        "m",
+        settings,
+        [(hashlib.sha256(picture(70)).digest(), json.dumps(answer).encode())],
+    )
+
+    async def body() -> None:
+        one = Around(modules, tmp_path, cache=kept)
+        assert await one.ask(picture(70)) == answer
+        assert (one.calls, counts) == (0, ["hit"])
+        assert await one.ask(picture(80)) != answer
+        assert (one.calls, counts) == (1, ["hit", "miss"])
+        edited = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
+        assert (await edited.ask(picture(70)))["classes"][0]["label"] == 0
+        assert edited.calls == 1, "the settings are others than those of the known answers"
 
     asyncio.run(body())

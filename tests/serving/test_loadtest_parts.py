@@ -175,6 +175,44 @@ def test_a_calibrated_curve_never_falls():
     assert (model.by, model.overhead.total_ms) == ("calibration", 2.0)
 
 
+def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
+    known = Calibration(
+        model="m",
+        measured="now",
+        points_ms={1: 5.0, 4: 8.0},
+        calls={1: 9, 4: 9},
+        overhead_ms=9.0,
+        ingress_ms=2.0,
+        replica_ms=3.0,
+        own_processors=True,
+    )
+    model = predicting.of_calibration(known)
+    assert dict(model.curve.points) == {1: 8.0, 4: 20.0}
+    assert model.overhead == predicting.Overhead(after_ms=4.0, ingress_ms=2.0)
+    # With processors to spare it goes on beside the model, and is then the slowest that all pass.
+    model = predicting.of_calibration(known.model_copy(update={"own_processors": False}))
+    assert dict(model.curve.points) == {1: 5.0, 4: 8.0}
+    assert model.overhead == predicting.Overhead(after_ms=6.0, ingress_ms=3.0)
+    found = predicting.predicted(model, predicting.batching_of(sealed(wait_ms=0.0)), Poisson(250), 0)
+    assert found.utilisation == pytest.approx(0.75)
+
+
+def test_processor_time_beside_the_model_is_read_from_the_metrics():
+    text = """
+model_stage_seconds_count{{stage="parse"}} {n}
+model_compute_seconds_sum{{batch="2"}} {compute}
+model_compute_seconds_count{{batch="2"}} {n}
+model_process_cpu_seconds_total{{process="ingress"}} {ingress}
+model_process_cpu_seconds_total{{process="replica-0"}} {replica}
+"""
+    before = metrics.parsed(text.format(n=100, compute=1.0, ingress=5.0, replica=7.0), 0.0)
+    after = metrics.parsed(text.format(n=300, compute=2.0, ingress=5.4, replica=9.6), 10.0)
+    assert metrics.work_ms(before, after, 1) == pytest.approx((2.0, 8.0))
+    assert metrics.work_ms(before, after, 2) == pytest.approx((2.0, 3.0))
+    assert metrics.work_ms(before, after, 4) == pytest.approx((2.0, 0.0))
+    assert metrics.work_ms(after, after, 1) == (0.0, 0.0)
+
+
 def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     # E1 of the reference: 6 + 4b ms, B = 16, one replica, 200 a second need a wait of about 25 ms.
     model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())

@@ -36,7 +36,11 @@ def test_a_plan_file_is_read_with_its_defaults(tmp_path):
         (GOOD + 'batch: "8"\n', 5, "batch: found '8' (text), wanted a whole number", "quotes"),
         (GOOD + "preset: ranking\n", 5, "there is no preset 'ranking'", "did you mean 'ranking-50ms'?"),
         (GOOD + "report: a.json\n", 1, "found curve beside report", "change one of them"),
-        (GOOD + "priorities: {a: 0.2, b: 0.2}\n", 1, "shares of priorities that make 0.4", ""),
+        (GOOD + "variant: int8\n", 1, "found curve beside variant", "change one of them"),
+        (GOOD.replace("6ms+4ms*b", "1:25ms,2:20ms"), 2, "the curve falls: batch 1 takes", "measure"),
+        (GOOD + "arrivals: gamma:x\n", 5, "'x' in 'gamma:x' is no number", "write poisson"),
+        (GOOD + "cascade: {curve: junk, share: 0.1}\n", 5, "'junk' is no time", "its unit"),
+        (GOOD + "priorities: {a: 0.2, b: 0.2}\n", 1, "shares of priorities that add up to 0.4", ""),
         (
             GOOD + "priorities: {a: 0.2, b: 0.8}\nsemantics: sealed\ninstances: 1\n",
             1,
@@ -55,6 +59,12 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, text, line, message, hin
     assert problem.line == line
     assert message in problem.message
     assert hint in problem.hint
+
+
+def test_a_curve_takes_the_place_of_a_report_and_its_variant(tmp_path):
+    text = GOOD.replace('curve: "6ms+4ms*b"', "report: built/report.json\nvariant: int8")
+    settings = load(written(tmp_path, text), {"curve": "12ms"}, {})
+    assert (settings.curve, settings.report, settings.variant) == ("12ms", None, None)
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path):

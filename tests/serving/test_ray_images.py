@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,89 +12,16 @@ import numpy as np
 import pytest
 from needs import needs
 from redis_server import RedisServer
-from small_variants import variant
+from served_variants import NORMALIZED, Server, real, served
 
-import optcli
 from optcli import data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
-from optcli.artifact import Format
-from optcli.data import DataSettings
-from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.prediction.of_recipe import MOST_BOXES
-from optcli.results import RecipeSummary, Report
-from optcli.serving import deploy as deploying
-from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.slow
-NORMALIZED = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 YOLOX = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
-
-
-class Server:
-    """A running bundle, asked over HTTP."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url, self.folder = url, folder
-
-    def post(self, way: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-        """Status and body of an answer."""
-        request = urllib.request.Request(
-            f"{self._url}/v2/models/net/{way}", body, {"content-type": "image/jpeg", **headers}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return response.status, response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    def answer(self, body: bytes) -> Any:
-        status, content = self.post("images", body)
-        assert status == 200, content
-        return json.loads(content)
-
-    def count(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self._url}/metrics", timeout=60) as response:
-            text = response.read().decode()
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-        assert found is not None, text
-        return float(found[1])
-
-
-def real(
-    folder: Path, file: Path, spec: dict[str, Any], source: dict[str, Any], **more: Any
-) -> BuiltVariant:
-    place = folder / "artifact"
-    place.mkdir()
-    shutil.copyfile(file, place / "model.onnx")
-    samples = Samples(data=DataSettings.model_validate(source), folder=folder, **more)
-    return replace(variant(place, Format.ONNX, spec), samples=samples)
-
-
-@contextmanager
-def served(folder: Path, built: BuiltVariant, batch: int, **asked: Any) -> Iterator[Server]:
-    """The variant, deployed and started."""
-    plan = optcli.plan(
-        curve="10ms+10ms*b", rate_per_s=5, slo={"p95_ms": 10_000}, batch=batch, semantics="sealed"
-    )
-    (folder / "plan.json").write_text(plan.to_json())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deploying, "open_built", lambda *_, **__: built)
-        deployed = deploying.deploy(
-            "small",
-            Report.model_construct(recipe=RecipeSummary.model_construct(name="r", path="r.yaml")),
-            folder / "report.json",
-            folder / "out",
-            engine="ray",
-            plan=folder / "plan.json",
-            name="net",
-            **asked,
-        )
-    assert any("golden-image.jpg" in command for command in deployed.commands)
-    with running(folder / "out", log=folder / "log") as server:
-        yield Server(server.url, folder / "out")
 
 
 def outputs_of(file: Path, name: str, row: np.ndarray) -> dict[str, np.ndarray]:
@@ -146,8 +67,8 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
             assert server.count("model_cache_hits_total") == hits + 1
         computed = server.count('model_compute_seconds_count{batch="1"}')
         for wrong, code, sentence in (
-            (b"", 415, "its body is empty"),
-            (b"no image", 415, "no JPEG or PNG image"),
+            (b"", 415, "found no bytes"),
+            (b"no image", 415, "not a JPEG or PNG image"),
             (body[: len(body) // 2], 422, "damaged or cut short"),
         ):
             status, content = server.post("images", wrong)
@@ -210,7 +131,7 @@ def _tensors(server: Server, samples: Any, file: Path) -> None:
     from tritonclient import http
 
     rows = np.stack([samples[index].inputs["input"] for index in (5, 505, 1005)])
-    client = http.InferenceServerClient(server._url.removeprefix("http://"))
+    client = http.InferenceServerClient(server.url.removeprefix("http://"))
     tensor = http.InferInput("input", list(rows.shape), "FP32")
     for binary in (True, False):
         tensor.set_data_from_numpy(rows, binary_data=binary)

@@ -228,18 +228,16 @@ def test_the_mode_follows_from_freshness_and_latency(preset, rate_per_s, mode):
 
 @pytest.mark.parametrize("wait_ms", [10, 20])
 def test_a_sealed_batcher_is_refused_below_its_least_wait(wait_ms):
-    plan = optcli.plan(
-        curve=AFFINE,
-        rate_per_s=200,
-        slo={"p95_ms": 500},
-        semantics="sealed",
-        instances=1,
-        batch=16,
-        wait_ms=wait_ms,
-    )
+    given = {"curve": AFFINE, "rate_per_s": 200, "slo": {"p95_ms": 500}, "semantics": "sealed"}
+    given |= {"instances": 1, "batch": 16}
+    plan = optcli.plan(**given, wait_ms=wait_ms)
     assert plan.outcome == "not-kept"
     assert "grows without bound under 25 ms" in plan.reason
-    assert next(each for each in plan.would if each.kind == "longer-wait").figure == 25
+    longer = next(each for each in plan.would if each.kind == "longer-wait").figure
+    assert longer > 25
+    checked = optcli.plan(**given, wait_ms=longer)
+    assert checked.outcome == "kept"
+    assert checked.recommended.least_wait_ms == pytest.approx(25)
 
 
 def test_a_sealed_batcher_of_500_a_second_needs_6_ms_at_least():

@@ -153,7 +153,7 @@ def test_its_preparation_is_timms_own(name):
     for size in ((500, 375), (300, 451), (640, 640)):
         image = Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8))
         pixels = steps.transformed(steps.decoded(image, ours), ours).pixels
-        made = steps.laid_out(pixels, "chw").astype(np.float32)
+        made = steps.laid_out(pixels, ours, "chw", ()).astype(np.float32)
         assert np.abs(made - own(image).numpy()).max() <= 1e-6
 
 

@@ -24,7 +24,7 @@ _IGNORES = {
     "convert_precision": "ignored_names",
 }
 _CLIPS = 1e-3
-_FULL = ("fp32", "fp64")
+FULL = ("fp32", "fp64")
 _PARALLEL = 0.98
 _SCALED = 0.2
 _CHANNEL_APART_DB = 12.0
@@ -56,7 +56,7 @@ def of(row: LayerError, made_by: Mapping[str, Any], precision: str = "int8") -> 
         return _wider(row, name, options)
     if row.kind == "weight" and _per_channel_helps(row, name, options):
         return f"{{{name}: {{per_channel: true}}}}: channel {row.channel} drowns in the scale of others"
-    if precision in _FULL:
+    if precision in FULL:
         return f"leave {row.node or row.tensor} as it was"
     option = _IGNORES.get(name)
     if option is None or not row.node:

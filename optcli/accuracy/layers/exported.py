@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact, Format
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls
@@ -83,14 +83,9 @@ def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> Gr
     model = torch_format.open(artifact.path)
     call = torch_calls.arguments(model, inputs)
     positional, keyword = call.split({name: torch.from_numpy(array) for name, array in feed.items()})
-    try:
-        program = torch.export.export(model, positional, keyword).module()
-    except Exception as error:
-        raise StepError(
-            f"the float network cannot be exported to be compared: {first_line(error)}",
-            hint="put export before the pass that quantizes",
-        ) from error
-    return program
+    hint = "put export before the pass that quantizes"
+    with raised_as(StepError, "the float network cannot be exported to be compared", hint=hint):
+        return torch.export.export(model, positional, keyword).module()
 
 
 def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:

@@ -12,14 +12,13 @@ from optcli.accuracy.layers.measured import Measured, Sums
 from optcli.accuracy.layers.onnx_cut import Cut, exposed
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs, seen_behind
 from optcli.artifact import Artifact
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
-    from onnxruntime import InferenceSession
 
     Feed = Mapping[str, np.ndarray]
 
@@ -147,24 +146,15 @@ class _Session:
         folder: Path,
         threads: int,
     ) -> None:
-        import onnxruntime
-
         self._inputs = {value.name for value in model.graph.input}
         self._called = dict(zip(tensors, called, strict=True))
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
         onnx_format.save(model, folder)
+        message = "ONNX Runtime does not open the network with its layers exposed"
+        hint = "without graph optimization it lacks some operators; try another opset"
         try:
-            self._session: InferenceSession = onnxruntime.InferenceSession(
-                str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise StepError(
-                f"ONNX Runtime does not open the network with its layers exposed: {first_line(error)}",
-                hint="without graph optimization it lacks some operators; try another opset",
-            ) from error
+            with raised_as(StepError, message, hint=hint):
+                file = folder / onnx_format.FILE
+                self._session = onnx_format.session(file, threads, optimized=False)
         finally:
             (folder / onnx_format.DATA).unlink(missing_ok=True)
 

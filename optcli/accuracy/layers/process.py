@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
     Feed = dict[str, np.ndarray]
 
 
+SAMPLES = 8
+
+
 @dataclass(frozen=True)
 class LayersRequest:
-    """What to compare on which samples; see `optcli.accuracy.layers.compare`."""
+    """What to compare on which samples.
+
+    `inputs` are the recipe's; paths in `data` are relative to `folder`. `made_by` is the step that made
+    the child, `{"step": pass, "options": {...}}`, as the store keeps it: the advice names its options.
+    """
 
     baseline: Artifact
     child: Artifact
     inputs: tuple[TensorSpec, ...]
     data: DataSettings
     folder: Path
-    samples: int
-    threads: int
-    made_by: dict[str, Any]
+    samples: int = SAMPLES
+    threads: int = 1
+    made_by: dict[str, Any] = field(default_factory=dict)
 
 
 def serve(request: LayersRequest, channel: Channel) -> Layers:

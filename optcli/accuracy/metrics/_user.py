@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import ConfigDict
 
 from optcli import user_code
 from optcli.accuracy.metrics import Metric, Predictions
-from optcli.errors import InputError, OptcliError, first_line
+from optcli.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,12 +141,8 @@ class UserMetric(Metric):
     def _row(self, outputs: Any, target: Any, meta: Any, name: str) -> np.ndarray:
         import numpy as np
 
-        try:
+        with self._running(f"sample {name}"):
             row = np.asarray(self.function(outputs, target, dict(meta)))
-        except OptcliError:
-            raise
-        except Exception as error:  # it is the user's code, which may raise anything
-            raise self._failed(error, f"sample {name}") from error
         summed = hasattr(self.function, "total")
         if row.dtype.kind not in "biuf" or (row.ndim and not summed):
             raise InputError(
@@ -158,18 +155,12 @@ class UserMetric(Metric):
     def _total(self, score: np.ndarray) -> float:
         if not hasattr(self.function, "total"):
             return float(score.mean())
-        try:
+        with self._running("total"):
             return float(self.function.total(score))
-        except Exception as error:
-            raise self._failed(error, "total") from error
 
-    def _failed(self, error: Exception, where: str) -> InputError:
-        files = user_code.closure(self.reference, self.folder).files
-        return InputError(
-            f"the metric raises {type(error).__name__} in {where}: {first_line(error)}",
-            place=user_code.place_of(error, files) or self.reference,
-            hint="mend it; it is called as metric(outputs, target, meta)",
-        )
+    def _running(self, where: str) -> AbstractContextManager[None]:
+        hint = "mend it; it is called as metric(outputs, target, meta)"
+        return user_code.running(self.reference, self.folder, f"the metric, in {where},", hint)
 
 
 def _whole(target: Any) -> float:
@@ -191,7 +182,7 @@ def _guessing(declared: Any, reference: str) -> float | None:
         raise InputError(
             f"the metric's chance is {declared!r}, wanted a number",
             place=reference,
-            hint="chance = 0.1, the value that whoever does not look at the inputs reaches",
+            hint="such as chance = 0.1, the value that guessing without the inputs reaches",
         )
     return float(declared)
 

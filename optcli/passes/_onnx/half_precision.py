@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import drop_notes_of_weights
 from optcli.onnx_graphs.interface import graphs
@@ -38,21 +38,16 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
     copy.CopyFrom(model)
     # The converter trusts value_info: entries of weights that keep their type would mislead it.
     drop_notes_of_weights(copy)
-    try:
-        with _quiet():
-            converted = convert_float_to_float16(
-                copy,
-                keep_io_types=keep_io,
-                op_block_list=DEFAULT_OP_BLOCK_LIST,
-                node_block_list=sorted(kept),
-                # Shapes of more than 2 GB cannot be inferred in memory.
-                disable_shape_infer=model.ByteSize() > onnx_format.ONE_FILE_BYTES,
-            )
-    except Exception as error:
-        raise StepError(
-            f"ONNX Runtime's converter failed: {first_line(error)}",
-            hint="keep the operators that it fails on in fp32, with ignored_types",
-        ) from error
+    hint = "keep the operators that it fails on in fp32, with ignored_types"
+    with raised_as(StepError, "ONNX Runtime's converter failed", hint=hint), _quiet():
+        converted = convert_float_to_float16(
+            copy,
+            keep_io_types=keep_io,
+            op_block_list=DEFAULT_OP_BLOCK_LIST,
+            node_block_list=sorted(kept),
+            # Shapes of more than 2 GB cannot be inferred in memory.
+            disable_shape_infer=model.ByteSize() > onnx_format.ONE_FILE_BYTES,
+        )
     if precision == "bf16":
         for graph in graphs(converted.graph):
             _to_bf16(graph, weights)
@@ -136,13 +131,9 @@ def _require_sound(model: ModelProto) -> None:
 
     if model.ByteSize() > onnx_format.ONE_FILE_BYTES:
         return
-    try:
+    hint = "keep the operators that it names in fp32, with ignored_types"
+    with raised_as(StepError, "the converted model is not sound", hint=hint):
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:
-        raise StepError(
-            f"the converted model is not sound: {first_line(error)}",
-            hint="keep the operators that it names in fp32, with ignored_types",
-        ) from error
 
 
 @contextmanager

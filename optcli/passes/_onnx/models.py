@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from optcli.errors import StepError, did_you_mean, first_line
+from optcli.errors import StepError, did_you_mean, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import maker
 from optcli.onnx_graphs.interface import input_shapes, opset_of
@@ -167,7 +167,8 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
         each.mkdir()
     onnx_format.save(model, before)
     large = (before / onnx_format.DATA).exists()
-    try:
+    hint = "run optimize_onnx before, or look into the log"
+    with raised_as(StepError, "ONNX Runtime cannot prepare the graph for quantization", hint=hint):
         # Symbolic shape inference fails on vision transformers, with an assertion that says nothing.
         quant_pre_process(
             str(before / onnx_format.FILE),
@@ -178,11 +179,6 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
             external_data_location=onnx_format.DATA,
         )
         return onnx_format.open(folder)
-    except Exception as error:
-        raise StepError(
-            f"ONNX Runtime cannot prepare the graph for quantization: {first_line(error)}",
-            hint="run optimize_onnx before, or look into the log",
-        ) from error
 
 
 @contextlib.contextmanager

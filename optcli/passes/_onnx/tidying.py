@@ -77,7 +77,6 @@ def _note_types(model: ModelProto) -> None:
     ONNX Runtime is asked for these, as if they were outputs. What it cannot load is left as it is.
     """
     import onnx
-    import onnxruntime
 
     if onnx_format.is_large(model):
         return
@@ -92,13 +91,8 @@ def _note_types(model: ModelProto) -> None:
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(missing))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = onnxruntime.InferenceSession(
-            probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = onnx_format.session(probe.SerializeToString(), optimized=False)
     except Exception:  # a model that it cannot run: the pass will say so, or needs no types
         return
     for value in session.get_outputs():

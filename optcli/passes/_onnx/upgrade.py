@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, first_line, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import graphs
 from optcli.onnx_graphs.precision import precision_of
@@ -80,13 +80,9 @@ def _difference(before: ModelProto, after: ModelProto, job: Job) -> float:
         outputs_before = _outputs(before, feed, job.threads)
     except Exception:
         return 0.0
-    try:
+    hint = "export the model again with a newer opset"
+    with raised_as(StepError, "the model does not run any more at a newer opset", hint=hint):
         outputs_after = _outputs(after, feed, job.threads)
-    except Exception as error:
-        raise StepError(
-            f"the model does not run any more at a newer opset: {first_line(error)}",
-            hint="export the model again with a newer opset",
-        ) from error
     worst = 0.0
     for a, b in zip(outputs_before, outputs_after, strict=True):
         if not isinstance(a, np.ndarray) or a.dtype.kind not in "fiub" or not a.size:
@@ -120,12 +116,5 @@ def noise(job: Job) -> dict[str, np.ndarray]:
 
 
 def _outputs(model: ModelProto, feed: dict[str, np.ndarray], threads: int) -> list[np.ndarray]:
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, feed))
+    return list(onnx_format.session(model.SerializeToString(), threads).run(None, feed))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.operators import KEEPS_VALUES
 from optcli.onnx_graphs.precision import precision_of
@@ -281,34 +281,18 @@ def _largest(seen: _Seen) -> float:
 
 
 def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
-    import onnxruntime
-
     folder.mkdir()
     onnx_format.save(model, folder)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    if precision_of(model) == "fp8":
-        # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
-        return onnxruntime.InferenceSession(
-            str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise StepError(
-            f"ONNX Runtime cannot load the model to record its activations: {first_line(error)}",
-            hint="put optimize_onnx before this pass",
-        ) from error
+    # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
+    optimized = precision_of(model) != "fp8"
+    message = "ONNX Runtime cannot load the model to record its activations"
+    with raised_as(StepError, message, hint="put optimize_onnx before this pass"):
+        return onnx_format.session(folder / onnx_format.FILE, threads, optimized=optimized)
 
 
 def _run(
     session: InferenceSession, names: list[str] | None, feed: dict[str, np.ndarray]
 ) -> list[np.ndarray]:
-    try:
+    hint = "check that the recipe's inputs fit the model"
+    with raised_as(StepError, "the model does not run on calibration data", hint=hint):
         return list(session.run(names, feed))
-    except Exception as error:
-        raise StepError(
-            f"the model does not run on calibration data: {first_line(error)}",
-            hint="check that the recipe's inputs fit the model",
-        ) from error

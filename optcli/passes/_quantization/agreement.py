@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,14 +50,7 @@ def require_agreement(format: Format, folder: Path, feed: Arrays, wanted: Arrays
 
 def _outputs(format: Format, folder: Path, feed: Arrays) -> list[np.ndarray]:
     if format == Format.ONNX:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(
-            os.fspath(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
-        )
-        return list(session.run(None, feed))
+        return list(onnx_format.session(folder / onnx_format.FILE).run(None, feed))
     if format == Format.OPENVINO:
         compiled = openvino_format.core().compile_model(
             openvino_format.open(folder), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}

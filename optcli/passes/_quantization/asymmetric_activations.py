@@ -16,21 +16,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
 
-_ONNX = {
+# By operator, of ONNX or of OpenVINO: most have one name in both.
+_ACTIVATIONS = {
     "Celu": "CELU",
     "Elu": "ELU",
     "Gelu": "GELU",
     "HardSwish": "hard swish",
-    "LeakyRelu": "leaky ReLU",
-    "Mish": "Mish",
-    "PRelu": "PReLU",
-    "Selu": "SELU",
-    "Swish": "swish",
-}
-_OPENVINO = {
-    "Elu": "ELU",
-    "Gelu": "GELU",
     "HSwish": "hard swish",
+    "LeakyRelu": "leaky ReLU",
     "Mish": "Mish",
     "PRelu": "PReLU",
     "Selu": "SELU",
@@ -57,8 +50,8 @@ def in_onnx(model: ModelProto) -> tuple[str, ...]:
     """The names of such activations in an ONNX model, each once, however many nodes make one."""
     names = set()
     for node in read(model).graph:
-        if node.op_type in _ONNX:
-            names.add(_ONNX[node.op_type])
+        if node.op_type in _ACTIVATIONS:
+            names.add(_ACTIVATIONS[node.op_type])
         elif node.op_type == "Mul" and len(node.inputs) == 2:
             for value, factor in (node.inputs, node.inputs[::-1]):
                 names |= _named(_gates(factor, value, _onnx_operator))
@@ -75,8 +68,8 @@ def in_openvino(model: Model) -> tuple[str, ...]:
     names = set()
     for node in model.get_ops():
         kind = node.get_type_name()
-        if kind in _OPENVINO:
-            names.add(_OPENVINO[kind])
+        if kind in _ACTIVATIONS:
+            names.add(_ACTIVATIONS[kind])
         elif kind == "Multiply":
             sources = node.input_values()
             for value, factor in (sources, sources[::-1]):

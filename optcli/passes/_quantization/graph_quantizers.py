@@ -123,12 +123,12 @@ def saturates(kind: str) -> bool:
 
 def quantizer(
     kind: str,
-    *,
-    dynamic: bool,
-    reduce_range: bool,
-    per_channel: bool,
-    histogram: bool,
     ignored: Collection[str],
+    *,
+    reduce_range: bool,
+    dynamic: bool = False,
+    per_channel: bool = True,
+    histogram: bool = True,
 ) -> Quantizer:
     """The quantizer for the Inductor kernels of a kind of CPU, `x86` or `arm`.
 

@@ -67,14 +67,7 @@ def quantize_graph(
         attention = transformers.in_graph(traced.graph) if transformer is None else transformer
         smooth = attention if smooth_quant is None else smooth_quant
         ignored = matching(ignored_modules, module_names(traced.graph), "ignored_names")
-        configured = quantizer(
-            kind,
-            dynamic=False,
-            reduce_range=saturates(kind),
-            per_channel=True,
-            histogram=True,
-            ignored=ignored,
-        )
+        configured = quantizer(kind, ignored, reduce_range=saturates(kind))
         try:
             with quiet():
                 quantized = quantize_pt2e(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import read
 from optcli.passes._quantization.activation_ranges import Range
@@ -59,7 +59,8 @@ def quantize(
     )
     calibrate.save_tensors_data(data, work / "ranges.json")
     kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
-    try:
+    hint = "keep the operators that it fails on in floating point, with ignored_types"
+    with raised_as(StepError, "ONNX Runtime's quantizer failed", hint=hint):
         quantize_static(
             prepared / onnx_format.FILE,
             out / onnx_format.FILE,
@@ -76,13 +77,6 @@ def quantize(
             calibration_cache_path=work / "ranges.json",
             extra_options=_further(prepared, scope, grids),
         )
-    except OptcliError:
-        raise
-    except Exception as error:
-        raise StepError(
-            f"ONNX Runtime's quantizer failed: {first_line(error)}",
-            hint="keep the operators that it fails on in floating point, with ignored_types",
-        ) from error
 
 
 def _further(prepared: Path, scope: Scope, grids: Grids) -> dict[str, Any]:

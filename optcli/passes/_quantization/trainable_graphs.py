@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Artifact
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._quantization.calibration import Feeds
@@ -57,10 +57,8 @@ class TrainableGraph:
                 learned = self._graph.get_submodule(name)
                 _fix(observer, learned)
                 self._graph.set_submodule(name, observer)
-            try:
+            with raised_as(StepError, "torchao cannot quantize this graph"):
                 converted = convert_pt2e(self._graph)
-            except Exception as error:
-                raise StepError(f"torchao cannot quantize this graph: {first_line(error)}") from error
             return write_graph(converted, job)
 
 
@@ -79,14 +77,7 @@ def trainable_graph(
     with torch.no_grad():
         traced = graph_of(source, job, None)
         kept = matching(tuple(ignored), module_names(traced.graph), "ignored_modules")
-        configured = quantizer(
-            kind,
-            dynamic=False,
-            reduce_range=saturates(kind),
-            per_channel=True,
-            histogram=True,
-            ignored=kept,
-        )
+        configured = quantizer(kind, kept, reduce_range=saturates(kind))
         try:
             graph = prepare_pt2e(traced.graph, configured)
         except Exception as error:

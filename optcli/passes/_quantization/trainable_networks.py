@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import openvino as openvino_format
 from optcli.formats.torch_calls import arguments
 from optcli.passes import Job
@@ -60,19 +60,14 @@ def trainable_network(
         patterns=[f"^{re.escape(name.replace('.', '/'))}/.*" for name in sorted(ignored)],
         validate=False,
     )
-    try:
-        with quiet(), _without_compiling():
-            quantized = nncf.quantize(
-                model, nncf.Dataset(feeds, tensors), **{**options, "ignored_scope": scope}
-            )
-    except OptcliError:
-        raise
-    except Exception as error:
-        raise StepError(
-            f"NNCF failed: {first_line(error)}",
-            hint="set `to: exported` to quantize the graph of torch.export with torchao, "
-            "or put export_onnx and quantize_nncf in the place of this pass",
-        ) from error
+    hint = (
+        "set `to: exported` to quantize the graph of torch.export with torchao, "
+        "or put export_onnx and quantize_nncf in the place of this pass"
+    )
+    with raised_as(StepError, "NNCF failed", hint=hint), quiet(), _without_compiling():
+        quantized = nncf.quantize(
+            model, nncf.Dataset(feeds, tensors), **{**options, "ignored_scope": scope}
+        )
     storage = get_hook_storage(quantized)
     for name, quantizer in list(storage.named_hooks()):
         storage.set_submodule(name, _learned(quantizer))

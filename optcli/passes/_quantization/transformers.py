@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli.onnx_graphs.graph import maker, read
 
@@ -23,15 +23,13 @@ def in_onnx(model: ModelProto) -> bool:
 
 def in_openvino(model: Model) -> bool:
     """Whether the model multiplies by the shares of a softmax."""
-
-    def is_share(node: Any) -> bool:
-        return bool(node.get_type_name() == "Softmax")
-
     return any(
         node.get_type_name() == "ScaledDotProductAttention"
         or (
             node.get_type_name() == "MatMul"
-            and any(is_share(source.get_source_output().get_node()) for source in node.inputs())
+            and any(
+                s.get_source_output().get_node().get_type_name() == "Softmax" for s in node.inputs()
+            )
         )
         for node in model.get_ops()
     )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import torch_blocks, torch_modules
 from optcli.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job
@@ -106,13 +106,9 @@ def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[
             hint="name residual blocks in `remove`, without those that change the size or the width",
         )
     torch_blocks.apply(model, torch_blocks.record(names))
-    try:
+    hint = "name other modules in `remove`"
+    with raised_as(StepError, f"the network does not run without {', '.join(names)}", hint=hint):
         _calls(model, inputs, (), size)
-    except Exception as error:
-        raise StepError(
-            f"the network does not run without {', '.join(names)}: {first_line(error)}",
-            hint="name other modules in `remove`",
-        ) from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_quantized
 from optcli.formats.torch_calls import arguments, example_inputs
@@ -45,16 +45,10 @@ def quantize_layers(
         "per_channel": per_channel,
         "group_size": group_size,
     }
-    try:
+    hint = "the log names the layer: keep it with `ignored_names`"
+    with raised_as(StepError, f"{engine} cannot quantize this network", hint=hint):
         model = torch_quantized.apply(model, record)
         _run_once(model, job)
-    except OptcliError:
-        raise
-    except Exception as error:
-        raise StepError(
-            f"{engine} cannot quantize this network: {first_line(error)}",
-            hint="the log names the layer: keep it with `ignored_names`",
-        ) from error
     description = torch_format.read(source.path).after(record)
     torch_format.save(model, job.out, description, source.path / torch_format.CODE)
     facts: dict[str, Any] = {"engine": engine, "quantized_operators": {"Linear": len(layers)}}

@@ -12,14 +12,16 @@ from typing import Any
 
 from optcli import environment, ray_session
 from optcli.errors import StepError, UsageError, first_line
-from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart
 from optcli.workers import messages
 
 # How often a step goes to another node because the one before was lost.
 _TRIES = 4
-_LOOK_S = 2.0
+# How often a driver looks whether a node is still there.
+LOOK_S = 2.0
 _PROBE_S = 120.0
-_NODE_ID = "ray.io/node-id"
+# The label by which Ray finds a node.
+NODE_ID = "ray.io/node-id"
 _SOURCES = Path(__file__).parents[3]
 
 
@@ -50,7 +52,7 @@ class Cluster:
         self._stopped = False
 
     def call(
-        self, label: str, resources: Resources, order_of: Callable[[int], NodeOrder]
+        self, label: str, resources: Resources, order_of: Callable[[int], NodeOrder | NodePart]
     ) -> NodeAnswer:
         """The answer of a node that fits. `order_of` gives the order for each try, counted from 0.
 
@@ -63,14 +65,16 @@ class Cluster:
         unfit: list[str] = []
         lost = 0
         while True:
-            record = messages.to_record(order_of(lost))
+            order = order_of(lost)
+            what = "evaluate" if isinstance(order, NodePart) else "carry_out"
+            record = messages.to_record(order)
             asked = self._with_cores(resources, unfit)
             try:
-                answer = self._answer(record, asked, unfit)
+                answer = self._answer(what, record, asked, unfit)
             except exceptions.OutOfMemoryError as error:
                 raise StepError(
                     "Ray ended it: its node ran out of memory",
-                    hint="say what it takes by `needs` of the pass, or use smaller batches",
+                    hint="declare the memory of the pass in its `needs`, or use smaller batches",
                 ) from error
             except exceptions.RayTaskError as error:
                 raise StepError(
@@ -110,9 +114,9 @@ class Cluster:
                 return False
 
         probe = ray.remote(num_cpus=0, max_retries=0)(sees)
-        nodes = {node["NodeID"]: node["NodeName"] for node in _alive()}
+        nodes = {node["NodeID"]: node["NodeName"] for node in alive()}
         asked = {
-            name: probe.options(label_selector={_NODE_ID: key}).remote(str(mark), content)
+            name: probe.options(label_selector={NODE_ID: key}).remote(str(mark), content)
             for key, name in nodes.items()
         }
         blind = []
@@ -129,6 +133,12 @@ class Cluster:
                 place="--ray",
                 hint="name a store that machines share: --remote-store s3://bucket/prefix",
             )
+
+    def room_for(self, cores: int) -> int:
+        """How many tasks of so many cores the nodes have room for; one where each has fewer."""
+        self.connect()
+        of_nodes = [int(node["Resources"].get("CPU", 0)) for node in alive()]
+        return sum(each // cores for each in of_nodes) or min(1, max(of_nodes, default=0))
 
     def stop(self) -> None:
         """End what runs on nodes; nothing is begun any more."""
@@ -159,20 +169,22 @@ class Cluster:
 
             self._function = ray.remote(max_retries=0)(_task())
 
-    def _answer(self, record: dict[str, Any], resources: Resources, unfit: list[str]) -> NodeAnswer:
+    def _answer(
+        self, what: str, record: dict[str, Any], resources: Resources, unfit: list[str]
+    ) -> NodeAnswer:
         """The answer to one try, on a node that is not known to be unfit. Raises Ray's errors."""
         import ray
 
-        selector = {"label_selector": {_NODE_ID: f"!in({','.join(unfit)})"}} if unfit else {}
+        selector = {"label_selector": {NODE_ID: f"!in({','.join(unfit)})"}} if unfit else {}
         ref = self._function.options(
             num_cpus=resources.cores,
             num_gpus=resources.gpus,
             memory=resources.memory_bytes,
             **selector,
-        ).remote(record)
+        ).remote(what, record)
         self._running.add(ref)
         try:
-            while not ray.wait([ref], timeout=_LOOK_S)[0]:
+            while not ray.wait([ref], timeout=LOOK_S)[0]:
                 if not _could_run(resources, unfit):
                     ray.cancel(ref, force=True)
                     raise NoNodeError(_nobody(resources, unfit))
@@ -189,7 +201,7 @@ class Cluster:
         """
         if self._stopped:
             raise StepError("it was interrupted")
-        cores = [node["Resources"].get("CPU", 0) for node in _alive() if node["NodeID"] not in unfit]
+        cores = [node["Resources"].get("CPU", 0) for node in alive() if node["NodeID"] not in unfit]
         most = int(max(cores, default=0))
         asked = Resources(min(resources.cores, most), resources.memory_bytes, resources.gpus)
         if most < 1 or not _could_run(asked, unfit):
@@ -197,10 +209,10 @@ class Cluster:
         return asked
 
 
-def _task() -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _task() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     """What Ray calls on a node, sent by its content: the node need not have this optcli, or any."""
 
-    def on_node(record: dict[str, Any]) -> dict[str, Any]:
+    def on_node(what: str, record: dict[str, Any]) -> dict[str, Any]:
         import socket
 
         import ray
@@ -208,15 +220,18 @@ def _task() -> Callable[[dict[str, Any]], dict[str, Any]]:
         node_id = ray.get_runtime_context().get_node_id()
         try:
             from optcli.pipeline.on_ray import node
-        except ImportError as error:
+
+            function: Callable[..., dict[str, Any]] = getattr(node, what)
+        except (ImportError, AttributeError) as error:
             unfit = f"it has no optcli that could do this ({error})"
             return {"node": node_id, "host": socket.gethostname(), "unfit": [unfit]}
-        return node.carry_out(record, node_id)
+        return function(record, node_id)
 
     return on_node
 
 
-def _alive() -> list[dict[str, Any]]:
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
@@ -227,13 +242,13 @@ def _could_run(resources: Resources, unfit: list[str]) -> bool:
     wanted = {"CPU": resources.cores, "memory": resources.memory_bytes, "GPU": resources.gpus}
     return any(
         all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
-        for node in _alive()
+        for node in alive()
         if node["NodeID"] not in unfit
     )
 
 
 def _nobody(resources: Resources, unfit: list[str]) -> str:
-    able = [node for node in _alive() if node["Resources"].get("CPU", 0) >= 1]
+    able = [node for node in alive() if node["Resources"].get("CPU", 0) >= 1]
     if all(node["NodeID"] in unfit for node in able):
         return "no node of the cluster would make the same" if able else "no node of it has a core"
     parts = [f"{resources.cores} cores", f"{resources.memory_bytes / 1e9:.1f} GB"]

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optcli
-from optcli import data, environment, passes, user_code
+from optcli import data, environment, passes, runners, user_code
 from optcli.digest import FileDigests, of_value
 from optcli.errors import OptcliError, first_line
 from optcli.passes import Traits
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.messages import PassRequest
+from optcli.pipeline.on_ray.messages import NodePart
 
 _MOST_NAMED = 3
 # In the code of a step: a pass of the user's own, by the digest of its source.
@@ -29,14 +30,14 @@ def differences(
     `made_of` are the ingredients of the samples that the step reads, by role.
     """
     found = [each.what for each in environment.missing(traits.needs)]
-    found += _code(ingredients.get("code", {}), digests)
+    found += of_code(ingredients.get("code", {}), digests)
     found += _versions(ingredients.get("versions", {}))
     for role in made_of.values():
         found += _versions(role.get("versions", {}))
         if "code" in role and role["code"] != digests.of_folder(PACKAGE / "data"):
             found.append("its optcli reads data in another way")
     if "device" in ingredients:
-        found += _device(ingredients["device"], traits)
+        found += of_device(ingredients["device"], traits)
     return tuple(dict.fromkeys(found))
 
 
@@ -46,7 +47,7 @@ def of_project(
     made_of: Mapping[str, Mapping[str, Any]],
     digests: FileDigests,
 ) -> tuple[str, ...]:
-    """As `differences`, of what the recipe's folder holds: the user's pass and the samples."""
+    """What differs in the files of the recipe's folder: the user's pass and the samples."""
     found = []
     try:
         traits = request.traits
@@ -64,7 +65,34 @@ def of_project(
     return tuple(found)
 
 
-def _code(code: Mapping[str, str], digests: FileDigests) -> Iterator[str]:
+def of_evaluation(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `differences`, of an evaluation: its outputs are those of one kind of processor."""
+    runner = runners.find(part.request.runner).model_validate(part.request.options)
+    found = [each.what for each in environment.missing(runner.requires())]
+    found += of_code(part.ingredients.get("code", {}), digests)
+    found += _versions(part.ingredients.get("versions", {}))
+    found += _cpu(part.ingredients.get("cpu", {}))
+    return tuple(dict.fromkeys(found))
+
+
+def of_judging(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `of_project`, of an evaluation: the user's metric, what follows the model, and the samples."""
+    folder = part.request.folder
+    found = []
+    try:
+        users = [user_code.digest(each, folder, digests) for each in part.references]
+        if users != part.ingredients.get("users"):
+            found.append(f"{', '.join(part.references)}, or what it imports, is another one there")
+        of = data.ingredients(part.request.data, folder, digests)
+        if of_value({"step": "samples", **of}) != part.samples:
+            found.append("the samples of evaluation are other ones there")
+    except (OptcliError, OSError) as error:
+        found.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(found)
+
+
+def of_code(code: Mapping[str, str], digests: FileDigests) -> tuple[str, ...]:
+    """Which of optcli's own modules, digests by file, are other ones here: a phrase, or nothing."""
     other = []
     for file, digest in code.items():
         if file == _USERS:
@@ -77,7 +105,8 @@ def _code(code: Mapping[str, str], digests: FileDigests) -> Iterator[str]:
             other.append(file)
     if other:
         named = ", ".join(other[:_MOST_NAMED]) + (", ..." if len(other) > _MOST_NAMED else "")
-        yield f"its optcli ({optcli.__version__}) is another one: {named}"
+        return (f"its optcli ({optcli.__version__}) is another one: {named}",)
+    return ()
 
 
 def _versions(versions: Mapping[str, str | None]) -> Iterator[str]:
@@ -87,16 +116,21 @@ def _versions(versions: Mapping[str, str | None]) -> Iterator[str]:
             yield f"{name} {here or 'is not installed'}, wanted {wanted or 'none'}"
 
 
-def _device(device: Mapping[str, Any], traits: Traits) -> Iterator[str]:
-    """A result that is bound to a device is made on one that is the same."""
+def of_device(device: Mapping[str, Any], traits: Traits) -> tuple[str, ...]:
+    """What tells that this is not the device that a result is bound to: a phrase, or nothing."""
     if "cpu" in device:
-        if device["cpu"] != environment.cpu():
-            yield f"its CPU is {environment.cpu()['model']}, wanted {device['cpu'].get('model')}"
-        return
+        return _cpu(device["cpu"])
     if traits.reference is not None:  # only its own code could tell
-        yield "what a pass of the user's own is bound to is known where it was planned alone"
-        return
+        return ("what a pass of the user's own is bound to is known where it was planned alone",)
     bound_to = passes.find(traits.name).model_validate(traits.options).bound_to()
     if of_value(bound_to) != of_value(dict(device)):
         other = sorted(name for name in device if bound_to.get(name) != device[name])
-        yield f"it is another device: {', '.join(other[:_MOST_NAMED]) or 'nothing is known of it'}"
+        named = ", ".join(other[:_MOST_NAMED]) or "nothing is known of it"
+        return (f"it is another device: {named}",)
+    return ()
+
+
+def _cpu(cpu: Mapping[str, Any]) -> tuple[str, ...]:
+    if dict(cpu) == environment.cpu():
+        return ()
+    return (f"its CPU is {environment.cpu()['model']}, wanted {cpu.get('model')}",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import uuid
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from optcli.pipeline.local_maker import LocalMaker, begun_log
 from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
-from optcli.pipeline.on_ray.messages import Contents, NodeAnswer, NodeOrder, Shared, Shipped
+from optcli.pipeline.on_ray.messages import Contents, NodeAnswer, NodeOrder, Shipped
 from optcli.pipeline.on_ray.parcels import UnreachableError
 from optcli.pipeline.orders import Order
 from optcli.pipeline.plan import Plan
@@ -25,12 +24,11 @@ from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Store, disk
 from optcli.workers import messages
 
-_MARK = "seen-by-ray"
 _PLACE = "--ray"
 # Of one process alone, so that no other machine can read what is written there.
 _OF_ONE_PROCESS = ("memory",)
 # A process with the libraries, and copies of a network's weights and activations in it.
-_LEAST_BYTES, _COPIES = 1 << 30, 4
+LEAST_BYTES, COPIES = 1 << 30, 4
 
 
 def require(address: str, store: Store) -> None:
@@ -98,7 +96,7 @@ class RayMaker:
         try:
             self._cluster.connect()
             if self._remote is None:
-                shared = self._shared(Path())
+                shared = parcels.shared_with(self._store, Path())
                 self._cluster.require_sight(shared.mark, shared.content)
         except BaseException:
             self.close()
@@ -142,7 +140,7 @@ class RayMaker:
         def order_of(lost: int) -> NodeOrder:
             while len(tries) <= lost:  # what was lost may still write for a moment
                 tries.append(_afresh(request, len(tries)))
-            shared = self._shared(log)
+            shared = parcels.shared_with(self._store, log)
             return replace(self._node_order(order), request=tries[lost], shared=shared)
 
         try:
@@ -159,15 +157,6 @@ class RayMaker:
             tries[-1].out.rename(work)
         return given
 
-    def _shared(self, log: Path) -> Shared:
-        """A file by which a node knows that it sees this very store."""
-        mark = self._store.root / _MARK
-        with disk.failures(self._store.root):
-            if not mark.exists():
-                self._store.root.mkdir(parents=True, exist_ok=True)
-                disk.write_whole(mark, uuid.uuid4().hex.encode())
-            return Shared(mark=mark, content=mark.read_text(), log=log)
-
     # Through a remote store
 
     def _made_on_node(self, order: Order, request: PassRequest, work: Path) -> dict[str, Any]:
@@ -175,7 +164,8 @@ class RayMaker:
         remote = self._remote
         assert remote is not None
         log = begun_log(self._store, order)
-        project = parcels.project_of(request, self._store.digests)
+        own = filter(None, [request.traits.reference])
+        project = parcels.project_of(request.folder, request.data, own, self._store.digests)
         parts = {name: entry.contents for name, entry in order.entries.items()}
         files = {
             entry.path / name: about
@@ -195,7 +185,8 @@ class RayMaker:
             probe=probe,
             project=project.contents(),
         )
-        asked = replace(self._node_order(order), request=project.request, shipped=shipped)
+        sent = replace(request, data=project.data)
+        asked = replace(self._node_order(order), request=sent, shipped=shipped)
         answer = self._cluster.call(order.label, self._resources(order), lambda _: asked)
         if answer.log:
             log.write_text(answer.log)
@@ -210,12 +201,7 @@ class RayMaker:
         for news in answer.news:
             if news.warned is not None:
                 self._observer.warned(order.label, news.warned)
-        if answer.unreachable:
-            raise UnreachableError(f"{answer.host}: {answer.unreachable}")
-        if answer.error is not None:
-            error = from_record(answer.error)
-            error.hint = "; ".join(filter(None, (error.hint, f"it ran on {answer.host}")))
-            raise error
+        raise_failure(answer)
         if answer.result is None:
             raise StepError("a node gave no answer", hint="all machines must run the same optcli")
         return answer.result
@@ -245,12 +231,22 @@ class RayMaker:
         request = order.call.request
         assert isinstance(request, PassRequest)
         needs, trains = request.traits.needs, "training" in request.traits.uses
-        guess = _LEAST_BYTES + _COPIES * request.parent.size_bytes
+        guess = LEAST_BYTES + COPIES * request.parent.size_bytes
         return Resources(
             cores=needs.cores or (self._plan.threads if trains else 1),
             memory_bytes=needs.memory_bytes or guess,
             gpus=1 if needs.gpu else 0,
         )
+
+
+def raise_failure(answer: NodeAnswer) -> None:
+    """Raise what went wrong on a node: `UnreachableError`, or the error of what it did."""
+    if answer.unreachable:
+        raise UnreachableError(f"{answer.host}: {answer.unreachable}")
+    if answer.error is not None:
+        error = from_record(answer.error)
+        error.hint = "; ".join(filter(None, (error.hint, f"it ran on {answer.host}")))
+        raise error
 
 
 def _afresh(request: PassRequest, number: int) -> PassRequest:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.pipeline.messages import News, PassRequest
 
 Contents = dict[str, tuple[int, str]]
@@ -58,6 +59,32 @@ class NodeOrder:
     timeout_s: float
     shared: Shared | None = None
     shipped: Shipped | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShippedPart:
+    """As `Shipped`, of what an evaluation reads."""
+
+    url: str
+    artifact: Contents
+    project: Contents
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePart:
+    """A part of a sample set to be evaluated: the key of the evaluation with its ingredients.
+
+    `samples` is the key of the samples, `references` name the user's code that judges.
+    """
+
+    key: str
+    request: EvaluationRequest
+    ingredients: dict[str, Any]
+    samples: str
+    references: tuple[str, ...]
+    timeout_s: float
+    shared: Shared | None = None
+    shipped: ShippedPart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,34 @@
-"""What a node does with an order: it checks that it fits, carries out the pass and sends the files."""
+"""What a node does with an order: it checks that it fits, carries it out and sends the files.
+
+An order is a pass, or a part of a sample set to be evaluated.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from optcli import accuracy
 from optcli.artifact import Artifact
-from optcli.digest import FileDigests
+from optcli.digest import FileDigests, of_file
 from optcli.errors import OptcliError, StepError, StoreError
 from optcli.pipeline import step
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import Call, News
 from optcli.pipeline.on_ray import fit, parcels
-from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shared, Shipped
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
 from optcli.pipeline.orders import Order
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Entry, Store, key_of
 from optcli.workers import messages
+
+T = TypeVar("T")
 
 _KIND = "made"
 _MOST_LOG_BYTES = 256 * 1024
@@ -36,7 +44,7 @@ class _UnfitError(Exception):
 
 @dataclass
 class _Workers:
-    """Those of this process, which carries out one order at a time; Ray uses it for several."""
+    """The worker processes of this node's process, which Ray uses for one order after the other."""
 
     made_for: tuple[Any, ...] = ()
     workers: StepWorkers | None = None
@@ -68,15 +76,38 @@ _digests = FileDigests()
 
 def carry_out(record: dict[str, Any], node: str) -> dict[str, Any]:
     """What becomes of the order in a record, on the node of this id; a `NodeAnswer` as a record."""
+
+    def log(order: NodeOrder) -> str:
+        return "" if order.shipped is None else log_end(log_of(node_store(), order.key))
+
+    return _answered_or_why(NodeOrder, record, node, _answered, log)
+
+
+def evaluate(record: dict[str, Any], node: str) -> dict[str, Any]:
+    """The same for a part of a sample set, a `NodePart` as a record."""
+
+    def log(part: NodePart) -> str:
+        return "" if part.shipped is None else log_end(_log_of(part))
+
+    return _answered_or_why(NodePart, record, node, _evaluated, log)
+
+
+def _answered_or_why(
+    kind: type[T],
+    record: dict[str, Any],
+    node: str,
+    do: Callable[[T, NodeAnswer], NodeAnswer],
+    log: Callable[[T], str],
+) -> dict[str, Any]:
     answer = NodeAnswer(node=node, host=socket.gethostname())
     try:
-        order = messages.read(NodeOrder, record)
+        asked = messages.read(kind, record)
     except StepError:
         unfit = ("its optcli does not understand the one that asks",)
         return _record(replace(answer, unfit=unfit))
     _workers.news.clear()
     try:
-        answer = _answered(order, answer)
+        answer = do(asked, answer)
     except _UnfitError as error:
         answer = replace(answer, unfit=error.differences)
     except parcels.UnreachableError as error:
@@ -84,8 +115,7 @@ def carry_out(record: dict[str, Any], node: str) -> dict[str, Any]:
     except StoreError as error:
         answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
     except OptcliError as error:
-        log = "" if order.shipped is None else _log(log_of(node_store(), order.key))
-        answer = replace(answer, error=error.to_record(), log=log)
+        answer = replace(answer, error=error.to_record(), log=log(asked))
     return _record(replace(answer, news=tuple(_workers.news)))
 
 
@@ -109,7 +139,7 @@ def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
     made = _made(order, order.shipped, store)
     connection = parcels.opened(order.shipped.url, store).connection
     parcels.send(connection, {made.path / name: about for name, about in made.contents.items()})
-    log = _log(log_of(store, order.key))
+    log = log_end(log_of(store, order.key))
     return replace(answer, result=made.record["answer"], contents=made.contents, log=log)
 
 
@@ -119,7 +149,7 @@ def _require_fit(differences: tuple[str, ...]) -> None:
 
 
 def _in_shared_store(order: NodeOrder, shared: Shared) -> Any:
-    """The driver has prepared all folders, and looks at what comes out itself."""
+    """Run the pass in the store that driver and node share; the driver checks the result itself."""
     if not sees(shared.mark, shared.content):
         raise _UnfitError((f"it does not see the store {shared.mark.parent}",))
     _require_fit(fit.of_project(order.request, order.ingredients, order.made_of, _digests))
@@ -164,6 +194,38 @@ def _made(order: NodeOrder, shipped: Shipped, store: Store) -> Entry:
             return store.put(_KIND, key, work, {"answer": record}, of)
 
 
+def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
+    """The part's files lie where the driver wanted them, or are sent."""
+    _require_fit(fit.of_evaluation(part, _digests))
+    if part.shared is not None:
+        if not sees(part.shared.mark, part.shared.content):
+            raise _UnfitError((f"it does not see the store {part.shared.mark.parent}",))
+        _require_fit(fit.of_judging(part, _digests))
+        accuracy.evaluate_part(part.request, log=part.shared.log, timeout_s=part.timeout_s)
+        return replace(answer, result={})
+    assert part.shipped is not None
+    store, log = node_store(), _log_of(part)
+    remote = parcels.opened(part.shipped.url, store)
+    folder = part.request.folder.as_posix().lstrip("/")
+    project = parcels.fetched(store, remote, part.shipped.project, folder)
+    artifact = _at(part.request.artifact, parcels.fetched(store, remote, part.shipped.artifact))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="optcli-part-") as out:
+        whole = replace(part.request, artifact=artifact, folder=project.path / folder, out=Path(out))
+        _require_fit(fit.of_judging(replace(part, request=whole), _digests))
+        accuracy.evaluate_part(whole, log=log, timeout_s=part.timeout_s)
+        made = [path for path in sorted(Path(out).rglob("*")) if path.is_file()]
+        files = {path: (path.stat().st_size, of_file(path)) for path in made}
+        parcels.send(remote.connection, files)
+        contents = {path.relative_to(out).as_posix(): about for path, about in files.items()}
+    return replace(answer, result={}, contents=contents, log=log_end(log))
+
+
+def _log_of(part: NodePart) -> Path:
+    return log_of(node_store(), key_of({"part": part.request.job, "of": part.key}))
+
+
 def _at(artifact: Artifact, entry: Entry) -> Artifact:
     return replace(artifact, path=entry.path)
 
@@ -184,8 +246,8 @@ def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
     )
 
 
-def _log(path: Path) -> str:
-    """The end of a log."""
+def log_end(path: Path) -> str:
+    """The end of a log; empty where it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))

@@ -7,8 +7,8 @@ it. So nothing that others wrote there takes part in a build.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,8 +17,8 @@ from optcli.data import DataSettings
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError, first_line
 from optcli.pipeline.keys import PACKAGE
-from optcli.pipeline.messages import PassRequest
-from optcli.pipeline.on_ray.messages import Contents
+from optcli.pipeline.on_ray import sharing
+from optcli.pipeline.on_ray.messages import Contents, Shared
 from optcli.store import Entry, Store, key_of
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
 from optcli.store.remote.connection import Connection, DeniedError, GoneError
@@ -34,13 +34,13 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True)
 class Project:
-    """The user's code and data that a pass reads; `request` names them relatively.
+    """The user's code and data that a pass or an evaluation reads; `data` names them relatively.
 
     `files` maps absolute paths to digests. `names` are files that are listed and not read: they decide
     which images a split takes. They are sent empty.
     """
 
-    request: PassRequest
+    data: dict[str, DataSettings]
     files: Mapping[Path, str]
     names: frozenset[Path]
 
@@ -71,20 +71,28 @@ class _Noting(FileDigests):
         return content
 
 
-def project_of(request: PassRequest, digests: FileDigests) -> Project:
-    """What a pass reads beside its inputs. Raises `UnreachableError` where that is gone."""
+def project_of(
+    folder: Path,
+    roles: Mapping[str, DataSettings],
+    references: Iterable[str],
+    digests: FileDigests,
+) -> Project:
+    """What is read beside artifacts. Raises `UnreachableError` where that is gone.
+
+    `references` name code of the user's own, relative to `folder` as the paths of `roles` are.
+    """
     noting = _Noting(digests)
     names: set[Path] = set()
     try:
-        if request.traits.reference is not None:
-            user_code.digest(request.traits.reference, request.folder, noting)
-        for settings in request.data.values():
-            data.ingredients(settings, request.folder, noting)
-            names |= _listed(settings, request.folder)
+        for reference in references:
+            user_code.digest(reference, folder, noting)
+        for settings in roles.values():
+            data.ingredients(settings, folder, noting)
+            names |= _listed(settings, folder)
     except (OptcliError, OSError) as error:
         raise UnreachableError(f"the recipe's code or data cannot be read: {error}") from error
-    relative = {role: _relative(of, request.folder) for role, of in request.data.items()}
-    return Project(replace(request, data=relative), noting.files, frozenset(names))
+    relative = {role: _relative(of, folder) for role, of in roles.items()}
+    return Project(relative, noting.files, frozenset(names))
 
 
 def _listed(settings: DataSettings, folder: Path) -> set[Path]:
@@ -163,6 +171,12 @@ def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") 
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 entry = store.put(_KIND, key, work, {}, _ingredients(contents))
         return entry
+
+
+def shared_with(store: Store, log: Path) -> Shared:
+    """A file by which a node knows that it sees this very store. Raises `StoreError`."""
+    mark, content = sharing.mark_of(store)
+    return Shared(mark=mark, content=content, log=log)
 
 
 def opened(url: str, store: Store) -> Remote:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from optcli.report.changes.by_device import compare_devices
 from optcli.report.changes.comparing import compare
 from optcli.report.changes.forms import markdown, table, text
 from optcli.report.changes.model import Comparison
 
-__all__ = ["Comparison", "compare", "markdown", "table", "text"]
+__all__ = ["Comparison", "compare", "compare_devices", "markdown", "table", "text"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import wording
 from optcli.report.changes import intervals, machines
-from optcli.report.changes.matching import match, same
 from optcli.report.changes.model import (
     AccuracyChange,
     BatchChange,
@@ -18,7 +17,7 @@ from optcli.report.changes.model import (
     SpeedChange,
     VariantChange,
 )
-from optcli.results import Accuracy, Estimate, Latency, Report
+from optcli.results import Accuracy, Estimate, Latency, Report, VariantReport
 
 _PERCENTILES = ("p50", "p95", "p99")
 # Metrics that say right or wrong of each sample: their values are proportions.
@@ -36,7 +35,7 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
     compared.
     """
     old, new = before[1], after[1]
-    pairs = match(old, new)
+    pairs = _match(old, new)
     versions = machines.versions(old, new)
     variants = [_variant(name, other, old, new) for name, other in pairs]
     reasons = machines.differences(old, new)
@@ -61,6 +60,34 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
         only_before=tuple(name for name in old.variants if name not in known_before),
         only_after=tuple(name for name in new.variants if name not in known_after),
     )
+
+
+def _match(old: Report, new: Report) -> list[tuple[str, str]]:
+    """Pairs of (name after, name before), in the order of the report after."""
+    before = {name: name for name in new.variants if name in old.variants}
+    left = {name: earlier for name, earlier in old.variants.items() if name not in before}
+    for name, variant in new.variants.items():
+        if name in before or variant.artifact is None:
+            continue
+        twin = next((former for former, earlier in left.items() if _same(earlier, variant)), None)
+        if twin is not None:
+            before[name] = twin
+            del left[twin]
+    return [(name, before[name]) for name in new.variants if name in before]
+
+
+def _same(one: VariantReport, other: VariantReport) -> bool:
+    """Whether two variants are the same artifact in the same runner with the same settings.
+
+    By what made it or by what is in its files: another version of a pass may have made the same ones.
+    """
+    if one.artifact is None or other.artifact is None:
+        return False
+    digests = {one.artifact.digest, other.artifact.digest}
+    same_files = None not in digests and len(digests) == 1
+    if one.artifact.key != other.artifact.key and not same_files:
+        return False
+    return machines.requested(one) == machines.requested(other)
 
 
 def _source(label: str, report: Report) -> Source:
@@ -89,7 +116,7 @@ def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
     return VariantChange(
         name=name,
         name_before=other,
-        same=same(before, after),
+        same=_same(before, after),
         settings=tuple(machines.settings(before, after)),
         status_before=before.status,
         status=after.status,

@@ -13,6 +13,8 @@ from optcli.results import Estimate
 
 COLOURS = 8
 WIDE, NARROW = 760, 346
+# The height of a figure over batch sizes; two of them stand beside each other on wide pages.
+HEIGHT, PANEL = 300, 372
 # Of the page's font at 12 pixels; a little too wide rather than too narrow.
 _CHARACTER = 7.8
 
@@ -72,6 +74,27 @@ def axes(area: Area, x: Scale, y: Scale, x_name: str, y_name: str) -> list[Marku
         *upright(area, y),
         *level(area, x, x_name),
         text(0, area.top - 12, y_name, kind="axis-name"),
+    ]
+
+
+def over_sizes(area: Area, x: Scale, y: Scale, sizes: Sequence[int], y_name: str) -> list[Markup]:
+    """The same of a figure over batch sizes; not every size has room for its tick."""
+    step = max(1, -(-len(sizes) // 8))
+    log = " (log scale)" if y.log else ""
+    return [
+        *upright(area, y),
+        *level(area, x, "batch size", [float(size) for size in sizes[::step]], "grid faint"),
+        text(0, 14, f"{y_name}{log}", kind="axis-name"),
+    ]
+
+
+def bound(area: Area, y: Scale, limit: float, name: str) -> list[Markup]:
+    """A line that values should stay below, with its name and its sign above the figure."""
+    at, left = y(limit), area.right - 1.15 * width_of(name) - 26
+    return [
+        line(area.left, at, area.right, at, "budget"),
+        text(area.right, 14, name, "end", "budget-name"),
+        line(left, 10, left + 18, 10, "budget"),
     ]
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
 from optcli.report.html.curves import Budget, Curve, budget_of, curves_of, largest, sizes_of
-from optcli.report.html.marks import Area
+from optcli.report.html.marks import HEIGHT, PANEL, Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.sweep_text import sentences
 from optcli.results import Report, SweepFit
-
-_HEIGHT = 300
-# Two of them stand beside each other on wide pages.
-_PANEL = 372
 
 
 def operating(report: Report) -> Markup | None:
@@ -35,11 +31,11 @@ def operating(report: Report) -> Markup | None:
     panels = (
         marks.figure(
             f"{percentile} against batch size",
-            lambda width: _latency(min(width, _PANEL), curves, percentile, budget),
+            lambda width: _latency(min(width, PANEL), curves, percentile, budget),
         ),
         marks.figure(
             "Throughput against batch size",
-            lambda width: _throughput(min(width, _PANEL), curves, budget),
+            lambda width: _throughput(min(width, PANEL), curves, budget),
         ),
     )
     names = marks.legend([(curve.index, curve.name) for curve in curves])
@@ -47,19 +43,14 @@ def operating(report: Report) -> Markup | None:
 
 
 def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budget | None) -> Markup:
-    area = Area(44, width - 14, 32, _HEIGHT - 40)
+    area = Area(44, width - 14, 32, HEIGHT - 40)
     sizes = sizes_of(curves)
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
     values = [value for curve in curves for _, ms in curve.known for value in marks.ends(ms)]
     y = spanning([*values, *([budget.limit_ms] if budget else [])], area.bottom, area.top)
-    shapes = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
+    shapes = marks.over_sizes(area, x, y, sizes, f"{percentile}, milliseconds")
     if budget:
-        at = y(budget.limit_ms)
-        shapes.append(marks.line(area.left, at, area.right, at, "budget"))
-        label = f"budget {budget.limit_ms:g} ms"
-        shapes.append(marks.text(area.right, 14, label, "end", "budget-name"))
-        left = area.right - 1.15 * marks.width_of(label) - 26
-        shapes.append(marks.line(left, 10, left + 18, 10, "budget"))
+        shapes += marks.bound(area, y, budget.limit_ms, f"budget {budget.limit_ms:g} ms")
     for place, curve in enumerate(curves):
         # Curves stand aside by some pixels, so that whiskers of one size do not cover each other.
         aside = (place - (len(curves) - 1) / 2) * min(3.0, 16.0 / len(curves))
@@ -76,17 +67,17 @@ def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budge
         if curve.line is not None and curve.line.linear:
             parts.append(_fitted(curve.line, x, y, sizes))
         shapes.append(marks.series(curve.index, *parts))
-    return marks.picture(width, _HEIGHT, f"{percentile} against batch size", *shapes)
+    return marks.picture(width, HEIGHT, f"{percentile} against batch size", *shapes)
 
 
 def _throughput(width: int, curves: Sequence[Curve], budget: Budget | None) -> Markup:
-    area = Area(44, width - 14, 32, _HEIGHT - 40)
+    area = Area(44, width - 14, 32, HEIGHT - 40)
     sizes = sizes_of(curves)
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
     values = [point.throughput_per_s for curve in curves for point in curve.points]
     y = spanning(values, area.bottom, area.top)
     y = y if y.log else from_zero(values, area.bottom, area.top)
-    shapes = [*_frame(area, x, y, sizes, "images a second")]
+    shapes = marks.over_sizes(area, x, y, sizes, "images a second")
     for curve in curves:
         line = [(x(point.batch_size), y(point.throughput_per_s)) for point in curve.points]
         parts = [marks.path(line, "curve")]
@@ -96,14 +87,7 @@ def _throughput(width: int, curves: Sequence[Curve], budget: Budget | None) -> M
             hollow = not point.inside(budget)
             parts.append(marks.marker(curve.index, at, height, tooltip, hollow=hollow))
         shapes.append(marks.series(curve.index, *parts))
-    return marks.picture(width, _HEIGHT, "Throughput against batch size", *shapes)
-
-
-def _frame(area: Area, x: Scale, y: Scale, sizes: Sequence[int], name: str) -> Iterator[Markup]:
-    yield from marks.upright(area, y)
-    step = max(1, -(-len(sizes) // 8))
-    yield from marks.level(area, x, "batch size", [float(size) for size in sizes[::step]], "grid faint")
-    yield marks.text(0, 14, f"{name}{' (log scale)' if y.log else ''}", kind="axis-name")
+    return marks.picture(width, HEIGHT, "Throughput against batch size", *shapes)
 
 
 def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:

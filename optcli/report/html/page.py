@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import engines, layers_text, wording
-from optcli.report.html import tables
+from optcli.report.by_device import views
+from optcli.report.html import devices, tables
 from optcli.report.html.curves import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
@@ -14,7 +15,7 @@ from optcli.report.html.search import search
 from optcli.report.html.tags import Markup, tag
 from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
-from optcli.report.notes import Notes, ending, notes
+from optcli.report.notes import Notes, advice, ending
 from optcli.report.rows import accuracy_label, batch_sizes
 from optcli.report.serving_line import serving_line
 from optcli.results import Report
@@ -39,14 +40,23 @@ _GLOSSARY = (
 )  # fmt: skip
 
 
-def page(report: Report, quantiles: Quantiles) -> str:
-    """The report of a build as one HTML file. `quantiles` may be empty: curves are left out then."""
-    report_notes = notes(report)
+def page(
+    report: Report, quantiles: Quantiles, of_devices: Mapping[str, Quantiles] | None = None
+) -> str:
+    """The report of a build as one HTML file. `quantiles` may be empty: curves are left out then.
+
+    `of_devices` are those of further devices, by name.
+    """
+    (first, its_notes), *others = views(report)
+    further = [
+        devices.section_of(each, notes, (of_devices or {}).get(str(each.device), {}), number)
+        for number, (each, notes) in enumerate(others, 2)
+    ]
     return document(
         f"{report.recipe.name}: optcli report",
         _header(report),
-        tag("main", *_sections(report, report_notes, quantiles)),
-        footer=[tag("p", each) for each in report_notes.footer],
+        tag("main", *_sections(first, others, its_notes, quantiles, further)),
+        footer=[tag("p", each) for each in its_notes.footer],
     )
 
 
@@ -62,9 +72,17 @@ def _header(report: Report) -> Markup:
     return tag("header", title, tag("p", " · ".join(parts), class_="hint"), why)
 
 
-def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iterator[Markup]:
-    yield _answer(report)
+def _sections(
+    report: Report,
+    others: Sequence[tuple[Report, Notes]],
+    report_notes: Notes,
+    quantiles: Quantiles,
+    further: Sequence[Markup],
+) -> Iterator[Markup]:
+    """`others` are the reports of further devices, `further` their sections."""
+    yield _answer(report, [advice(each) for each, _ in others])
     yield _results(report, report_notes)
+    yield from further
     yield from _distributions(report, quantiles)
     yield from _operating(report)
     label, chart = accuracy_label(report), tradeoff(report)
@@ -87,12 +105,15 @@ def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iter
     )
 
 
-def _answer(report: Report) -> Markup:
+def _answer(report: Report, further: Sequence[str]) -> Markup:
+    """The recommendation, and below it those of further devices."""
+    below = [tag("p", text) for text in further if text]
     if report.recommended is None:
-        text = report.recommendation or "There is no recommendation."
-        return tag("section", tag("p", text), *_serving(report), class_="answer none", id="answer")
-    answer = tag("p", report.recommendation)
-    return tag("section", answer, *_serving(report), _figures(report), class_="answer", id="answer")
+        text = advice(report) or "There is no recommendation."
+        answer = tag("p", text)
+        return tag("section", answer, *_serving(report), *below, class_="answer none", id="answer")
+    answer, figures = tag("p", advice(report)), _figures(report)
+    return tag("section", answer, *_serving(report), figures, *below, class_="answer", id="answer")
 
 
 def _serving(report: Report) -> Iterator[Markup]:
@@ -130,7 +151,8 @@ def _results(report: Report, report_notes: Notes) -> Markup:
         shown = tables.results(report, size)
         name = f"Batch size {size}" if size else "Results"
         parts.append(shown if size == sizes[0] else folded(name, shown))
-    title = f"Results at batch size {sizes[0]}" if sizes[0] else "Results"
+    named = "Results" if report.device is None else f"Results on {report.device}"
+    title = f"{named} at batch size {sizes[0]}" if sizes[0] else named
     for name, lines in sorted(report_notes.sections, key=lambda section: section[0] != "Verdicts"):
         parts.append(tag("h3", name))
         parts.append(tag("ul", *(tag("li", line) for line in lines)))

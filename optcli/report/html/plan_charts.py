@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import Area
+from optcli.report.html.marks import HEIGHT, PANEL, Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results.plan import BatchPoint, Plan, RatePoint, Stages
 
-_HEIGHT = 300
-# Two of them stand beside each other on wide pages.
-_PANEL = 372
 # A percentile far over the promise would flatten everything below it.
 _MOST_OVER = 2.5
 
@@ -22,10 +19,10 @@ def by_batch(plan: Plan) -> Markup:
     """Latency and throughput against the batch size, the promise drawn in."""
 
     def latency(width: int) -> Markup:
-        return _latency(min(width, _PANEL), plan)
+        return _latency(min(width, PANEL), plan)
 
     def throughput(width: int) -> Markup:
-        return _throughput(min(width, _PANEL), plan)
+        return _throughput(min(width, PANEL), plan)
 
     panels = (
         marks.figure(f"{plan.drawn} against batch size", latency),
@@ -56,13 +53,13 @@ def stages(parts: Stages) -> Markup:
 
 
 def _latency(width: int, plan: Plan) -> Markup:
-    area = Area(48, width - 14, 32, _HEIGHT - 40)
+    area = Area(48, width - 14, 32, HEIGHT - 40)
     points = [each for each in plan.by_batch if each.latency_ms is not None]
     limit = plan.slo_ms.get(plan.drawn)
-    x = _sizes(area, plan.by_batch)
+    x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
     y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
     shapes = [
-        *_frame(area, x, y, plan.by_batch, f"{plan.drawn}, milliseconds"),
+        *marks.over_sizes(area, x, y, _sizes(plan), f"{plan.drawn}, milliseconds"),
         *_promise(area, y, limit),
     ]
     line = [(x(each.batch), y(each.latency_ms or 0.0)) for each in points]
@@ -72,19 +69,19 @@ def _latency(width: int, plan: Plan) -> Markup:
         tooltip = f"batch {each.batch}: {plan.drawn} {each.latency_ms:.3g} ms, {word}"
         parts.append(marks.marker(0, at, height, tooltip, hollow=not _chosen(plan, each)))
     return marks.picture(
-        width, _HEIGHT, f"{plan.drawn} against batch size", *shapes, marks.series(0, *parts)
+        width, HEIGHT, f"{plan.drawn} against batch size", *shapes, marks.series(0, *parts)
     )
 
 
 def _throughput(width: int, plan: Plan) -> Markup:
-    area = Area(48, width - 14, 32, _HEIGHT - 40)
-    x = _sizes(area, plan.by_batch)
+    area = Area(48, width - 14, 32, HEIGHT - 40)
+    x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
     y = from_zero(
         [*(each.capacity_per_s for each in plan.by_batch), plan.planned_rate_per_s],
         area.bottom,
         area.top,
     )
-    shapes = [*_frame(area, x, y, plan.by_batch, "requests a second at full load")]
+    shapes = marks.over_sizes(area, x, y, _sizes(plan), "requests a second at full load")
     at = y(plan.planned_rate_per_s)
     shapes.append(marks.line(area.left, at, area.right, at, "one"))
     shapes.append(
@@ -98,12 +95,12 @@ def _throughput(width: int, plan: Plan) -> Markup:
         tooltip = f"batch {each.batch}: {wording.number(each.capacity_per_s)} requests a second"
         parts.append(marks.marker(1, left, height, tooltip, hollow=not _chosen(plan, each)))
     return marks.picture(
-        width, _HEIGHT, "Throughput against batch size", *shapes, marks.series(1, *parts)
+        width, HEIGHT, "Throughput against batch size", *shapes, marks.series(1, *parts)
     )
 
 
 def _rates(width: int, plan: Plan) -> Markup:
-    area = Area(52, width - 14, 32, _HEIGHT - 40)
+    area = Area(52, width - 14, 32, HEIGHT - 40)
     points = [each for each in plan.by_rate if each.latency_ms is not None]
     limit = plan.slo_ms.get(plan.drawn)
     x = from_zero([each.rate_per_s for each in plan.by_rate], area.left, area.right)
@@ -122,7 +119,7 @@ def _rates(width: int, plan: Plan) -> Markup:
         shapes.append(marks.line(at, area.top, at, area.bottom, "frontier"))
         shapes.append(marks.text(at - 6, area.bottom - 8, "the queue grows", "end", "tick"))
     return marks.picture(
-        width, _HEIGHT, f"{plan.drawn} against the rate", *shapes, marks.series(0, *parts)
+        width, HEIGHT, f"{plan.drawn} against the rate", *shapes, marks.series(0, *parts)
     )
 
 
@@ -147,8 +144,8 @@ def _stages(width: int, named: Sequence[tuple[str, float]]) -> Markup:
     return marks.picture(width, area.bottom + 40, "Where the time goes", *shapes)
 
 
-def _sizes(area: Area, points: Sequence[BatchPoint]) -> Scale:
-    return spanning([each.batch for each in points], area.left + 8, area.right - 4, log=True)
+def _sizes(plan: Plan) -> list[int]:
+    return [each.batch for each in plan.by_batch]
 
 
 def _milliseconds(area: Area, values: Sequence[float], limit: float | None) -> Scale:
@@ -159,27 +156,8 @@ def _milliseconds(area: Area, values: Sequence[float], limit: float | None) -> S
     return from_zero([top], area.bottom, area.top)
 
 
-def _frame(area: Area, x: Scale, y: Scale, points: Sequence[BatchPoint], name: str) -> list[Markup]:
-    sizes = [float(each.batch) for each in points]
-    step = max(1, -(-len(sizes) // 8))
-    return [
-        *marks.upright(area, y),
-        *marks.level(area, x, "batch size", sizes[::step], "grid faint"),
-        marks.text(0, 14, name, kind="axis-name"),
-    ]
-
-
 def _promise(area: Area, y: Scale, limit: float | None) -> list[Markup]:
-    if limit is None:
-        return []
-    at = y(limit)
-    label = f"promised {limit:g} ms"
-    left = area.right - 1.15 * marks.width_of(label) - 26
-    return [
-        marks.line(area.left, at, area.right, at, "budget"),
-        marks.text(area.right, 14, label, "end", "budget-name"),
-        marks.line(left, 10, left + 18, 10, "budget"),
-    ]
+    return [] if limit is None else marks.bound(area, y, limit, f"promised {limit:g} ms")
 
 
 def _chosen(plan: Plan, point: BatchPoint) -> bool:

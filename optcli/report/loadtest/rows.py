@@ -133,6 +133,9 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
     if test.promised_per_s is not None:
         lines.append(("promised rate", f"{wording.number(test.promised_per_s)} requests a second"))
     lines += [("arrivals", f"{test.arrivals}, seed {test.seed}"), ("sent", test.payload)]
+    if served.model_cpus:
+        own, others = (", ".join(map(str, each)) for each in (served.model_cpus, served.cpus))
+        lines.append(("processors", f"the model's replicas {own}, the ingress and Ray {others}"))
     if test.points:
         cpus = ", ".join(map(str, test.points[-1].client.cpus))
         late = max(point.client.lateness_p99_ms for point in test.points)
@@ -166,6 +169,9 @@ def found(test: LoadTest) -> list[tuple[str, str]]:
         curve = ", ".join(f"{size}: {ms:.4g} ms" for size, ms in sorted(known.points_ms.items()))
         lines.append(("calibrated t(B)", curve))
         lines.append(("calibrated overhead", f"{known.overhead_ms:.4g} ms; taken {known.measured}"))
+        if known.ingress_ms or known.replica_ms:
+            work = f"{known.ingress_ms:.3g} ms at the ingress, {known.replica_ms:.3g} ms in the replica"
+            lines.append(("work of a request", f"{work}, beside the model"))
     return lines
 
 

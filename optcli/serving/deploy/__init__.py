@@ -98,6 +98,8 @@ def deploy(
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
+    sample_inputs: int = 0,
+    known_answers: str | None = None,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -115,6 +117,9 @@ def deploy(
 
     `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
     `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
+    `sample_inputs`: that of `ray` keeps statistics of so many inputs a day, for `loadtest --drift`.
+    `known_answers`: the URI of answers that `optcli infer` wrote with this variant, which are hits of
+    the cache from the start.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
@@ -156,7 +161,15 @@ def deploy(
         interface = _looked_at(built, name, fresh, path, ray=engine == "ray")
         if isinstance(runs_in, Runtime):
             more = extras.extras_of(
-                built, interface, images=images, cache=cache, cache_ttl_s=cache_ttl_s
+                built,
+                interface,
+                name,
+                path.parent / "logs" / f"{built.name}.deploy.log",
+                images=images,
+                cache=cache,
+                cache_ttl_s=cache_ttl_s,
+                sample_inputs=sample_inputs,
+                known=known_answers,
             )
             written = _bundle(fresh, name, built, report, interface, runs_in, made, lanes, more)
         else:

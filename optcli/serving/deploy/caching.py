@@ -41,15 +41,19 @@ def checked_place(place: str) -> str:
     return place
 
 
+def model_digest(built: BuiltVariant) -> str:
+    """A digest of all that decides an answer beside the request and its preparation."""
+    return of_value([built.artifact.digest, built.runner_name, built.options])
+
+
 def cache_file(place: str, built: BuiltVariant, ttl_s: float = TTL_S) -> str:
     """The content of `cache.json`.
 
     Answers of another artifact or runner have other keys: a Redis may serve many.
     """
-    decides = [built.artifact.digest, built.runner_name, built.options]
     content = {
         "schema": 1,
-        "model": of_value(decides),
+        "model": model_digest(built),
         "place": checked_place(place),
         "ttl_s": ttl_s,
         "most_bytes": 256 * 1024 * 1024,

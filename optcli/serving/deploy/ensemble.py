@@ -72,7 +72,7 @@ def dockerfile() -> str:
 
 def _copy(place: Path, model: str, module: str) -> None:
     shutil.copyfile(_HERE / "triton_files" / f"{model}.py", place / "model.py")
-    shutil.copyfile(prediction.FOLDER / f"{module}.py", place / f"{module}.py")
+    shutil.copyfile(prediction.COPIED[module], place / f"{module}.py")
 
 
 def _python(config: Any, part: str) -> Any:
@@ -178,7 +178,7 @@ def _require_fit(folder: Path, config: Any, names: Sequence[str]) -> None:
         raise InputError(
             f"the parts of the ensemble do not fit: {'; '.join(wrong)}",
             place=str(folder / ensemble.name / FILE),
-            hint="deploy without --images, and report this",
+            hint="this is a bug: report it, and deploy without --images meanwhile",
         )
 
 

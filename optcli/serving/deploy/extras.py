@@ -1,34 +1,44 @@
-"""What a bundle holds where it is asked for: the endpoint for images and the cache of answers."""
+"""What a bundle holds where it is asked for: images, the cache of answers, statistics of inputs."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from optcli import environment, prediction
 from optcli.errors import UsageError
 from optcli.model_files.built_variant import BuiltVariant
-from optcli.prediction.of_recipe import ImageServing, image_serving
+from optcli.prediction import known_answers, stored_answers
+from optcli.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
+from optcli.prediction.stored_answers import StoredAnswers
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import caching, golden_images
 from optcli.serving.deploy.interface import Interface
+from optcli.serving.drift import COPIED, reference
 
 _FILES = Path(__file__).parent / "ray_files"
 # A photograph of a telephone has 5 to 15 million bytes.
 _BODY_BYTES = 32 * 1024 * 1024
+_KNOWN = "--known-answers"
 
 
 @dataclass(frozen=True)
 class Extras:
     """The modules to copy, the packages that they need, and what to know of them.
 
-    `cache` is what `bundle.json` says: where answers are kept, None: nowhere.
+    `cache` and `sample_inputs` are what `bundle.json` says: where answers are kept, None: nowhere, and
+    of how many inputs a day statistics are. `known` are answers that the server need not compute.
     """
 
     serving: ImageServing | None = None
     cache: str | None = None
+    known: StoredAnswers | None = None
     _cache_file: str = ""
+    sample_inputs: int = 0
+    _reference: bytes = b""
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -42,7 +52,7 @@ class Extras:
         """The bundle with what the server must know of this."""
         body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes
         known = {"images": self.images, "cache": self.cache, "most_body_bytes": body}
-        return bundle.model_copy(update=known)
+        return bundle.model_copy(update={**known, "sample_inputs": self.sample_inputs})
 
     def write(self, folder: Path, built: BuiltVariant) -> str | None:
         """Write the modules and what they read into a bundle; gives the name of a golden image.
@@ -50,16 +60,39 @@ class Extras:
         Raises `InputError` where the modules prepare a sample otherwise than optcli does, and OSError.
         """
         for module in self.modules:
-            place = prediction.FOLDER if module in prediction.COPIED else _FILES
-            shutil.copyfile(place / f"{module}.py", folder / f"{module}.py")
+            copied = {**prediction.COPIED, **COPIED}
+            file = copied.get(module, _FILES / f"{module}.py")
+            shutil.copyfile(file, folder / file.name)
         with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
             requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
         if self.cache is not None:
             caching.write(folder, self._cache_file)
+        if self.sample_inputs:
+            from optcli.serving.drift.input_statistics import REFERENCE
+
+            (folder / REFERENCE).write_bytes(self._reference)
         if self.serving is None:
             return None
         self.serving.write(folder)
+        if self.known is not None:
+            self._write_known(folder, built, self.known)
         return golden_images.write(folder, built, self.serving)
+
+    def _write_known(self, folder: Path, built: BuiltVariant, known: StoredAnswers) -> None:
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            for digest, answer in known.rows():
+                yield digest, json.dumps(answer).encode()
+
+        # What the server holds its own files against.
+        settings = b"".join((folder / file).read_bytes() for file in (IMAGES, POSTPROCESS))
+        path = folder / known_answers.FILE
+        count = known_answers.write(path, caching.model_digest(built), settings, rows())
+        if not count:
+            raise UsageError(
+                f"{known.uri} holds no answer yet",
+                place=_KNOWN,
+                hint="wait for `optcli infer` to finish",
+            )
 
 
 def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
@@ -74,16 +107,22 @@ def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
 def extras_of(
     built: BuiltVariant,
     interface: Interface,
+    model: str,
+    log: Path,
     *,
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
+    sample_inputs: int = 0,
+    known: str | None = None,
 ) -> Extras:
-    """What is asked for. Raises `UsageError` and `InputError` where it cannot be had."""
+    """What is asked for; `log` is a worker's. Raises `UsageError` and `InputError`."""
     serving = images_of(built, interface) if images else None
     modules: list[str] = []
+    answers = None
     packages: list[str] = []
-    content = ""
+    notes = list(serving.notes) if serving is not None else []
+    content, compared_with = "", b""
     if serving is not None:
         modules += ["images", "postprocess", "image_endpoint"]
         packages.append("pillow")
@@ -92,11 +131,35 @@ def extras_of(
         modules.append("cache")
         # CACHE_URL may name a Redis when the server starts.
         packages.append("redis")
+    if sample_inputs:
+        compared_with, said = reference.made(model, built, log)
+        modules += ["keeping", *COPIED]
+        notes.append(
+            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random, and no"
+            f" input: `optcli loadtest FOLDER --drift` compares them with {said}"
+        )
+    if known is not None:
+        if serving is None or cache is None:
+            missing = "--images" if serving is None else "--cache memory"
+            raise UsageError(
+                "known answers are those to images, and the server looks for them in its cache",
+                place=_KNOWN,
+                hint=f"add {missing}",
+            )
+        answers = stored_answers.opened(known, built, serving, _KNOWN)
+        modules.append("known_answers")
+        if answers.missing:
+            notes.append(
+                f"{answers.missing} shards of {known} are not answered yet: the server computes these"
+            )
     return Extras(
         serving=serving,
         cache=cache,
+        known=answers,
         _cache_file=content,
+        sample_inputs=sample_inputs,
+        _reference=compared_with,
         modules=tuple(modules),
         packages=tuple(packages),
-        notes=serving.notes if serving is not None else (),
+        notes=tuple(notes),
     )

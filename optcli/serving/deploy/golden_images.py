@@ -43,8 +43,8 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
         return None
     kind, body = encoded
     inputs, outputs = _tensors(folder / REQUEST, "inputs"), _tensors(folder / RESPONSE, "outputs")
-    from optcli.prediction.images import Images
-    from optcli.prediction.postprocess import Postprocess
+    from optcli.accuracy.postprocess import Postprocess
+    from optcli.data.images import Images
 
     taking = Images(serving.images)
     try:
@@ -70,9 +70,9 @@ def _require_equal(array: np.ndarray, wanted: np.ndarray, place: str) -> None:
 
     if array.shape != wanted.shape or not np.array_equal(array, wanted.astype(array.dtype)):
         raise InputError(
-            "the bundle's modules prepare this image otherwise than optcli does",
+            "the bundle's modules do not prepare this image as optcli does",
             place=place,
-            hint="leave --images out, and report this with the recipe's `prepare`",
+            hint="this is a bug: report it with the recipe's `prepare`, and leave --images out",
         )
 
 

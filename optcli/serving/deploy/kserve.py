@@ -258,7 +258,9 @@ def write(path: Path, manifest: Runtime | Inference) -> None:
     back = read(path, Runtime) if isinstance(manifest, Runtime) else read(path, Inference)
     if back != manifest:
         raise InputError(
-            "the manifest reads back as another one", place=str(path), hint="report this with the plan"
+            "the manifest says something else when it is read back",
+            place=str(path),
+            hint="this is a bug: report it with the plan",
         )
 
 

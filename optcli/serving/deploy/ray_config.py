@@ -138,7 +138,9 @@ def require_readable(folder: Path, made: Bundle, lanes: Sequence[Lane]) -> None:
     ]
     if bundle.read(folder) != made or not _holds(kept, wanted):
         raise InputError(
-            "the bundle reads back as another one", place=str(path), hint="report this with the plan"
+            "the bundle says something else when it is read back",
+            place=str(path),
+            hint="this is a bug: report it with the plan",
         )
 
 

@@ -27,7 +27,8 @@ class Options:
 
     `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
-    `cpus` are the processors of a server that the load test starts, `client_cpus` those of the client.
+    `cpus` is the number of processors that a server which the load test starts may share out among
+    replicas, `model_cpus` are those that the replicas run on alone, `client_cpus` those of the client.
     """
 
     rates_per_s: tuple[float, ...] = ()
@@ -51,6 +52,7 @@ class Options:
     images: Path | None = None
     calibration: Path | None = None
     cpus: int | None = None
+    model_cpus: tuple[int, ...] = ()
     client_cpus: tuple[int, ...] = ()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,56 +14,70 @@ from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
+from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.running import running
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
+# What Ray calls the processes that hold a replica, and how the names of the model's deployments begin:
+# with priorities each has its own (`Model-high`).
+_REPLICA, _MODEL = "ServeReplica", ":Model"
 
 
 @contextmanager
 def started(
-    folder: Path, cpus: int | None, log: Path, scratch: Path, observer: Observer
-) -> Iterator[tuple[Endpoint, Bundle]]:
-    """Start the bundle's server, and stop all of it at the end; gives it and what the bundle says.
+    folder: Path,
+    cpus: int | None,
+    model_cpus: tuple[int, ...],
+    log: Path,
+    scratch: Path,
+    observer: Observer,
+) -> Iterator[Endpoint]:
+    """Start the bundle's server, and stop all of it at the end.
 
+    The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
     Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
     priorities = tuple(_priorities(about))
-    with running(folder, cpus=cpus, log=log, observer=observer) as server:
+    # What the test sends is no traffic that drifts.
+    variables = {VARIABLE: ""}
+    child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
+    with child as server:
         found = endpoint.asked(server.url, about.model)
+        if model_cpus:
+            _pin(server.pids, model_cpus)
         samples, expected = folder / bundles.SAMPLES, folder / bundles.EXPECTED
         if not samples.is_file() and inputs.has_golden(folder):
             golden = inputs.of_golden(folder, scratch)
             samples, expected = golden.samples, golden.expected or expected
-        yield (
-            replace(
-                found,
-                served=found.served.model_copy(
-                    update={
-                        "folder": str(folder),
-                        "batch": about.largest_batch if about.batched else 1,
-                        "wait_ms": about.wait_ms,
-                        "instances": priorities[-1].instances if priorities else about.instances,
-                        "priorities": priorities,
-                        "semantics": "sealed",
-                        "own": True,
-                        "cpus": _processors(server.pids),
-                        "processors": os.cpu_count() or 0,
-                    }
-                ),
-                samples=samples if samples.is_file() else None,
-                expected=expected if expected.is_file() else None,
-                tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
-                plan=plan,
-                concurrency=about.concurrency,
-                pids=server.pids,
-                wait_ms_at=_waits_of(about) if about.batched else None,
+        yield replace(
+            found,
+            served=found.served.model_copy(
+                update={
+                    "folder": str(folder),
+                    "batch": about.largest_batch if about.batched else 1,
+                    "wait_ms": about.wait_ms,
+                    "instances": priorities[-1].instances if priorities else about.instances,
+                    "priorities": priorities,
+                    "semantics": "sealed",
+                    "own": True,
+                    "cpus": _processors(server.pids),
+                    "model_cpus": model_cpus,
+                    "processors": os.cpu_count() or 0,
+                }
             ),
-            about,
+            samples=samples if samples.is_file() else None,
+            expected=expected if expected.is_file() else None,
+            tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
+            plan=plan,
+            concurrency=about.concurrency,
+            threads=about.threads,
+            pids=server.pids,
+            wait_ms_at=_waits_of(about) if about.batched else None,
         )
 
 
@@ -80,13 +95,35 @@ def _priorities(about: Bundle) -> Iterator[ServedPriority]:
 
 
 def _waits_of(about: Bundle) -> Callable[[float, str | None], float]:
-    """The wait for a batch at a rate of all requests, or of those of a priority."""
+    """The wait for a batch at the rate of a priority's requests; those that name none have the last."""
     by_name = {each.name: each for each in about.priorities}
+    last = about.priorities[-1] if about.priorities else None
 
     def wait_ms_at(rate_per_s: float, priority: str | None) -> float:
-        return about.wait_ms_at(rate_per_s, None if priority is None else by_name[priority])
+        return about.wait_ms_at(rate_per_s, last if priority is None else by_name[priority])
 
     return wait_ms_at
+
+
+def _pin(pids: tuple[int, ...], model_cpus: tuple[int, ...]) -> None:
+    """Run the replicas of the model on their processors, and all else on the others."""
+    import psutil
+
+    others = _others(model_cpus)
+    for pid in pids:
+        with contextlib.suppress(OSError, psutil.Error):
+            title = " ".join(psutil.Process(pid).cmdline())
+            _pin_threads(pid, model_cpus if _REPLICA in title and _MODEL in title else others)
+
+
+def _others(model_cpus: tuple[int, ...]) -> set[int]:
+    return os.sched_getaffinity(0) - set(model_cpus)
+
+
+def _pin_threads(pid: int, cpus: Collection[int]) -> None:
+    """Each thread has processors of its own; those that start later have their starter's."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cpus)
 
 
 def _processors(pids: tuple[int, ...]) -> tuple[int, ...]:

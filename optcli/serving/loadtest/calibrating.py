@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,12 @@ from pydantic import ValidationError
 
 from optcli import regular_files
 from optcli.errors import InputError, UsageError
-from optcli.queueing import Poisson
+from optcli.queueing import Batching, Poisson
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.loadtest import LOADTEST_SCHEMA, Calibration
 from optcli.serving.loadtest import metrics, predicting
 from optcli.serving.loadtest.driving import Driver
+from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.metrics import Reading
 from optcli.serving.loadtest.records import Records, Spans
 
@@ -25,15 +27,19 @@ if TYPE_CHECKING:
 
 FILE = "calibration.json"
 # Lone requests of one row and of each other number of rows, and for how long a phase lasts at most.
-_LONE, _OF_SIZE, _PHASE_S = 30, 12, 15.0
+_LONE, _OF_SIZE, _PHASE_S = 30, 40, 15.0
 _FEWEST_OF_SIZE = 5
 # Lone requests that a busy machine may delay beyond their deadline, as a share.
 _MOST_FAILED = 0.2
 # A size that the model saw less often says too little.
 _FEWEST_CALLS = 4
-# A load in the middle, where the server's parts compete for the processors as they do in service. The
-# ingress carries one request after the other, each for a part of the overhead.
-_LOAD_SHARE, _INGRESS_SHARE, _LOAD_S = 0.5, 0.5, 10.0
+# Loads in the middle, where the server's parts compete for the processors as they do in service. Before
+# the first, the ingress is taken to work for all of the overhead; the second knows its work.
+_LOAD_SHARE, _LOAD_S = 0.5, 15.0
+# Parts of a load; the first does not count.
+_PARTS = 6
+# The work at the ingress varies at most so much, and its variation is found so closely.
+_MOST_CV2, _CV2_STEPS = 16.0, 8
 
 
 def calibrated(driver: Driver) -> Calibration:
@@ -70,11 +76,12 @@ def calibrated(driver: Driver) -> Calibration:
         for size in _sizes(batch)[1:]:
             # Surely over before the next: no batch takes longer than its rows one by one.
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
-    rows = _pooled(whole.readings)
-    first = _calibration(driver, rows, overhead_ms)
-    rate = _LOAD_SHARE * _carried_per_s(driver, first)
-    whole.loaded(min(rate, _INGRESS_SHARE * 1000 / max(overhead_ms, 1.0)))
-    return _calibration(driver, _pooled(whole.readings), overhead_ms)
+    found = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
+    for _ in range(2):
+        rate = _LOAD_SHARE * _carried_per_s(driver, found)
+        work, p95_ms = whole.loaded(rate)
+        found = _calibration(driver, whole, overhead_ms, work)
+    return found.model_copy(update={"ingress_cv2": _variation(driver, found, rate, p95_ms)})
 
 
 def read(path: Path) -> Calibration | None:
@@ -96,6 +103,14 @@ def read(path: Path) -> Calibration | None:
     return found
 
 
+@dataclass(frozen=True)
+class Work:
+    """Processor time of a request in ms: at the ingress, and in a replica beside the model."""
+
+    ingress_ms: float
+    replica_ms: float = 0.0
+
+
 class _Phases:
     """Loads with the readings of the server's metrics around each."""
 
@@ -109,7 +124,7 @@ class _Phases:
 
         times = 1000 / rate_per_s * np.arange(count, dtype=float)
         records = self._sent(times, "lone requests")
-        return float(np.mean(records.latencies_ms)), self.readings[-1]
+        return float(np.mean(records[0].latencies_ms)), self.readings[-1]
 
     def sized(self, rows: int, apart_s: float) -> None:
         """Lone requests of several rows, which the model gets as one batch."""
@@ -118,16 +133,30 @@ class _Phases:
         count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
         self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
-    def loaded(self, rate_per_s: float) -> None:
-        """Poisson arrivals at a rate."""
+    def loaded(self, rate_per_s: float) -> tuple[Work, float]:
+        """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
+
+        p95 is the median over a few parts of the load, so that one disturbance does not decide it.
+        """
+        import numpy as np
+
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
-        self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
+        records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
+        served = self.driver.endpoint.served
+        ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
+        if len(served.cpus) == 1 and set(served.cpus) & set(self.driver.cpus):
+            ingress_ms += 1000 * sent.cpu_s / times.size
+        parts = np.array_split(records.latencies_ms, _PARTS)[1:]
+        p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
+        return Work(ingress_ms, replica_ms), p95_ms
 
-    def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
+    def _sent(
+        self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True
+    ) -> tuple[Records, Sent]:
         """Send requests, of which nearly all must be answered where `whole`; keeps the readings."""
         seconds = float(times_ms[-1]) / 1000 + 0.01
-        records, _, (before, after) = self.driver.send(
+        records, sent, (before, after) = self.driver.send(
             times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}", rows=rows
         )
         place = self.driver.endpoint.served.url
@@ -145,31 +174,60 @@ class _Phases:
                 hint="look into its log",
             )
         self.readings.append((before, after))
-        return records
+        return records, sent
 
 
-def _calibration(driver: Driver, rows: dict[int, tuple[int, float]], overhead_ms: float) -> Calibration:
+def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: Work) -> Calibration:
+    rows, served = _pooled(whole.readings), driver.endpoint.served
+    most = driver.endpoint.threads * driver.endpoint.concurrency * (served.instances or 1)
     return Calibration(
-        model=driver.endpoint.served.model,
+        model=served.model,
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
         points_ms={size: mean for size, (_, mean) in rows.items()},
         calls={size: count for size, (count, _) in rows.items()},
         overhead_ms=overhead_ms,
+        ingress_ms=work.ingress_ms,
+        replica_ms=work.replica_ms,
+        own_processors=0 < len(served.model_cpus) <= most,
         cpus=driver.cpus,
     )
 
 
 def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     """About what the server carries: its promise where it has one, else its capacity."""
-    model = predicting.of_calibration(calibration)
-    batching = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency)
-    assert batching is not None
+    model, batching = predicting.of_calibration(calibration), _batching(driver)
     rate = capacity_per_s(model.curve, batching.batch, batching.workers)
+    rate = min(rate, 1000 / max(model.overhead.ingress_ms, 1e-3))
     if driver.terms.limits_ms:
         rate = predicting.highest(model, batching, Poisson(rate), driver.terms, driver.seed) or rate
     while predicting.unstable(model, batching, rate) and rate > 1:
         rate *= 0.8
     return rate
+
+
+def _variation(driver: Driver, calibration: Calibration, rate_per_s: float, p95_ms: float) -> float:
+    """The variation of the ingress' work with which the simulation gives this p95 at this rate."""
+    wait = driver.endpoint.wait_ms_at
+    batching = _batching(driver, None if wait is None else wait(rate_per_s, None))
+
+    def too_short(cv2: float) -> bool:
+        model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))
+        found = predicting.predicted(model, batching, Poisson(rate_per_s), driver.seed)
+        return found.p95_ms is not None and found.p95_ms < p95_ms
+
+    low, high = 0.0, _MOST_CV2
+    if not calibration.ingress_ms or not too_short(low):
+        return low
+    for _ in range(_CV2_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_short(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def _batching(driver: Driver, wait_ms: float | None = None) -> Batching:
+    known = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency, wait_ms)
+    assert known is not None
+    return known
 
 
 def _sizes(batch: int) -> Sequence[int]:

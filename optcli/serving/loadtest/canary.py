@@ -111,7 +111,7 @@ def _compared(
     chosen = kept_at_random(times.size, shadow.share, options.seed).nonzero()[0]
     if not chosen.size:
         raise UsageError(
-            "no request falls to the second server",
+            "the second server gets no request",
             place="--shadow",
             hint="give it a larger share, or more seconds",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -30,7 +31,7 @@ class Endpoint:
     `tolerance` is that of the golden response. `plan` is what the server was deployed with. `pids`
     are the server's processes where the load test started it. `wait_ms_at` is the wait for a batch at
     a rate, where the server adapts it; None: always the same. With a priority it is that of its own
-    replicas, at its own rate.
+    replicas, at its own rate. A call of the model takes `threads` processors.
     """
 
     served: Served
@@ -41,6 +42,7 @@ class Endpoint:
     tolerance: float = 1e-3
     plan: Plan | None = None
     concurrency: int = 1
+    threads: int = 1
     pids: tuple[int, ...] = ()
     wait_ms_at: Callable[[float, str | None], float] | None = None
 
@@ -170,12 +172,29 @@ def _json(base: str, path: str) -> dict[str, Any] | None:
 
 def _get(base: str, path: str, data: bytes | None = None) -> tuple[int | None, str]:
     """The status and the body of an answer; None and the reason where nothing answers."""
+    status, body = fetched(base, path, data)
+    return status, body.decode("utf-8", errors="replace")
+
+
+def fetched(
+    base: str, path: str, data: bytes | None = None, *, most_bytes: int = _MOST_BYTES
+) -> tuple[int | None, bytes]:
+    """The status and the first bytes of an answer; None and the reason where nothing answers.
+
+    Raises `InputError` for something that answers and speaks no HTTP.
+    """
     try:
         with urllib.request.urlopen(base + path, data=data, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return int(answer.status), answer.read(_MOST_BYTES).decode("utf-8", errors="replace")
+            return int(answer.status), answer.read(most_bytes)
     except urllib.error.HTTPError as error:
-        return error.code, ""
+        return error.code, b""
     except urllib.error.URLError as error:
-        return None, str(error.reason)
+        return None, str(error.reason).encode()
     except (OSError, ValueError) as error:
-        return None, str(error) or type(error).__name__
+        return None, (str(error) or type(error).__name__).encode()
+    except http.client.HTTPException as error:
+        raise InputError(
+            f"what answers there speaks no HTTP, or breaks off: {excerpt(str(error).strip())!r}",
+            place=base,
+            hint="name the URL of a server that speaks the Open Inference Protocol v2",
+        ) from error

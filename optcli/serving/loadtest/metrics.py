@@ -124,6 +124,20 @@ def calls(before: Reading, after: Reading) -> dict[int, tuple[int, float]]:
     }
 
 
+def work_ms(before: Reading, after: Reading, threads: int) -> tuple[float, float]:
+    """Processor time of a request: at the ingress, and in a replica beside the model.
+
+    In milliseconds; (0, 0) where no request came. A call of the model takes `threads` processors.
+    """
+    requests = _grown(before, after, "model_stage_seconds_count").get("parse", 0.0)
+    if not requests:
+        return 0.0, 0.0
+    cpu_s = _grown(before, after, "model_process_cpu_seconds_total")
+    ingress_s = cpu_s.pop("ingress", 0.0)
+    model_s = threads * sum(_grown(before, after, "model_compute_seconds_sum").values())
+    return 1000 * ingress_s / requests, 1000 * max(0.0, sum(cpu_s.values()) - model_s) / requests
+
+
 def _means(before: Reading, after: Reading, name: str) -> dict[str, float]:
     sums = _grown(before, after, f"{name}_sum")
     counts = _grown(before, after, f"{name}_count")

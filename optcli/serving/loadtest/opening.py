@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optcli.errors import UsageError
 from optcli.observer import Observer
+from optcli.serving import bundle
 from optcli.serving.loadtest import bundles, by_priority, calibrating, endpoint
 from optcli.serving.loadtest.asked import Options, with_plan
 from optcli.serving.loadtest.endpoint import Endpoint
@@ -25,11 +26,11 @@ def opened(
         yield _with_priorities(found, options, own=False), options
         return
     folder, log = Path(target), scratch / "server.log"
-    with bundles.started(folder, options.cpus, log, scratch, observer) as (found, about):
-        if options.encoding == "image" and not about.images:
-            raise UsageError(
-                "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
-            )
+    if options.encoding == "image" and not bundle.read(folder).images:
+        raise UsageError(
+            "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
+        )
+    with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as found:
         place = options.calibration or folder / calibrating.FILE
         yield _with_priorities(found, options, own=True), replace(options, calibration=place)
 

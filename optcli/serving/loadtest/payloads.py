@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.data.npz import DAMAGED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest.messages import Setup, TensorAbout
@@ -240,7 +241,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, *DAMAGED) as error:
         raise InputError(
             f"the arrays cannot be read: {error}", place=str(path), hint="deploy the variant again"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
@@ -50,12 +50,35 @@ def of_plan(plan: Plan) -> Model:
 def of_calibration(calibration: Calibration) -> Model:
     """What was found through the running server.
 
-    Means of few calls scatter: where a larger batch seems to take less, both are taken as alike.
+    Means of few calls scatter: where a larger batch seems to take less, both are taken as alike. What a
+    replica does beside the model delays the model where both have the same processors; else it goes on
+    meanwhile, and requests queue for it or for the ingress, whichever takes longer.
     """
+    ingress_ms, replica_ms = calibration.ingress_ms, calibration.replica_ms
     sizes = sorted(calibration.points_ms)
     times = monotone([calibration.points_ms[size] for size in sizes])
-    kept = dict(zip(sizes, times, strict=True))
-    return Model("calibration", Curve.from_points(kept), Overhead(after_ms=calibration.overhead_ms))
+    beside_ms = replica_ms if calibration.own_processors else 0.0
+    kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
+    in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
+    outside_ms = max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms)
+    overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms, ingress_cv2=calibration.ingress_cv2)
+    return Model("calibration", Curve.from_points(kept), overhead)
+
+
+def plan_keys(calibration: Calibration) -> dict[str, Any]:
+    """What was found through the running server, as keys of a plan file."""
+    model = of_calibration(calibration)
+    points = model.curve.points
+    text = ",".join(f"{size}:{ms:.6g}ms" for size, ms in points)
+    beside = model.overhead
+    return {
+        "curve": text if len(points) > 1 else f"{points[0][1]:.6g}ms",
+        "overhead": {
+            "after_ms": beside.after_ms,
+            "ingress_ms": beside.ingress_ms,
+            "ingress_cv2": beside.ingress_cv2,
+        },
+    }
 
 
 def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
@@ -89,6 +112,7 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
     rho = load(
         process.rate_per_s, model.curve, batching.batch, batching.workers, model.overhead.occupied_ms
     )
+    rho = max(rho, process.rate_per_s * model.overhead.ingress_ms / 1000)
     runs = replicate(
         process, model.curve, batching, model.overhead, runs=_RUNS, requests=_REQUESTS, seed=seed
     )

@@ -109,7 +109,7 @@ class Records:
 
     @property
     def latencies_ms(self) -> np.ndarray:
-        """Of what was answered or timed out, from the planned time.
+        """Latencies of the requests that were answered or timed out, from the planned time.
 
         What the server refuses at once has no latency; leaving out what it never answers would hide
         that it stalls.

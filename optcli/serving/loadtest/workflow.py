@@ -52,6 +52,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     `MissingError` without the packages that it needs, `StepError` where the client dies.
     """
     payloads.client_library()
+    require_images(options)
     started = verdicts.now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)
@@ -59,7 +60,6 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
         terms = terms_of(server, options)
         setup, source = setup_of(server, options, scratch)
         rates = rates_of(server, options)
-        require_images(options)
         require_promise(server, options, terms)
         client = stack.enter_context(
             driver(

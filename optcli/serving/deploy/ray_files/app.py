@@ -83,18 +83,25 @@ class Ingress:
         self._protocol, self._metrics = Protocol(BUNDLE), Metrics(about(BUNDLE))
         self._lanes = Lanes(BUNDLE, models, self._metrics)
         self._app_name = serve.get_replica_context().app_name
-        self._stopping = False
+        self._stopping, self._kept = False, None
         self._images: Any = None
+        answers: Any = None
         if BUNDLE["cache"]:
             import cache
 
-            kept = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
+            answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
             for lane in self._lanes.every:
-                lane.cache = kept.beside()
+                lane.cache = answers.beside()
         if BUNDLE["images"]:
             from image_endpoint import ImageEndpoint
 
-            self._images = ImageEndpoint(HERE)
+            self._images = ImageEndpoint(HERE, answers)
+        if BUNDLE["sample_inputs"]:
+            import keeping
+
+            self._kept = keeping.Kept(HERE, BUNDLE["sample_inputs"])
+            for lane in self._lanes.every:
+                lane.kept = self._kept
 
     def __serve_build_asgi_app__(self) -> Starlette:
         pages = {
@@ -103,11 +110,10 @@ class Ingress:
             MODEL: self._protocol.metadata(),
         }
         routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
-        for path in ("/v2/health/ready", f"{MODEL}/ready"):
-            routes.append(Route(path, self.ready))
+        routes += [Route(path, self.ready) for path in ("/v2/health/ready", f"{MODEL}/ready")]
         for way in ("infer", "images") if self._images else ("infer",):
             routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
-        routes.append(Route("/metrics", self.metrics))
+        routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
         return Starlette(routes=routes, exception_handlers={404: lambda *_: missing()})
 
@@ -122,6 +128,8 @@ class Ingress:
         self._stopping = True
         while self._lanes.inside:
             await asyncio.sleep(0.02)
+        if self._kept:
+            await asyncio.to_thread(self._kept.close)
 
     async def ready(self, request: Request) -> Response:
         """Whether every request would find a replica."""

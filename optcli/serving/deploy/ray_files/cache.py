@@ -67,12 +67,13 @@ class Cache:
         hit: Callable[[], None] = lambda: None,
         miss: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model, self._store, self._hit, self._miss = model.encode(), store, hit, miss
+        self.model, self.hit = model, hit
+        self._store, self._miss = store, miss
         self._flights: dict[str, asyncio.Task[Arrays]] = {}
 
     def beside(self) -> Cache:
         """A cache of the same values that waits for no request of this one: those of one priority."""
-        return Cache(self._model.decode(), self._store, hit=self._hit, miss=self._miss)
+        return Cache(self.model, self._store, hit=self.hit, miss=self._miss)
 
     def key(self, parts: Iterable[bytes | str | memoryview | np.ndarray]) -> str:
         """The key of a request: a digest over the model and every part with its length, in order.
@@ -80,7 +81,7 @@ class Cache:
         An array counts with its type and shape.
         """
         digest = hashlib.sha256()
-        for part in (self._model, *parts):
+        for part in (self.model, *parts):
             if isinstance(part, np.ndarray):
                 head = f"{part.dtype.str}{part.shape}".encode()
                 digest.update(_PART.pack(len(head)) + head)
@@ -116,7 +117,7 @@ class Cache:
             except Exception as error:
                 _log.debug("an equal request failed or is slow (%s): computing again", error)
             else:
-                self._hit()
+                self.hit()
                 return value
             self._miss()
             return await compute()
@@ -154,7 +155,7 @@ class Cache:
     async def _found_or_computed(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
         value = await self._store.read(key)
         if value is not None:
-            self._hit()
+            self.hit()
             return value
         self._miss()
         value = frozen(await compute())

@@ -27,7 +27,8 @@ def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
 class Lane:
     """Requests of one priority, or all of them, and the deployment that answers them.
 
-    `cache` keeps their answers where it is set. `replicas` are those that can answer now.
+    `cache` keeps their answers where it is set, `kept` the statistics of inputs that are computed: one
+    sample over all lanes. `replicas` are those that can answer now.
     """
 
     def __init__(self, about: Mapping[str, Any], model: DeploymentHandle, metrics: Metrics) -> None:
@@ -37,6 +38,7 @@ class Lane:
         self.metrics = metrics.of(self.name)
         self.replicas = 0
         self.cache: Any = None
+        self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
         self._deadline_s = about["deadline_ms"] / 1000
 
@@ -60,6 +62,8 @@ class Lane:
 
     async def computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """What the replicas give for the request, in parts of the largest batch at most."""
+        if self.kept:
+            self.kept.offer(asked.feed)
         sent, parts = time.time(), asked.parts(self._largest_batch)
         responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
         try:
@@ -69,14 +73,12 @@ class Lane:
             for response in responses:
                 response.cancel()
             if isinstance(error, RayTaskError):
-                sentence = "the model failed: " + str(error.cause).partition("\n")[0]
-                raise Refused(500, sentence) from error
+                raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
             if isinstance(error, TimeoutError):
                 raise Refused.late() from error
             if isinstance(error, asyncio.CancelledError):
                 raise
-            gone = "the replica that had the request is gone"
-            raise Refused(503, gone, cause="replica") from error
+            raise Refused(503, "the replica that had the request is gone", cause="replica") from error
         self.metrics.observe(results, sent)
         if any(result["outputs"] is None for result in results):
             raise Refused.late()

@@ -26,13 +26,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 READY = "ready:"
 # Nothing is reported home, and every process finds the modules beside this file. Requests take the
-# shortest way through Ray: the ingress listens itself, in place of a proxy in front of it, and code
-# that never blocks needs no thread of its own.
+# shortest way through Ray: the ingress listens itself, in place of a proxy in front of it, it calls the
+# replicas by gRPC, which takes half of the time of actor calls, and code that never blocks needs no
+# thread of its own.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
     "RAY_SERVE_PORT_QUARANTINE_S": "0",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
@@ -95,7 +97,10 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
             return 1
         say(f"{READY} {url}")
         while signal.sigwait(signals) == signal.SIGHUP:
-            client.deploy_apps(configuration(arguments))
+            try:
+                client.deploy_apps(configuration(arguments))
+            except Exception as error:
+                say(f"serve_config.yaml is not taken, and what runs goes on: {error}")
         try:
             ingress = serve.get_app_handle(configuration(arguments).applications[0].name)
             ingress.drain.remote().result(timeout_s=bundle["deadline_ms"] / 1000 + 5)

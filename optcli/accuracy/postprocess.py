@@ -3,14 +3,15 @@
 Classes are the best few with their probability; `label` is the class number from 0. Boxes are
 [left, top, right, bottom]: they are decoded, those of a small score left out, overlapping ones of a
 class suppressed (NMS), and the rest brought back to pixels of the original image. Needs NumPy.
-Answers are plain data, ready for JSON.
+Answers are plain data, ready for JSON. optcli's own evaluation decodes boxes with the same functions;
+bundles have a copy of this file, which imports nothing of optcli.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Postprocess:
 
     @classmethod
     def from_file(cls, path: Path) -> Postprocess:
-        """As the file says. Raises OSError and ValueError."""
+        """The steps that a file declares. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def answer(
@@ -54,11 +55,11 @@ class Postprocess:
         size = self._size or size
         if size is None:
             raise ValueError("the size of the input is needed to decode boxes")
-        decode = _yolox if self.kind == "yolox" else _boxes
-        found = decode(self._how, outputs, size)
+        detections = decoded(self.kind, self._how, outputs, size)
         height, width = placement["original_size"]
-        boxes = _to_original(found["boxes"], placement)
-        rows = zip(boxes.tolist(), found["scores"].tolist(), found["labels"].tolist(), strict=True)
+        boxes = to_original(detections["boxes"], placement)
+        scores, labels = detections["scores"], detections["labels"]
+        rows = zip(boxes.tolist(), scores.tolist(), labels.tolist(), strict=True)
         best = [
             {**self._named(label), "score": score, "box": box}
             for box, score, label in itertools.islice(rows, self._how["most"])
@@ -93,6 +94,17 @@ def _shares(scores: np.ndarray, activation: str) -> np.ndarray:
     return np.clip(_activated(scores, activation), 0, 1) if activation != "none" else scores
 
 
+def decoded(
+    kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Boxes in pixels of the input, scores and labels of one image, best first, after score and NMS.
+
+    `kind` is yolox or boxes, `how` its settings, `size` height and width of the input. Raises
+    ValueError for outputs of another shape.
+    """
+    return (_yolox if kind == "yolox" else _boxes)(how, outputs, size)
+
+
 def _yolox(
     how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
 ) -> dict[str, np.ndarray]:
@@ -105,13 +117,14 @@ def _yolox(
         )
     centre, extent = rows[:, :2], rows[:, 2:4]
     if not how["decoded"]:
+        # Where an artifact is broken these overflow; such boxes are left out with all not finite.
         with np.errstate(over="ignore"):
             centre, extent = (centre + grid) * stride, np.exp(extent) * stride
     boxes = np.concatenate([centre - extent / 2, centre + extent / 2], axis=1)
     return _chosen(boxes, rows[:, 4:5] * rows[:, 5:], how)
 
 
-def _grid(strides: list[int], size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     cells, scales = [], []
     for stride in strides:
         rows, columns = np.indices((size[0] // stride, size[1] // stride))
@@ -144,8 +157,8 @@ def _boxes(
         scores = scores[:, :1] * scores[:, 1:]
     scores = _activated(scores, how["activation"])
     scores = {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[how["background"]]
-    found = _chosen(boxes, scores, how)
-    return {**found, "labels": found["labels"] + first}
+    detections = _chosen(boxes, scores, how)
+    return {**detections, "labels": detections["labels"] + first}
 
 
 def _corners(boxes: np.ndarray, form: str) -> np.ndarray:
@@ -212,7 +225,7 @@ def _suppressed(boxes: np.ndarray, threshold: float) -> np.ndarray:
     return left
 
 
-def _to_original(boxes: np.ndarray, placement: Mapping[str, Any]) -> np.ndarray:
+def to_original(boxes: np.ndarray, placement: Mapping[str, Any]) -> np.ndarray:
     """Boxes in pixels of the input as pixels of the original: (place - padding) / scale, float64."""
     vertical, horizontal = placement["scale"]
     top, left = placement["padding"]

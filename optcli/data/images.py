@@ -1,16 +1,23 @@
 """From the bytes of an image to the model's input, as `images.json` beside this file says.
 
-The steps are those of the recipe that the model was built with. They run in a fixed order:
+optcli's own data take their steps from here too; bundles have a copy of this file, which imports
+nothing of optcli. The steps are those of the recipe that the model was built with. They run in a
+fixed order:
 
     decode > resize > crop or letterbox > channel order > scale > mean and std > layout > type
 
-Needs NumPy and Pillow. Whatever is wrong with an image is a `ValueError` of one sentence.
+Between the steps an image is an array [height, width, channels]. Grey has one channel; three are
+RGB. Pillow does the resizing, on 8-bit values and on floats alike, so that an image file and the same
+image in an npz come out equal. Needs NumPy and Pillow. Whatever is wrong with an image is a
+`ValueError` of one sentence.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +31,13 @@ _NAMES = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}
 
 class NoImageError(ValueError):
     """The bytes are no image of a format that is taken."""
+
+
+class StepError(ValueError):
+    """An image that a step cannot take. `args` are the sentence, the step, and channels it wants."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass
@@ -69,7 +83,7 @@ class Images:
 
     @classmethod
     def from_file(cls, path: Path) -> Images:
-        """As the file says. Raises OSError and ValueError."""
+        """The steps that a file declares. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:
@@ -77,15 +91,9 @@ class Images:
 
         Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
-        pixels = _pixels(self._decoded(body), self._steps)
-        image = _transformed(pixels, self._steps, self._most_pixels)
-        channels = {"chw": -3, "hwc": -1}.get(self._layout[-3:])
-        wanted = self._shape[channels] if channels and len(self._shape) == 3 else None
-        found = image.pixels.shape[2]
-        if isinstance(wanted, int) and found != wanted:
-            plural = "s" if wanted > 1 else ""
-            raise ValueError(f"the image has {_named(found)}, the model wants {wanted} channel{plural}")
-        return self._fitted(_laid_out(image.pixels, self._layout)), image.placement()
+        pixels = pixels_of(self._decoded(body), self._steps["channel_order"])
+        image = transformed(pixels, self._steps, self._most_pixels, self._dtype)
+        return self._fitted(laid_out(image.pixels, self._layout, self._shape)), image.placement()
 
     def size_of(self, row: np.ndarray) -> tuple[int, int]:
         """Height and width of a prepared image."""
@@ -94,14 +102,14 @@ class Images:
 
     def _decoded(self, body: bytes | bytearray) -> Image.Image:
         if not body:
-            raise NoImageError("the request has no image: its body is empty")
+            raise NoImageError("found no bytes, wanted an image")
         wanted = " or ".join(self._formats)
         try:
             image = Image.open(io.BytesIO(body), formats=self._formats)
         except Image.DecompressionBombError as error:
             raise ValueError(f"the image is too large: {_first_line(error)}") from error
         except Exception as error:  # Pillow's readers raise many kinds over broken headers
-            raise NoImageError(f"the body is no {wanted} image that can be read") from error
+            raise NoImageError(f"this is not a {wanted} image that can be read") from error
         width, height = image.size
         if width * height > self._most_pixels:
             raise ValueError(
@@ -129,9 +137,9 @@ class Images:
         cast = np.ascontiguousarray(value, dtype=self._dtype)
         if cast.dtype.kind == "f":
             if not np.isfinite(cast).all():
-                raise ValueError(f"the image has values that are not finite in {self._dtype}")
+                raise ValueError(f"the image has values that are too large for {self._dtype}")
         elif not np.array_equal(cast, value):
-            raise ValueError(f"the prepared image has values that are no {self._dtype}")
+            raise ValueError(f"the prepared image has values that do not fit into {self._dtype}")
         return cast
 
 
@@ -144,26 +152,35 @@ def _named(channels: int) -> str:
     return f"{channels} channel{'s' if channels > 1 else ''}" + (f" ({name})" if name else "")
 
 
-def _pixels(image: Image.Image, steps: dict[str, Any]) -> np.ndarray:
-    """[height, width, 1 or 3], uint8."""
+def pixels_of(image: Image.Image, channel_order: str | None) -> np.ndarray:
+    """[height, width, 1 or 3], uint8. Raises `StepError`."""
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA" if "transparency" in image.info or image.mode == "PA" else "RGB")
     if image.mode == "1":
         image = image.convert("L")
     if image.mode not in ("L", "RGB"):
         if image.mode.startswith(("I", "F")):
-            raise ValueError(
-                f"the image has more than 8 bits a value (mode {image.mode}), wanted 8 bits"
-            )
-        if steps["channel_order"] is None:
-            raise ValueError(f"the image has the mode {image.mode}, the model takes grey (L) or RGB")
+            message = f"the image has more than 8 bits a value (mode {image.mode}), wanted 8 bits"
+            raise StepError(message, "bits")
+        if channel_order is None:
+            message = f"the image has the mode {image.mode}, wanted grey (L) or RGB"
+            raise StepError(message, "channel_order")
         image = image.convert("L" if image.mode in ("LA", "La") else "RGB")
     pixels = np.asarray(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) -> Placed:
-    """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change."""
+def transformed(
+    pixels: np.ndarray,
+    steps: dict[str, Any],
+    most_pixels: float = math.inf,
+    dtype: np.dtype | None = None,
+) -> Placed:
+    """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change.
+
+    With a floating `dtype` the values of bytes come in it at once, the same to the last bit. Raises
+    `StepError`.
+    """
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
     if steps["resize_in"] == "float32":
         image.pixels = pixels.astype(np.float32)
@@ -171,9 +188,10 @@ def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) ->
         size = _target_size(image.size, steps["resize"])
         # An image of one pixel by a million grows without end where its shorter side is resized.
         if size[0] * size[1] > most_pixels:
-            raise ValueError(
+            raise StepError(
                 f"the image is too narrow: resizing makes {size[0]} x {size[1]} pixels of it,"
-                f" wanted at most {most_pixels} in all"
+                f" wanted at most {most_pixels} in all",
+                "resize",
             )
         _resize(image, size, steps["interpolation"])
     if steps["crop"] is not None:
@@ -187,12 +205,31 @@ def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) ->
         channels = image.pixels.shape[2]
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
-                raise ValueError(f"{name} has {len(values)} values, the image {_named(channels)}")
-        image.pixels = (image.pixels.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+                raise StepError(f"{name} has {len(values)} values, the image {_named(channels)}", name)
+        if dtype is not None and dtype.kind == "f" and image.pixels.dtype == np.uint8:
+            table = _normalized(np.arange(256)[:, None], scale, mean, std).astype(dtype)
+            image.pixels = _looked_up(table, image.pixels)
+        else:
+            image.pixels = _normalized(image.pixels, scale, mean, std)
     return image
 
 
-def _target_size(size: tuple[int, int], wanted: int | list[int]) -> tuple[int, int]:
+def _normalized(values: np.ndarray, scale: float, mean: list[float], std: list[float]) -> np.ndarray:
+    normalized: np.ndarray = (values.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+    return normalized
+
+
+def _looked_up(table: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """`table` [256, 1 or channels] at each pixel; in memory one channel lies behind the other."""
+    height, width, channels = pixels.shape
+    columns = np.broadcast_to(table, (256, channels)).T.copy()
+    planes = np.empty((channels, height, width), table.dtype)
+    for channel in range(channels):
+        np.take(columns[channel], pixels[:, :, channel], out=planes[channel], mode="clip")
+    return planes.transpose(1, 2, 0)
+
+
+def _target_size(size: tuple[int, int], wanted: int | Sequence[int]) -> tuple[int, int]:
     """Height and width; one number is the shorter side. The longer is cut to whole pixels."""
     if not isinstance(wanted, int):
         return wanted[0], wanted[1]
@@ -223,11 +260,12 @@ def _resampled(pixels: np.ndarray, size: tuple[int, int], interpolation: str) ->
     return np.stack(planes, axis=2)
 
 
-def _crop(image: Placed, size: list[int]) -> None:
+def _crop(image: Placed, size: Sequence[int]) -> None:
     height, width = image.size
     if height < size[0] or width < size[1]:
-        raise ValueError(
-            f"the image is {height} x {width} before the crop, wanted at least {size[0]} x {size[1]}"
+        raise StepError(
+            f"the image is {height} x {width} before the crop, wanted at least {size[0]} x {size[1]}",
+            "crop",
         )
     # round() goes to the even neighbour, as torchvision's centre crop does.
     top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
@@ -247,9 +285,8 @@ def _letterbox(image: Placed, box: dict[str, Any], interpolation: str) -> None:
         top = left = 0
     channels = image.pixels.shape[2]
     if len(box["fill"]) not in (1, channels):
-        raise ValueError(
-            f"the letterbox has {len(box['fill'])} fill values, the image {channels} channels"
-        )
+        message = f"the letterbox has {len(box['fill'])} fill values, the image {channels} channels"
+        raise StepError(message, "letterbox")
     canvas = np.empty((*box["size"], channels), image.pixels.dtype)
     canvas[:] = np.array(box["fill"]).astype(image.pixels.dtype)
     canvas[top : top + size[0], left : left + size[1]] = image.pixels
@@ -269,10 +306,20 @@ def _ordered(pixels: np.ndarray, order: str) -> np.ndarray:
     return pixels[:, :, ::-1] if order == "bgr" else pixels
 
 
-def _laid_out(pixels: np.ndarray, layout: str) -> np.ndarray:
-    """[height, width, channels] in the order of `layout`."""
+def laid_out(pixels: np.ndarray, layout: str, shape: Sequence[int | str]) -> np.ndarray:
+    """[height, width, channels] in the order of `layout`, for an input of `shape` without the batch.
+
+    Raises `StepError` where the image's channels are not the input's.
+    """
+    axis = {"chw": -3, "hwc": -1}.get(layout[-3:])
+    wanted = shape[axis] if axis and len(shape) == 3 else None
+    channels = pixels.shape[2]
+    if isinstance(wanted, int) and channels != wanted:
+        plural = "s" if wanted > 1 else ""
+        message = f"the image has {_named(channels)}, the model wants {wanted} channel{plural}"
+        raise StepError(message, "channels", wanted)
     if layout == "hw":
-        if pixels.shape[2] != 1:
-            raise ValueError(f"the image has {_named(pixels.shape[2])}, the model wants grey")
+        if channels != 1:
+            raise StepError(f"the image has {_named(channels)}, the model wants grey", "layout")
         return pixels[:, :, 0]
     return pixels.transpose(2, 0, 1) if layout.endswith("chw") else pixels

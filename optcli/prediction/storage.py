@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from optcli.errors import MissingError, StoreError, UsageError, first_line
+from optcli.errors import MissingError, StoreError, UsageError, first_line, raised_as
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -84,14 +84,9 @@ def write(place: Place, name: str, content: bytes) -> None:
         place.fs.pipe_file(fresh, content)
         place.fs.mv(fresh, target)
 
-    try:
+    hint = "look at the permissions and the room there, then run it again: it goes on"
+    with raised_as(StoreError, "answers cannot be written", of=OSError, place=target, hint=hint):
         _again(once)
-    except OSError as error:
-        raise StoreError(
-            f"answers cannot be written: {first_line(error)}",
-            place=target,
-            hint="look at the permissions and the room there, then run it again: it goes on",
-        ) from error
 
 
 def _again(call: Callable[[], T]) -> T:

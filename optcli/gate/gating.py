@@ -1,0 +1,48 @@
+"""One run of the gate: what every part of it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optcli.baselines import Baseline
+from optcli.gate.origins import Options, Origin
+from optcli.observer import Observer
+from optcli.pipeline.making import Made
+from optcli.pipeline.places import HERE, Place
+from optcli.results.gate import Change, ChangeKind
+from optcli.settings import GateSettings, SloSettings
+from optcli.store import Store
+
+
+@dataclass
+class Gating:
+    """One run of the gate: both sides, what is demanded, and what was spent.
+
+    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ. `places`
+    are the devices whose latency decides.
+    """
+
+    made: Made
+    before: Baseline
+    origin: Origin
+    settings: GateSettings
+    slo: SloSettings | None
+    changes: Sequence[Change]
+    options: Options
+    store: Store
+    folder: Path
+    observer: Observer
+    places: tuple[Place, ...] = (HERE,)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> frozenset[ChangeKind]:
+        """The kinds of change that whoever runs the gate accepts."""
+        return self.options.accept
+
+    @property
+    def logs(self) -> Path:
+        """Where the measuring processes write."""
+        return self.folder / "logs"

@@ -1,0 +1,210 @@
+"""What a build measures on each device of its recipe."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import OptcliError, RunnerError
+from optcli.observer import Observer
+from optcli.pipeline import latency, shapes, sweep
+from optcli.pipeline.devices import FOLDER, Device, devices_of
+from optcli.pipeline.latency import LatencyResults
+from optcli.pipeline.making import Made
+from optcli.pipeline.phases import Phases
+from optcli.pipeline.places import Here, Place
+from optcli.pipeline.plan import Plan
+from optcli.results import Sweep
+from optcli.store import Store
+
+if TYPE_CHECKING:
+    from optcli.pipeline.on_ray.devices import RayDevice
+
+_SAMPLES, _LOGS = "samples.npz", "logs"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The devices of a recipe, the first one first; `far` has those of a cluster, by name."""
+
+    devices: tuple[Device, ...]
+    far: Mapping[str, RayDevice]
+
+    def far_one(self, device: Device) -> RayDevice | None:
+        """The device on a cluster; None where it is this machine."""
+        return None if device.name is None else self.far.get(device.name)
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """What one device gave; `plan` has the variants that were to be measured there.
+
+    `failures` holds why one could not be. `environment` is that of the device, None: of this machine.
+    """
+
+    plan: Plan
+    measured: LatencyResults
+    swept: dict[str, Sweep]
+    failures: dict[str, OptcliError]
+    samples: Path
+    logs: Path
+    environment: dict[str, Any] | None = field(default=None, repr=False)
+
+
+@contextmanager
+def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> Iterator[Reached]:
+    """The devices of a plan, those of a cluster joined; they are looked for before anything is made.
+
+    Raises `UsageError` where a device needs `--ray`, `MissingError` where no node is the device.
+    """
+    devices = devices_of(plan.recipe, [each.name for each in plan.variants], plan.baseline)
+    with joined(ray, plan, devices, store, observer) as far:
+        yield Reached(devices, far)
+
+
+@contextmanager
+def joined(
+    ray: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+) -> Iterator[Mapping[str, RayDevice]]:
+    """Those of the devices that belong to a cluster, by name; Ray is not imported where there are none.
+
+    Raises as `reached` does.
+    """
+    if all(device.ray is None for device in devices):
+        yield {}
+        return
+    from optcli.pipeline.on_ray.devices import opened
+
+    with opened(ray, plan, devices, store, observer) as far:
+        yield far
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier build left of its devices below the folder of its results, and no more."""
+    below = folder / FOLDER
+    for device in below.iterdir() if below.is_dir() and not below.is_symlink() else ():
+        if device.is_dir() and not device.is_symlink():
+            with suppress(OSError):  # what somebody else keeps there stays
+                (device / _SAMPLES).unlink(missing_ok=True)
+                shutil.rmtree(device / _LOGS, ignore_errors=True)
+                device.rmdir()
+    with suppress(OSError):
+        below.rmdir()
+
+
+def measured(
+    around: Reached,
+    unsettled: Plan,
+    made: Made,
+    folder: Path,
+    store: Store,
+    observer: Observer,
+    phases: Phases,
+    *,
+    remeasure: bool,
+) -> list[OnDevice]:
+    """What each device gives. A device that is lost costs its own figures.
+
+    `unsettled` is the plan before the shapes of runners were chosen: each device has its own. Samples
+    and logs of the first device lie in `folder`, those of the others below it.
+    """
+    found = []
+    for number, device in enumerate(around.devices):
+        below = folder if number == 0 else folder / FOLDER / str(device.name)
+        below.mkdir(parents=True, exist_ok=True)
+        found.append(
+            _measured(around, device, unsettled, made, below, store, observer, phases, remeasure)
+        )
+    return found
+
+
+def _measured(
+    around: Reached,
+    device: Device,
+    unsettled: Plan,
+    made: Made,
+    folder: Path,
+    store: Store,
+    observer: Observer,
+    phases: Phases,
+    remeasure: bool,
+) -> OnDevice:
+    far = around.far_one(device)
+    samples, logs = folder / _SAMPLES, folder / _LOGS
+    place: Place = far or Here(device.name)
+    plan = _plan_on(device, far, unsettled if far else made.plan)
+    try:
+        if far is not None:
+            with phases.take("shapes"):
+                plan = shapes.settled(
+                    plan, made.artifacts, store, made.feeds, observer, remeasure=remeasure, place=far
+                )
+        with phases.take("latency"):
+            results = latency.measure(
+                plan, made.artifacts, store, made.feeds, samples, logs, observer, remeasure, place
+            )
+        with phases.take("sweep"):
+            swept = sweep.measure(
+                plan, made.artifacts, store, made.feeds, logs, observer, remeasure, place
+            )
+    except OptcliError as error:
+        if far is None:
+            raise
+        observer.failed(plan.on_device(latency.STEP), error.message)
+        samples.unlink(missing_ok=True)
+        results, swept = LatencyResults(), {}
+        failures: dict[str, OptcliError] = {
+            each.name: error for each in plan.variants if each.name in made.artifacts
+        }
+    else:
+        failures = {
+            name: RunnerError(reason, place=f"{name} › {plan.on_device(latency.STEP)}")
+            for name, reason in results.failures.items()
+        }
+    finally:
+        if far is not None:
+            far.release()
+    return OnDevice(
+        plan,
+        _named(results, device.name),
+        swept,
+        failures,
+        samples,
+        logs,
+        None if far is None else _environment(far, unsettled),
+    )
+
+
+def _plan_on(device: Device, far: RayDevice | None, plan: Plan) -> Plan:
+    """The plan of what is measured on a device, with what keeps variants from running there."""
+    variants = tuple(each for each in plan.variants if each.name in device.variants)
+    if far is None:
+        return replace(plan, variants=variants, device=device.name)
+    return replace(
+        plan,
+        variants=tuple(replace(each, unmeasurable=far.lacking(each.name)) for each in variants),
+        threads=plan.recipe.latency.threads or int(far.environment(())["cores"]),
+        device=device.name,
+    )
+
+
+def _named(results: LatencyResults, device: str | None) -> LatencyResults:
+    """The results, each row with the name of its device."""
+    rows = {
+        name: tuple(row.model_copy(update={"device": device}) for row in each)
+        for name, each in results.rows.items()
+    }
+    return replace(results, rows=rows)
+
+
+def _environment(far: RayDevice, plan: Plan) -> dict[str, Any]:
+    """What a report says of a device's machine, as `reporting.report` says it of this one."""
+    return {
+        **far.environment(plan.packages()),
+        "machine": far.machine(),
+        "confinement": far.confinement,
+    }

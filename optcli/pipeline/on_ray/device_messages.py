@@ -1,0 +1,145 @@
+"""What a device is asked and what it answers, as plain data on the way through Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from optcli.environment import Missing, Needs
+from optcli.latency import Candidate
+from optcli.latency.messages import MeasureRequest
+from optcli.latency.shapes import Comparison
+from optcli.passes import Traits
+from optcli.pipeline.on_ray.messages import Contents
+from optcli.results import Sweep
+from optcli.settings import LatencySettings, SweepSettings, TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a variant needs to be run: of the machine, and for native code the device it was made for.
+
+    `bound_to` is what the key of its artifact says of that device, `traits` are those of the pass.
+    """
+
+    needs: Needs
+    bound_to: dict[str, Any] | None = None
+    traits: Traits | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Asks what a node is. `packages` are those whose versions are wanted.
+
+    `code` has the digests of optcli's modules that measure, by file; `wishes` are by variant.
+    """
+
+    packages: tuple[str, ...]
+    code: dict[str, str]
+    wishes: dict[str, Wish]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a node says of itself, by `environment`; `unfit` says why it cannot measure for the driver.
+
+    `lacks` says by variant what it needs and is not there. `confinement` is how workers are confined.
+    """
+
+    node: str
+    host: str
+    unfit: tuple[str, ...] = ()
+    environment: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    confinement: str = ""
+    lacks: dict[str, tuple[Missing, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Travelling:
+    """How files come to the node: by their digests from `url`, or in a store that it sees.
+
+    `files` are by the path that the driver knows them by. A store that is shared has a file `mark` with
+    this `content`.
+    """
+
+    url: str | None
+    files: dict[str, Contents]
+    mark: str = ""
+    content: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapesOrder:
+    """Static shapes against dynamic ones."""
+
+    request: MeasureRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyOrder:
+    """What `latency.measure` takes; paths are those of the driver."""
+
+    candidates: tuple[Candidate, ...]
+    baseline: str
+    inputs: tuple[TensorSpec, ...]
+    feeds: str | None
+    settings: LatencySettings
+    seed: int
+    wants_p99: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOrder:
+    """What `latency.sweep` takes; paths are those of the driver."""
+
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: str | None
+    settings: SweepSettings
+    seed: int
+    p99_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsOrder:
+    """What `latency.LaunchPairs` takes, and how many pairs of this `name` are wanted in all."""
+
+    name: str
+    baseline: Candidate
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: str | None
+    settings: LatencySettings
+    seed: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOrder:
+    """One measurement, one of the four; `step` is what it is called."""
+
+    step: str
+    travelling: Travelling
+    shapes: ShapesOrder | None = None
+    latency: LatencyOrder | None = None
+    sweep: SweepOrder | None = None
+    pairs: PairsOrder | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceAnswer:
+    """What became of an order on a node of this host name.
+
+    `unreachable` says why files did not come through, `error` is that of the measurement, as
+    `OptcliError.to_record` writes it. Raw samples of a latency come beside it, as bytes. `logs` are the
+    ends of what the measuring processes said, by artifact; `warned` what people should know.
+    """
+
+    host: str
+    unreachable: str = ""
+    error: dict[str, Any] | None = None
+    comparison: Comparison | None = None
+    sweep: Sweep | None = None
+    logs: dict[str, str] = field(default_factory=dict)
+    warned: tuple[str, ...] = ()

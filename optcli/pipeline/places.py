@@ -1,0 +1,209 @@
+"""Where artifacts are measured: on this machine, or on another one that says what it is.
+
+What measures takes a `Place` and asks it for all that depends on the machine. So results are kept under
+the facts of the machine that gave them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from optcli import environment, latency, runners, workers
+from optcli.environment import Missing
+from optcli.latency import Candidate, Measured
+from optcli.latency.messages import MeasureRequest
+from optcli.latency.shapes import Comparison
+from optcli.observer import Observer
+from optcli.pipeline import measurement_lock
+from optcli.results import Sweep
+from optcli.settings import LatencySettings, SweepSettings, TensorSpec
+
+_COMPARING_TIMEOUT_S = 600.0
+
+
+class Pairs(Protocol):
+    """Launch pairs of two artifacts: `latency.LaunchPairs`, or the same on another machine."""
+
+    def measure(self, count: int) -> Measured:
+        """Measure the next `count` pairs; gives all pairs so far. Raises `OptcliError`."""
+        ...
+
+
+class Place(Protocol):
+    """A machine that measures, one thing at a time. `is_here`: it is the one that runs optcli."""
+
+    is_here: bool
+
+    @property
+    def name(self) -> str | None:
+        """What the recipe calls the machine; None where it asks for no device."""
+        ...
+
+    def environment(self, packages: Sequence[str]) -> dict[str, Any]:
+        """What makes two runs comparable, with the versions of these packages there."""
+        ...
+
+    def machine(self) -> dict[str, Any]:
+        """What decides how fast the machine is."""
+        ...
+
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
+        """Static shapes against dynamic ones. Raises `OptcliError` where it could not be done."""
+        ...
+
+    def measure(
+        self,
+        step: str,
+        candidates: Sequence[Candidate],
+        baseline: str,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+        *,
+        wants_p99: bool = False,
+    ) -> Measured:
+        """What `latency.measure` gives. Raises `OptcliError` where the machine cannot be reached."""
+        ...
+
+    def sweep(
+        self,
+        step: str,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: SweepSettings,
+        log: Path,
+        seed: int,
+        observer: Observer,
+        *,
+        p99_ms: float | None = None,
+    ) -> Sweep:
+        """What `latency.sweep` gives. Raises `OptcliError` where it could not be done."""
+        ...
+
+    def lacking(self, variant: str) -> tuple[Missing, ...]:
+        """What a variant of the plan needs to be run, beside what it needs on this machine."""
+        ...
+
+    def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
+        """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
+        ...
+
+    def pairs(
+        self,
+        step: str,
+        baseline: Candidate,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+    ) -> Pairs:
+        """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
+        ...
+
+
+class Here:
+    """The machine that runs optcli."""
+
+    is_here = True
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+
+    def environment(self, packages: Sequence[str]) -> dict[str, Any]:
+        """As `Place` says."""
+        return environment.describe(packages)
+
+    def machine(self) -> dict[str, Any]:
+        """As `Place` says."""
+        return environment.machine()
+
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
+        """As `Place` says."""
+        options = runners.find(request.runner).model_validate(request.options)
+        with measurement_lock.acquired(step, observer):
+            observer.started(step)
+            began = time.monotonic()
+            comparison = workers.run(
+                "optcli.latency.shapes:compare",
+                request,
+                Comparison,
+                environment=options.environment(),
+                timeout_s=_COMPARING_TIMEOUT_S,
+                confined=() if request.artifact.foreign else None,
+            )
+            observer.finished(step, time.monotonic() - began)
+            return comparison
+
+    def measure(
+        self,
+        step: str,
+        candidates: Sequence[Candidate],
+        baseline: str,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+        *,
+        wants_p99: bool = False,
+    ) -> Measured:
+        """As `Place` says."""
+        with measurement_lock.acquired(step, observer):
+            return latency.measure(
+                candidates, baseline, inputs, feeds, settings, logs, seed, observer, wants_p99=wants_p99
+            )
+
+    def sweep(
+        self,
+        step: str,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: SweepSettings,
+        log: Path,
+        seed: int,
+        observer: Observer,
+        *,
+        p99_ms: float | None = None,
+    ) -> Sweep:
+        """As `Place` says."""
+        with measurement_lock.acquired(step, observer):
+            return latency.sweep(candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms)
+
+    def lacking(self, variant: str) -> tuple[Missing, ...]:
+        """As `Place` says."""
+        return ()
+
+    def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
+        """As `Place` says."""
+        return measurement_lock.acquired(step, observer)
+
+    def pairs(
+        self,
+        step: str,
+        baseline: Candidate,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+    ) -> Pairs:
+        """As `Place` says."""
+        return latency.LaunchPairs(baseline, candidate, inputs, feeds, settings, logs, seed, observer)
+
+
+HERE = Here()

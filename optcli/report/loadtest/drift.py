@@ -1,0 +1,137 @@
+"""Drift as text, Markdown and JUnit XML: the answer of each input, its channels, what drifted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.report import junit as junit_xml
+from optcli.report import wording
+from optcli.report.markdown_text import escaped, items, table
+from optcli.report.plain_text import aligned
+from optcli.results.drift import Drift, DriftInput, DriftStatistic
+
+WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}
+CHANNELS = (
+    "input",
+    "channel",
+    "reference mean",
+    "seen mean",
+    "reference range",
+    "seen range",
+    "outside",
+)
+STATISTICS = ("input", "statistic", "of", "reference", "seen", "shift (sd)", "distance", "p")
+# Of an input with many channels or ids, those that are farthest.
+MOST = 12
+
+
+def about(drift: Drift) -> list[tuple[str, str]]:
+    """Names and values of what is compared with what."""
+    one = drift.reference
+    kept = f"{drift.kept} of {drift.seen}, drawn at random, {drift.begun} to {drift.written}"
+    return [
+        ("model", f"{drift.model} at {drift.target}"),
+        ("inputs seen", kept),
+        ("reference", f"{one.samples} of {one.of} samples of the {one.role} data, {one.source}"),
+    ]
+
+
+def channels(drift: Drift) -> list[tuple[str, ...]]:
+    """A row for each channel; of an input with many, for those that drifted farthest."""
+    found: list[tuple[str, ...]] = []
+    for each in drift.inputs:
+        for one in [one for one in each.channels if one.channel in _shown(each)]:
+            usual, seen = one.reference_range, one.seen_range
+            found.append(
+                (
+                    each.name,
+                    str(one.channel),
+                    _signed(one.reference_mean),
+                    _signed(one.seen_mean),
+                    f"{_signed(usual[0])} to {_signed(usual[1])}",
+                    f"{_signed(seen[0])} to {_signed(seen[1])}",
+                    wording.percent(one.outside),
+                )
+            )
+    return found
+
+
+def statistics(drift: Drift) -> list[tuple[str, ...]]:
+    """A row for each statistic that drifted, the farthest of each input first."""
+    return [
+        (
+            each.name,
+            one.statistic,
+            _of(one),
+            _signed(one.reference),
+            _signed(one.seen),
+            wording.NONE if one.shift_sd is None else f"{one.shift_sd:+.2f}",
+            f"{one.distance:.2f}",
+            f"{one.p:.1g}",
+        )
+        for each in drift.inputs
+        for one in [one for one in each.statistics if one.drifted][:MOST]
+    ]
+
+
+def text(drift: Drift) -> str:
+    """The whole answer as lines."""
+    return "\n".join(line.rstrip() for line in _lines(drift)) + "\n"
+
+
+def _lines(drift: Drift) -> Iterator[str]:
+    yield from aligned(about(drift), left=(0, 1))
+    if channels(drift):
+        yield ""
+        yield from aligned([CHANNELS, *channels(drift)], left=(0,))
+    if statistics(drift):
+        yield ""
+        yield "What drifted"
+        yield from aligned([STATISTICS, *statistics(drift)], left=(0, 1, 2))
+    yield ""
+    yield from (f"  - {each.name}: {WORDS[each.outcome]}, {each.reason}" for each in drift.inputs)
+    yield from (f"  - Note: {note}" for note in drift.notes)
+    yield ""
+    yield drift.sentence
+
+
+def markdown(drift: Drift) -> str:
+    """A GitHub-flavoured Markdown document."""
+    lines = [f"## optcli loadtest --drift: {escaped(drift.model)}", ""]
+    lines.append(f"**{escaped(drift.sentence)}**")
+    if channels(drift):
+        lines += ["", *table(CHANNELS, channels(drift), left=(0,))]
+    if statistics(drift):
+        lines += ["", *table(STATISTICS, statistics(drift), left=(0, 1, 2))]
+    answers = [f"{each.name}: {WORDS[each.outcome]}, {each.reason}" for each in drift.inputs]
+    lines += items("Inputs", answers)
+    lines += items("To be known", drift.notes)
+    lines += items("Compared", [f"{name}: {value}" for name, value in about(drift)])
+    return "\n".join(lines) + "\n"
+
+
+def junit(drift: Drift) -> str:
+    """JUnit XML: one test case for each input; inconclusive ones are skipped."""
+    figures = "\n".join(aligned([CHANNELS, *channels(drift)], left=(0,)))
+    failed = "\n".join([figures, "", *aligned([STATISTICS, *statistics(drift)], left=(0, 1, 2))])
+    place = f"drift.{drift.model}"
+    cases = [junit_xml.judged(place, each.name, each, figures, failed) for each in drift.verdicts]
+    return junit_xml.junit(f"optcli loadtest --drift {drift.model}", drift.started, cases)
+
+
+def _shown(one: DriftInput) -> set[int]:
+    """The channels to show: all of few, else those that are farthest."""
+    if len(one.channels) <= MOST:
+        return {each.channel for each in one.channels}
+    ranked = dict.fromkeys(each.channel for each in one.statistics if each.channel is not None)
+    return set(list(ranked)[:MOST])
+
+
+def _of(one: DriftStatistic) -> str:
+    if one.channel is not None:
+        return f"channel {one.channel}"
+    return "all" if one.id is None else f"id {one.id}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:.3g}"

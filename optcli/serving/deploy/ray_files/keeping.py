@@ -1,0 +1,171 @@
+"""Statistics of inputs that are drawn at random, for `optcli loadtest --drift`. No input is kept.
+
+Each day has a uniform sample of its rows (J. S. Vitter, Random sampling with a reservoir, ACM
+Transactions on Mathematical Software 11 (1985) 37-57, algorithm R). Today's and yesterday's are kept.
+They lie in `kept-inputs.npz` beside this file, or where KEPT_INPUTS says; empty: in memory alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import input_statistics
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+VARIABLE = "KEPT_INPUTS"
+PERIOD_S = 86_400.0
+_PERIODS = 2
+_WRITE_EVERY_S = 10.0
+# Rows that wait for their statistics hold their requests: beyond that they are left out.
+_MOST_WAITING_BYTES = 64 * 1024**2
+
+
+@dataclass
+class Period:
+    """A sample of the rows since `begun` (seconds since the epoch), of which `seen` came.
+
+    `rows` has the statistics of each by its place in the sample. `missed` were drawn while too many
+    waited for theirs: what is there without them is still a sample.
+    """
+
+    begun: float
+    seen: int = 0
+    missed: int = 0
+    rows: dict[int, Sequence[np.ndarray]] = field(default_factory=dict)
+
+    def matrices(self, columns: Sequence[int]) -> list[np.ndarray]:
+        """The statistics of each tensor, a row for each that is known; `columns` are their numbers."""
+        known = list(self.rows.values())
+        return [
+            np.array([row[index] for row in known], np.float32).reshape(-1, count)
+            for index, count in enumerate(columns)
+        ]
+
+
+class Kept:
+    """The samples of one server. `offer` is for the event loop: it draws, a thread does the rest."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        place = os.environ.get(VARIABLE, str(folder / input_statistics.KEPT))
+        self._file = Path(place) if place else None
+        content = (folder / input_statistics.REFERENCE).read_bytes()
+        self._reference = input_statistics.unpacked(content)
+        self._hows: list[dict[str, Any]] = self._reference.about["inputs"]
+        self._columns = [len(input_statistics.names(how)) for how in self._hows]
+        self._most, self._waiting, self._changed, self._unwritten = most, 0, False, ""
+        self._periods = self._continued() or [Period(time.time())]
+        self._draw = random.Random()  # noqa: S311
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inputs")
+        self._closed = threading.Event()
+        if self._file is not None:
+            threading.Thread(target=self._write_now_and_then, daemon=True).start()
+
+    def routes(self, model: str) -> list[Route]:
+        """The page that gives the file."""
+        return [Route(f"{model}/inputs", self._page)]
+
+    def offer(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Count a request's rows, and keep the statistics of those that are drawn."""
+        if time.time() - self._periods[-1].begun >= PERIOD_S:
+            self._periods = [*self._periods, Period(time.time())][-_PERIODS:]
+        period, drawn = self._periods[-1], {}
+        for row in range(min(map(len, feed.values()))):
+            place = period.seen
+            period.seen += 1
+            if place >= self._most:
+                place = self._draw.randrange(period.seen)
+            if place < self._most:
+                drawn[place] = row
+        size = sum(array.nbytes for array in feed.values())
+        if drawn and self._waiting + size > _MOST_WAITING_BYTES:
+            period.missed += len(drawn)
+        elif drawn:
+            with self._lock:
+                self._waiting += size
+            self._thread.submit(self._keep, period, feed, drawn, size)
+        self._changed = True
+
+    def _keep(
+        self, period: Period, feed: Mapping[str, np.ndarray], drawn: Mapping[int, int], size: int
+    ) -> None:
+        try:
+            for place, row in drawn.items():
+                period.rows[place] = input_statistics.of_rows(feed, row, self._hows)
+        finally:
+            with self._lock:
+                self._waiting -= size
+
+    def content(self) -> bytes:
+        """The file: the reference, and what is kept."""
+        periods = self._periods
+        said = [{"begun": each.begun, "seen": each.seen, "missed": each.missed} for each in periods]
+        about = {**self._reference.about, "periods": said, "written": time.time()}
+        about["unwritten"] = self._unwritten
+        kept = [each.matrices(self._columns) for each in periods]
+        return input_statistics.Statistics(about, self._reference.reference, kept).packed()
+
+    def write(self) -> None:
+        """Put the file in its place where something is new; try again later where it cannot be."""
+        if self._file is None or not self._changed:
+            return
+        self._changed = False
+        name = ""
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._file.parent, delete=False) as fresh:
+                name = fresh.name
+                fresh.write(self.content())
+            os.replace(name, self._file)
+            self._unwritten = ""
+        except OSError as error:
+            self._changed, self._unwritten = True, error.strerror or str(error)
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+    def close(self) -> None:
+        """Finish what is drawn, and write it."""
+        self._closed.set()
+        self._thread.shutdown()
+        self.write()
+
+    async def _page(self, request: Request) -> Response:
+        content = await asyncio.to_thread(self.content)
+        return Response(content, media_type="application/octet-stream")
+
+    def _write_now_and_then(self) -> None:
+        while not self._closed.wait(_WRITE_EVERY_S):
+            self.write()
+
+    def _continued(self) -> list[Period]:
+        """The periods of the file: a server that starts again goes on. None of another model."""
+        try:
+            content = b"" if self._file is None else self._file.read_bytes()
+            found = input_statistics.unpacked(content)
+            ours = self._reference.about
+            if any(found.about[key] != ours[key] for key in ("inputs", "reference", "model")):
+                return []
+            return [
+                Period(
+                    said["begun"],
+                    said["seen"],
+                    said["missed"],
+                    dict(enumerate(zip(*matrices, strict=True))),
+                )
+                for said, matrices in zip(found.about["periods"], found.periods, strict=True)
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []

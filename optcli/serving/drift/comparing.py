@@ -1,0 +1,286 @@
+"""Inputs that a server saw against those that its model was calibrated with, statistic by statistic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.results import Verdict
+from optcli.results.drift import Drift, DriftChannel, DriftInput, DriftStatistic
+from optcli.results.outcomes import Outcome
+from optcli.serving.drift import causes, testing
+from optcli.serving.drift.kept import About, Tensor, of_folder, of_url
+from optcli.serving.loadtest import endpoint, verdicts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optcli.serving.drift.input_statistics import Statistics
+
+# The probability that anything drifted by chance alone, over all statistics of all inputs.
+ALPHA = 0.01
+# Smaller distances do not matter, however sure they are: about a quarter of a standard deviation.
+LEAST = 0.1
+# Nothing is accepted that could hide a larger one: about two thirds of a standard deviation.
+COARSEST = 0.25
+# With fewer rows nothing is said.
+FEWEST = 20
+# What says nothing by itself: both are known of the reference before.
+_UNTESTED = ("outside", "checksum")
+# A standard deviation below this share of the mean is the rounding of float32.
+_ROUNDING = 1e-6
+# In order of what says most where several are far.
+_ORDER = ("mean", "others", "share", "std", "contrast", "size", "max", "min")
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """One input: matrices [rows, statistics] of both sides, the weights of what was seen, rows."""
+
+    how: Tensor
+    columns: list[tuple[str, int | None]]
+    reference: np.ndarray
+    seen: np.ndarray
+    weights: np.ndarray
+    rows: float
+    reference_rows: float
+
+
+def drift_of(target: str, model: str | None = None) -> Drift:
+    """Compare what a server has kept of its inputs with its reference; sends no traffic.
+
+    `target` is the folder of its bundle, or its URL, where it may have to be asked for a `model`.
+    Raises as `of_folder` and `of_url` do.
+    """
+    if endpoint.is_url(target):
+        return compared(*of_url(target, model), target)
+    return compared(*of_folder(Path(target)), target)
+
+
+def compared(about: About, found: Statistics, target: str) -> Drift:
+    """The verdict on every input of the model, and on all of them."""
+    sides = [_sides(about, found, index) for index in range(len(about.inputs))]
+    tested = [list(_tests(each)) for each in sides]
+    corrected = iter(testing.holm([p for tests in tested for _, _, p in tests]))
+    tests = sum(map(len, tested))
+    inputs = tuple(
+        _judged(one, [(place, far, next(corrected)) for place, far, _ in each], tests, about)
+        for one, each in zip(sides, tested, strict=True)
+    )
+    decided = [_verdict(each) for each in inputs]
+    outcome = verdicts.overall(decided)
+    return Drift(
+        model=about.model,
+        target=target,
+        outcome=outcome,
+        sentence=f"{outcome}: {verdicts.sentence(decided)}",
+        started=verdicts.now(),
+        begun=_time(min((each.begun for each in about.periods), default=about.written)),
+        written=_time(about.written),
+        seen=sum(each.seen for each in about.periods),
+        kept=len(sides[0].seen),
+        missed=sum(each.missed for each in about.periods),
+        reference=about.reference,
+        alpha=ALPHA,
+        inputs=inputs,
+        verdicts=tuple(decided),
+        notes=tuple(_notes(about, sides)),
+    )
+
+
+def _sides(about: About, found: Statistics, index: int) -> _Sides:
+    import numpy as np
+
+    from optcli.serving.drift.input_statistics import checksums, names
+
+    how, reference = about.inputs[index], found.reference[index]
+    periods = [each[index] for each in found.periods]
+    seen = np.concatenate([*periods, reference[:0]])
+    # A row stands for as many as its period saw for each that it kept.
+    weights = np.concatenate(
+        [
+            np.full(len(rows), max(period.seen, len(rows)) / max(len(rows), 1))
+            for rows, period in zip(periods, about.periods, strict=True)
+        ]
+        or [np.zeros(0)]
+    )
+    weights = weights / weights.sum() if len(weights) else weights
+    marks = checksums(reference, how.raw())
+    repeated = testing.are_distinct(marks)
+    even = np.full(len(reference), 1 / max(len(reference), 1))
+    return _Sides(
+        how=how,
+        columns=names(how.raw()),
+        reference=reference,
+        seen=seen,
+        weights=weights,
+        rows=testing.effective(checksums(seen, how.raw()), weights, repeated=repeated),
+        reference_rows=testing.effective(marks, even, repeated=repeated),
+    )
+
+
+def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
+    """The column, the distance and the p value of each statistic that varies at all."""
+    import numpy as np
+
+    if min(sides.rows, sides.reference_rows) < FEWEST:
+        return
+    even = np.full(len(sides.reference), 1 / len(sides.reference))
+    for place, (name, _) in enumerate(sides.columns):
+        first, second = sides.reference[:, place], sides.seen[:, place]
+        if name in _UNTESTED or (first.min() == first.max() == second.min() == second.max()):
+            continue
+        far = testing.distance(first, even, second, sides.weights)
+        yield place, far, testing.p_value(far, sides.reference_rows, sides.rows)
+
+
+def _judged(
+    sides: _Sides, tests: Sequence[tuple[int, float, float]], all_tests: int, about: About
+) -> DriftInput:
+    statistics = _ranked([_statistic(sides, *each) for each in tests])
+    drifted = [each for each in statistics if each.drifted]
+    detectable = looks = None
+    if min(sides.rows, sides.reference_rows) > 0:
+        detectable = testing.detectable(ALPHA, all_tests, sides.reference_rows, sides.rows)
+    outcome: Outcome = "accept"
+    if drifted:
+        outcome = "reject"
+        looks = causes.looks_like(sides.how, sides.reference, sides.seen, sides.weights)
+        reason = f"{_words(drifted[0], sides.how, about.reference.role)}; {len(drifted)} of"
+        reason += f" {len(statistics)} statistics drifted" + (f", {looks}" if looks else "")
+    elif detectable is None or min(sides.rows, sides.reference_rows) < FEWEST or detectable > COARSEST:
+        outcome, reason = "inconclusive", _too_few(sides, all_tests)
+    else:
+        reason = f"none of {len(statistics)} statistics drifted; {sides.rows:.0f} inputs would have"
+        reason += f" shown a distance of {detectable:.2f}"
+    return DriftInput(
+        name=sides.how.name,
+        outcome=outcome,
+        reason=reason,
+        rows=sides.rows,
+        reference_rows=sides.reference_rows,
+        detectable=None if detectable is None else min(1.0, detectable),
+        tests=len(statistics),
+        drifted=len(drifted),
+        channels=tuple(_channels(sides)),
+        statistics=tuple(statistics),
+        looks_like=looks,
+    )
+
+
+def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatistic:
+    name, which = sides.columns[place]
+    values = sides.reference[:, place].astype(float)
+    mean, sd = float(values.mean()), float(values.std())
+    seen = float(sides.weights @ sides.seen[:, place].astype(float))
+    known: dict[str, Any] = {"id" if name == "share" else "channel": which}
+    return DriftStatistic(
+        statistic=name,
+        **known,
+        reference=mean,
+        reference_sd=sd,
+        seen=seen,
+        shift_sd=(seen - mean) / sd if sd > _ROUNDING * abs(mean) else None,
+        distance=far,
+        p=p,
+        drifted=p <= ALPHA and far >= LEAST,
+    )
+
+
+def _ranked(statistics: Sequence[DriftStatistic]) -> list[DriftStatistic]:
+    """The farthest first; what drifted and is half as far begins, where it says more."""
+    farthest = sorted(statistics, key=lambda one: (not one.drifted, -one.distance))
+    near = [one for one in farthest if one.drifted and one.distance >= farthest[0].distance / 2]
+    first = min(near, key=lambda one: _ORDER.index(one.statistic), default=None)
+    return farthest if first is None else [first, *(one for one in farthest if one is not first)]
+
+
+def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
+    """`channel 2: mean 0.61 in place of 0.42, 0.8 calibration sd higher (distance 0.41, p 2e-09)`."""
+    noun = "feature" if how.single else "channel"
+    named = f"id {one.id}: " if one.id is not None else ""
+    named = f"{noun} {one.channel}: " if one.channel is not None else named
+    what = {"others": "share of rare ids", "size": "number of values", "contrast": "mean over all"}
+    said = f"{named}{what.get(one.statistic, one.statistic)} {one.seen:.3g} in place of"
+    said += f" {one.reference:.3g}"
+    if one.shift_sd is not None:
+        said += f", {abs(one.shift_sd):.1f} {role} sd {'higher' if one.shift_sd > 0 else 'lower'}"
+    return f"{said} (distance {one.distance:.2f}, p {one.p:.1g})"
+
+
+def _too_few(sides: _Sides, tests: int) -> str:
+    """Why nothing is said, and what would do."""
+    tests = tests or sum(name not in _UNTESTED for name, _ in sides.columns)
+    both = math.log(testing.FACTOR * tests / ALPHA) / (2 * COARSEST**2)
+    if sides.reference_rows <= max(both, FEWEST):
+        return (
+            f"the reference has {sides.reference_rows:.0f} different samples, too few: about"
+            f" {2 * both:.0f} are needed on both sides"
+        )
+    needed = max(FEWEST, both * sides.reference_rows / (sides.reference_rows - both))
+    return f"{sides.rows:.0f} different inputs are too few: about {math.ceil(needed)} are needed"
+
+
+def _channels(sides: _Sides) -> Iterator[DriftChannel]:
+    from optcli.serving.drift.input_statistics import columns_of
+
+    how, raw = sides.how, sides.how.raw()
+    if how.kind != "values" or not len(sides.seen):
+        return
+    of = {name: columns_of(raw, name) for name in ("mean", "std", "min", "max", "outside")}
+    lows, highs = (of["mean"], of["mean"]) if how.single else (of["min"], of["max"])
+
+    def seen(place: int) -> float:
+        return float(sides.weights @ sides.seen[:, place])
+
+    for channel in range(how.channels):
+        spread = None if how.single else of["std"][channel]
+        yield DriftChannel(
+            channel=channel,
+            reference_mean=float(sides.reference[:, of["mean"][channel]].mean()),
+            seen_mean=seen(of["mean"][channel]),
+            reference_std=None if spread is None else float(sides.reference[:, spread].mean()),
+            seen_std=None if spread is None else seen(spread),
+            reference_range=(how.low[channel], how.high[channel]),
+            seen_range=(
+                float(sides.seen[:, lows[channel]].min()),
+                float(sides.seen[:, highs[channel]].max()),
+            ),
+            outside=seen(of["outside"][channel]),
+        )
+
+
+def _verdict(one: DriftInput) -> Verdict:
+    return Verdict(
+        name=f"drift of {one.name}",
+        outcome=one.outcome,
+        blocking=True,
+        limit=LEAST,
+        actual=one.statistics[0].distance if one.statistics else None,
+        reason=one.reason,
+    )
+
+
+def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
+    if about.reference.role != "calibration":
+        yield f"the recipe has no calibration data: the reference are its {about.reference.role} data"
+    kept = len(sides[0].seen)
+    different = min((each.rows for each in sides), default=0.0)
+    if kept and different < kept / 2:
+        yield (
+            f"{kept} inputs say no more than {different:.0f} different ones: the same come again, or"
+            " the days differ much in their traffic"
+        )
+    missed = sum(each.missed for each in about.periods)
+    if missed:
+        yield f"{missed} inputs that were drawn have no statistics, as too many came at once"
+    if about.unwritten:
+        yield f"the server cannot write its file ({about.unwritten}): it forgets when it stops"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

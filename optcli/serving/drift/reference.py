@@ -1,0 +1,173 @@
+"""The reference of a bundle: statistics of its recipe's calibration data, after their preparation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import data
+from optcli.data import DataSettings, Preparation
+from optcli.data.preset import resolved
+from optcli.data.samples import layout_of
+from optcli.errors import UsageError
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.settings import TensorSpec
+from optcli.workers import Channel, run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# More rows make the comparison no finer where the traffic has as few.
+MOST = 512
+# What a recipe calibrates with comes first; of the others, what is nearest to it.
+_ROLES = ("calibration", "training", "validation", "evaluation")
+_MOST_FEATURES, _MOST_CHANNELS = 256, 16
+# Of ids, so many are looked at one by one: the most frequent.
+_MOST_IDS = 63
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class ReferenceRequest:
+    """The data of a role, with paths relative to `folder`; `out` is the file to write."""
+
+    model: str
+    role: str
+    data: DataSettings
+    folder: Path
+    inputs: tuple[TensorSpec, ...]
+    out: Path
+    most: int = MOST
+
+
+def made(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, str]:
+    """The content of the reference's file, by a worker, and in words what it is of.
+
+    Raises `UsageError` for a recipe without data, and as `data.open` does.
+    """
+    samples = built.samples
+    role = next((each for each in _ROLES if each in samples.roles), None)
+    if role is None:
+        why = samples.notes[0].removeprefix("inputs are random: ") if samples.notes else "it names none"
+        raise UsageError(
+            f"the recipe has no data that inputs could be compared with: {why}",
+            place="--sample-inputs",
+            hint="add data: {calibration: ...} to the recipe and build again, or leave it out",
+        )
+    with tempfile.TemporaryDirectory(prefix="optcli-reference-") as scratch:
+        out = Path(scratch) / "reference.npz"
+        request = ReferenceRequest(model, role, samples.roles[role], samples.folder, built.inputs, out)
+        count = run(
+            "optcli.serving.drift.reference:summarise", request, int, log=log, timeout_s=_TIMEOUT_S
+        )
+        return out.read_bytes(), f"{count} samples of the {role} data ({request.data.source})"
+
+
+def summarise(request: ReferenceRequest, channel: Channel) -> int:
+    """Write the statistics of up to `most` samples, drawn evenly at random; gives how many.
+
+    Raises as `data.open` and samples do.
+    """
+    import numpy as np
+
+    from optcli.serving.drift import input_statistics
+
+    dataset = data.open(request.data, request.folder, request.inputs)
+    order = np.random.default_rng(0).permutation(len(dataset))[: request.most]
+    steps = resolved(request.data.prepare or Preparation())
+    image = request.data.input or request.inputs[0].name
+    hows = [described(spec, steps if spec.name == image else None) for spec in request.inputs]
+    rows: list[list[np.ndarray]] = [[] for _ in hows]
+    ids: list[list[np.ndarray]] = [[] for _ in hows]
+    for index in sorted(order.tolist()):
+        inputs = dataset[index].inputs
+        for place, how in enumerate(hows):
+            row = np.asarray(inputs[how["name"]])
+            if how["kind"] == "ids":
+                ids[place].append(row)
+            else:
+                rows[place].append(input_statistics.of_row(row, how))
+    for place, how in enumerate(hows):
+        if how["kind"] == "ids":
+            how["ids"] = _frequent(ids[place])
+            rows[place] = [input_statistics.of_row(row, how) for row in ids[place]]
+            continue
+        ends = [input_statistics.columns_of(how, name) for name in _ends(how)]
+        matrix = np.stack(rows[place])
+        how["low"] = matrix[:, ends[0]].min(0).tolist()
+        how["high"] = matrix[:, ends[1]].max(0).tolist()
+        # What lies beyond the smallest and the largest of these rows is none of them.
+        matrix[:, input_statistics.columns_of(how, "outside")] = 0.0
+        rows[place] = list(matrix)
+    reference = {
+        "role": request.role,
+        "source": request.data.source,
+        "samples": len(order),
+        "of": len(dataset),
+    }
+    about = {
+        "schema": input_statistics.SCHEMA,
+        "model": request.model,
+        "inputs": hows,
+        "reference": reference,
+        "periods": [],
+    }
+    matrices = [np.stack(each).astype(np.float32) for each in rows]
+    request.out.write_bytes(input_statistics.Statistics(about, matrices).packed())
+    return len(order)
+
+
+def described(spec: TensorSpec, steps: Preparation | None) -> dict[str, Any]:
+    """How the rows of an input are summarised; `steps` are those that prepare it.
+
+    Integers [batch] and [batch, length] are ids. Of other inputs the channels are those of an image,
+    the features [batch, features], or an axis of 16 at most; else all values are one channel. Bounds
+    and ids are still to be found.
+    """
+    sizes = spec.shape[1:]
+    how: dict[str, Any] = {
+        "name": spec.name,
+        "varies": any(isinstance(size, str) for size in sizes),
+        "kind": "values",
+    }
+    if "int" in spec.dtype and len(sizes) <= 1:
+        return {**how, "kind": "ids", "ids": []}
+    axis = _channel_axis(spec, (steps and steps.layout) or layout_of(spec))
+    channels = 1 if axis is None else int(sizes[axis])
+    single = len(sizes) == (0 if axis is None else 1)
+    bounds = {"low": [0.0] * channels, "high": [0.0] * channels}
+    normal: Mapping[str, Any] = {}
+    if steps is not None and (steps.mean, steps.std) != ((0.0,), (1.0,)):
+        normal = {"prepared_mean": list(steps.mean), "prepared_std": list(steps.std)}
+    return {**how, "axis": axis, "channels": channels, "single": single, **bounds, **normal}
+
+
+def _channel_axis(spec: TensorSpec, layout: str) -> int | None:
+    """The axis of a row that has the channels."""
+    sizes = spec.shape[1:]
+    if len(sizes) == 1:
+        return 0 if isinstance(sizes[0], int) and sizes[0] <= _MOST_FEATURES else None
+    axes: Sequence[int] = (0, len(sizes) - 1)
+    if len(sizes) == 3:
+        axes = (0,) if layout.endswith("chw") else (2,)
+    for axis in axes:
+        size = sizes[axis] if sizes else None
+        if isinstance(size, int) and size <= _MOST_CHANNELS:
+            return axis
+    return None
+
+
+def _ends(how: Mapping[str, Any]) -> tuple[str, str]:
+    return ("mean", "mean") if how["single"] else ("min", "max")
+
+
+def _frequent(rows: Sequence[np.ndarray]) -> list[int]:
+    """The ids that are most frequent in some rows, ascending."""
+    import numpy as np
+
+    found, counts = np.unique(np.concatenate([row.ravel() for row in rows]), return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:_MOST_IDS]
+    return sorted(found[most].tolist())

@@ -1,0 +1,223 @@
+"""What would let a promise be kept that no configuration keeps: tried first, then named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from optcli.errors import InputError
+from optcli.queueing import Batching, Curve, Promise, highest_rate
+from optcli.queueing.choice import MOST_INSTANCES, Choice, choose, predict, simulated
+from optcli.queueing.demand import Demand, offer, requests_for
+from optcli.queueing.formulas import capacity_per_s, load
+from optcli.report.wording import number
+from optcli.results.plan import Would
+
+_SPEED_STEPS = 8
+_FASTEST = 64.0
+# A figure that just fails is moved by so much, and so often, until the plan with it holds.
+_MOVES = 6
+_MOVED = 1.02
+# Of what the ingress carries at most.
+_OF_INGRESS = 0.9
+# Of a rate that is then tried.
+_NEAR = 0.01
+
+
+def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...]:
+    """What would let the promise be kept where no configuration does: a plan with it keeps it."""
+    nearest = choice.tried[0].batching if choice.tried else _smallest(curve, demand)
+    found = (
+        _longer_wait(curve, demand, nearest),
+        _other_batch(curve, demand),
+        _faster(curve, demand, nearest),
+        _more_instances(curve, demand),
+        _smaller_rate(curve, demand, nearest),
+        _longer_promise(curve, demand, nearest),
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def _smallest(curve: Curve, demand: Demand) -> Batching:
+    """The configuration with the fastest call."""
+    batch = demand.batch or (curve.sizes[0] if curve.sizes else 1)
+    first = offer(curve, demand, batch)
+    return replace(first, instances=min(first.instances, demand.instances or MOST_INSTANCES))
+
+
+def _longer_wait(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
+    """For sealed batches whose wait was given."""
+    if demand.semantics != "sealed" or demand.wait_ms is None:
+        return None
+    best = choose(curve, replace(demand, wait_ms=None)).best
+    if best is None or best.batching.wait_ms <= demand.wait_ms:
+        return None
+    wait_ms = best.batching.wait_ms
+    return Would(
+        kind="longer-wait",
+        figure=wait_ms,
+        text=f"a wait of {wait_ms:g} ms instead of {demand.wait_ms:g} ms, in batches of at most"
+        f" {best.batching.batch} on {_count(best.batching.instances)}",
+    )
+
+
+def _other_batch(curve: Curve, demand: Demand) -> Would | None:
+    """Another batch size and wait than those that were given."""
+    if demand.batch is None and demand.wait_ms is None:
+        return None
+    best = choose(curve, replace(demand, batch=None, wait_ms=None)).best
+    if best is None:
+        return None
+    of = best.batching
+    return Would(
+        kind="other-batch",
+        figure=of.batch,
+        text=f"batches of at most {of.batch} with a wait of {of.wait_ms:g} ms, on"
+        f" {_count(of.instances)}",
+    )
+
+
+def _faster(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
+    speed = _speed_needed(curve, demand, nearest)
+    if speed is None:
+        return None
+    speed = _moved(
+        lambda each: choose(scaled(curve, 1 / each), demand).best is not None,
+        max(1.01, math.ceil(100 * speed) / 100),
+        lambda each: math.ceil(100 * _MOVED * each) / 100,
+    )
+    if speed is None:
+        return None
+    return Would(
+        kind="faster-artifact",
+        figure=speed,
+        text=f"an artifact {speed:.2f} times as fast, at batch {nearest.batch} and"
+        f" {_count(nearest.instances)}",
+    )
+
+
+def _more_instances(curve: Curve, demand: Demand) -> Would | None:
+    if demand.instances is None:
+        return None
+    best = choose(curve, replace(demand, instances=None)).best
+    if best is None or best.batching.instances <= demand.instances:
+        return None
+    of = best.batching
+    return Would(
+        kind="more-instances",
+        figure=of.instances,
+        text=f"{of.instances} instances, with batch {of.batch} and a wait of {of.wait_ms:g} ms",
+    )
+
+
+def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
+    rate = highest_rate(
+        demand.process,
+        curve,
+        nearest,
+        demand.promise,
+        demand.overhead,
+        requests=requests_for(demand, nearest),
+        seed=demand.seed,
+        precision=_NEAR,
+    )
+    if demand.instances is None:
+        full = capacity_per_s(curve, nearest.batch, nearest.workers, demand.occupied_ms)
+        rate = min(rate, full * demand.utilisation / (1 + demand.headroom))
+    if demand.overhead.ingress_ms:
+        rate = min(rate, _OF_INGRESS * 1000 / demand.overhead.ingress_ms / (1 + demand.headroom))
+    planned = demand.process.rate_per_s
+    if not 0 < rate < planned:
+        return None
+
+    def is_kept(smaller: float) -> bool:
+        process = demand.process.scaled(smaller / planned)
+        return choose(curve, replace(demand, process=process)).best is not None
+
+    found = _moved(is_kept, rate, lambda each: each / _MOVED)
+    if found is None:
+        return None
+    where = "this one instance" if nearest.workers == 1 else f"these {nearest.workers} workers"
+    return Would(
+        kind="smaller-rate",
+        figure=found,
+        text=f"at most {number(found)} requests a second on {where}",
+    )
+
+
+def _longer_promise(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
+    prediction = predict(curve, demand, nearest)
+    if prediction.grows:
+        return None
+    reached = {0.5: prediction.p50_ms, 0.95: prediction.p95_ms, 0.99: prediction.p99_ms}
+    limits = demand.promise.limits_ms
+    longer = {q: math.ceil(reached[q].high or reached[q].value) for q in limits}
+    broken = [q for q, limit in limits.items() if longer[q] > limit]
+    if not broken:
+        return None
+
+    def promise(factor: float) -> Promise:
+        new = {q: math.ceil(factor * longer[q]) if q in broken else limits[q] for q in limits}
+        return replace(demand.promise, limits_ms=new)
+
+    def is_kept(factor: float) -> bool:
+        return choose(curve, replace(demand, promise=promise(factor))).best is not None
+
+    factor = _moved(is_kept, 1.0, lambda each: _MOVED * each)
+    if factor is None:
+        return None
+    new = promise(factor).limits_ms
+    worst = max(broken, key=lambda q: new[q] / limits[q])
+    text = " and ".join(
+        f"p{100 * q:g} {new[q]:g} ms instead of {limits[q]:g} ms" for q in sorted(broken)
+    )
+    return Would(kind="longer-promise", figure=new[worst], text=f"a promise of {text}")
+
+
+def _moved(
+    is_kept: Callable[[float], bool], figure: float, further: Callable[[float], float]
+) -> float | None:
+    """The figure, moved further until a plan with it keeps the promise; None where none does."""
+    for _ in range(_MOVES):
+        if is_kept(figure):
+            return figure
+        figure = further(figure)
+    return None
+
+
+def _speed_needed(curve: Curve, demand: Demand, batching: Batching) -> float | None:
+    """How many times as fast calls must be; None where no speed helps, as under the overhead."""
+    if demand.tightest_ms <= demand.overhead.total_ms:
+        return None
+    slow, fast = 1.0, _FASTEST
+    if not _kept_at(curve, demand, batching, fast):
+        return None
+    for _ in range(_SPEED_STEPS):
+        middle = (slow * fast) ** 0.5
+        slow, fast = (slow, middle) if _kept_at(curve, demand, batching, middle) else (middle, fast)
+    return fast
+
+
+def _kept_at(curve: Curve, demand: Demand, batching: Batching, speed: float) -> bool:
+    faster = scaled(curve, 1 / speed)
+    free = demand.instances is None
+    cap = demand.utilisation / (1 + demand.headroom) if free else 1.0
+    rate = demand.process.rate_per_s
+    used = load(rate, faster, batching.batch, batching.workers, demand.occupied_ms)
+    return used <= cap and demand.promise.kept_by(simulated(faster, demand, batching))
+
+
+def scaled(curve: Curve, factor: float) -> Curve:
+    """The curve with every time multiplied. Raises `InputError` for a factor that is not above 0."""
+    if factor <= 0:
+        raise InputError(f"found the factor {factor:g}", place="curve", hint="wanted more than 0")
+    if curve.samples_ms:
+        return Curve.from_samples({size: ms * factor for size, ms in curve.samples_ms.items()})
+    if curve.points:
+        return Curve.from_points({size: ms * factor for size, ms in curve.points})
+    return Curve.from_line((curve.fixed_ms or 0.0) * factor, (curve.per_image_ms or 0.0) * factor)
+
+
+def _count(instances: int) -> str:
+    return f"{instances} instance{'s' if instances != 1 else ''}"

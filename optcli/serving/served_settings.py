@@ -1,0 +1,88 @@
+"""A bundle before it is started: its files, and `serve_config.yaml`, which a person may have edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from optcli import regular_files
+from optcli.errors import InputError, excerpt, first_line
+from optcli.results.outcomes import Result
+from optcli.serving.bundle import CONFIG, Bundle
+
+_FILES = ("launch.py", "app.py", "model.py", CONFIG)
+_AGAIN = "correct it, or deploy again"
+
+
+class UserConfig(Result):
+    """What can be changed while a server runs: `user_config` of the deployment Model."""
+
+    max_batch_size: int = Field(ge=1)
+    batch_wait_timeout_s: float = Field(ge=0, allow_inf_nan=False)
+    adaptive_wait: bool
+
+
+def require_whole(folder: Path, made: Bundle) -> None:
+    """Raise `InputError` for a bundle that cannot be started: files are gone, or settings are wrong."""
+    for name in (*_FILES, f"model/{made.file}"):
+        if not regular_files.is_file(folder / name):
+            raise InputError(f"the bundle has no {name}", place=str(folder), hint="deploy again")
+    path = folder / CONFIG
+    content = _content(path)
+    deployed = _checked(content, path)
+    first = deployed.applications[0]
+    module = first.import_path.partition(":")[0]
+    if not regular_files.is_file(folder / f"{module}.py"):
+        raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
+    named = {each.name: each for each in first.deployments}
+    for name in ("Ingress", "Model"):
+        if name not in named:
+            raise _wrong(f"it has no deployment {name}", path)
+    user = named["Model"].user_config
+    try:
+        UserConfig.model_validate(user, strict=True)
+    except ValidationError as error:
+        raise _wrong(f"user_config of Model: {_first(error)}", path) from error
+
+
+def _content(path: Path) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe").load(regular_files.read(path).decode())
+    except (OSError, ValueError) as error:
+        raise _wrong(f"it cannot be read: {first_line(error)}", path) from error
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = "" if mark is None else f" in line {mark.line + 1}"
+        said = getattr(error, "problem", None) or first_line(error)
+        raise _wrong(f"it is no YAML{at}: {said}", path) from error
+
+
+def _checked(content: Any, path: Path) -> Any:
+    """The content in Ray's own form."""
+    from ray.serve.schema import ServeDeploySchema
+
+    if not isinstance(content, dict):
+        raise _wrong(f"found {excerpt(str(content))!r}, wanted a mapping of keys", path)
+    if not isinstance(content.get("http_options"), dict) or not content.get("applications"):
+        raise _wrong("it has no http_options or no applications", path)
+    try:
+        return ServeDeploySchema.model_validate(content)
+    except ValidationError as error:
+        raise _wrong(_first(error), path) from error
+    except (ValueError, TypeError) as error:
+        raise _wrong(first_line(error), path) from error
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors()[0]
+    where = ".".join(map(str, found["loc"]))
+    return f"{where}: {found['msg']}" if where else str(found["msg"])
+
+
+def _wrong(message: str, path: Path) -> InputError:
+    return InputError(f"the server cannot take it: {message}", place=str(path), hint=_AGAIN)

@@ -1,0 +1,207 @@
+"""`optcli loadtest --drift`: every form of the answer, exit codes, and what it cannot read."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from drifting import described, normalized, photographs, seen
+
+from optcli.results.drift import DRIFT_SCHEMA, Drift
+from optcli.serving.bundle import Bundle
+from optcli.serving.drift.input_statistics import Statistics
+
+FORMS = {"report.json", "report.html", "report.md", "junit.xml"}
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Statistics:
+    return described(tmp_path_factory.mktemp("made"), {"image": normalized(photographs(300, 0))})
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibration: Statistics) -> Any:
+    """A bundle whose server has kept some images."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "deployed"
+    folder.mkdir()
+
+    def make(found: Statistics | None = None, **fields: object) -> Path:
+        known = {"sample_inputs": 512, **fields}
+        values = {name: _PLAIN.get(name) for name in Bundle.model_fields} | known
+        values.pop("schema_version", None)
+        made = Bundle.model_validate({**values, "schema": 1})
+        (folder / "bundle.json").write_text(made.to_json())
+        if found is not None:
+            (folder / "kept-inputs.npz").write_bytes(found.packed())
+        return folder
+
+    return make
+
+
+_PLAIN: dict[str, Any] = {
+    **dict.fromkeys(("model", "variant", "platform", "file"), "net"),
+    **dict.fromkeys(("inputs", "outputs"), ()),
+    **dict.fromkeys(("largest_batch", "sealed_batches", "instances", "concurrency", "threads"), 1),
+    **dict.fromkeys(("cpus", "queue_cap", "most_in_flight", "most_body_bytes"), 1),
+    **dict.fromkeys(("wait_ms", "deadline_ms", "read_timeout_s"), 1.0),
+    **dict.fromkeys(("batched", "adaptive_wait", "images"), False),
+    "object_store_bytes": 1,
+    "recipe": {"name": "r", "path": "r.yaml"},
+    "runner": {"name": "onnxruntime", "version": "1", "settings": {}},
+    "slo_ms": {},
+}
+
+
+def test_a_drift_is_told_in_every_form(bundle, optcli, calibration, tmp_path):
+    bundle(seen(calibration, {"image": normalized(photographs(200, 1) + 40)}))
+    said = optcli("loadtest", "deployed", "--drift", "--out", "shown", "--json")
+    assert said.code == 1, said.err
+    found = Drift.model_validate_json(said.out)
+    assert json.loads(said.out)["schema"] == DRIFT_SCHEMA
+    assert (found.model, found.target, found.kept, found.seen) == ("net", "deployed", 200, 200)
+    assert found.inputs[0].drifted > 0
+    shown = tmp_path / "shown"
+    assert {each.name for each in shown.iterdir()} == FORMS
+    assert json.loads((shown / "report.json").read_text()) == json.loads(said.out)
+    page = (shown / "report.html").read_text()
+    assert "DRIFTED" in page
+    assert "calibration sd higher" in page
+    markdown = (shown / "report.md").read_text()
+    assert markdown.startswith("## optcli loadtest --drift: net")
+    assert "| image | mean | channel" in markdown
+    suite = ElementTree.parse(shown / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    words = optcli("loadtest", "deployed", "--drift")
+    assert words.code == 1
+    assert "reject: drift of image: channel" in words.out
+    assert "What drifted" in words.out
+
+
+def test_no_drift_and_too_few_have_their_codes(bundle, optcli, calibration):
+    bundle(seen(calibration, {"image": normalized(photographs(200, 2))}))
+    said = optcli("loadtest", "deployed", "--drift")
+    assert (said.code, "accept: drift of image: none of 15" in said.out) == (0, True)
+    assert "What drifted" not in said.out
+    bundle(seen(calibration, {"image": normalized(photographs(20, 1))}))
+    said = optcli("loadtest", "deployed", "--drift", "--out", "shown")
+    assert (said.code, "20 different inputs are too few" in said.out) == (5, True)
+    suite = ElementTree.parse(Path("shown") / "junit.xml").getroot()[0]
+    assert suite.get("skipped") == "1"
+    bundle(seen(calibration, {"image": normalized(photographs(0, 1))}))
+    assert optcli("loadtest", "deployed", "--drift").code == 5
+
+
+def test_a_bundle_that_keeps_nothing_and_one_that_has_seen_nothing(bundle, optcli):
+    bundle(sample_inputs=0)
+    said = optcli("loadtest", "deployed", "--drift")
+    assert (said.code, "keeps no statistics" in said.err) == (2, True)
+    assert "--sample-inputs 512" in said.err
+    bundle()
+    said = optcli("loadtest", "deployed", "--drift")
+    assert (said.code, "has kept nothing of its inputs yet" in said.err) == (2, True)
+    said = optcli("loadtest", "nowhere", "--drift")
+    assert (said.code, "there is no such folder" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: b"PK",
+        lambda found: Statistics({**found.about, "schema": 7}, found.reference).packed(),
+        lambda found: Statistics({**found.about, "model": "\x1b[2J"}, found.reference).packed(),
+        lambda found: Statistics(
+            {**found.about, "periods": [{"begun": 1e300, "seen": 1, "missed": 0}]},
+            found.reference,
+            [[found.reference[0]]],
+        ).packed(),
+    ],
+)
+def test_a_broken_file_is_named(bundle, optcli, calibration, change):
+    folder = bundle()
+    (folder / "kept-inputs.npz").write_bytes(change(calibration))
+    said = optcli("loadtest", "deployed", "--drift")
+    assert said.code == 2
+    assert "kept-inputs.npz" in said.err
+    assert "holds no statistics of inputs" in said.err
+    assert "\x1b" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (("--rate", "5"), "--rate"),
+        (("--seconds", "3"), "--seconds"),
+        (("--find-limit",), "--find-limit"),
+        (("other",), "[SECOND]"),
+    ],
+)
+def test_what_sends_traffic_does_not_go_with_it(optcli, option, named):
+    said = optcli("loadtest", "deployed", "--drift", *option)
+    assert said.code == 2
+    assert f"{named}: --drift sends no traffic" in said.err
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[dict[str, tuple[int, bytes]]], str]]:
+    """A server with some pages beside those of the protocol."""
+    running: list[http.server.ThreadingHTTPServer] = []
+    tensor = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 8, 8]}
+    about = {"name": "net", "inputs": [tensor], "outputs": [{**tensor, "name": "out"}]}
+
+    def start(pages: dict[str, tuple[int, bytes]]) -> str:
+        known = {
+            "/v2": (200, b'{"name": "test"}'),
+            "/v2/health/ready": (200, b""),
+            "/v2/models/net": (200, json.dumps(about).encode()),
+            **pages,
+        }
+
+        class Pages(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = known.get(self.path, (404, b""))
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        one = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+        running.append(one)
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{one.server_address[1]}"
+
+    yield start
+    for one in running:
+        one.shutdown()
+        one.server_close()
+
+
+def test_a_server_is_asked_over_http(optcli, server, calibration):
+    found = seen(calibration, {"image": normalized(photographs(200, 2))})
+    url = server({"/v2/models/net/inputs": (200, found.packed())})
+    said = optcli("loadtest", f"{url}/v2/models/net", "--drift", "--json")
+    assert said.code == 0, said.err
+    assert Drift.model_validate_json(said.out).kept == 200
+    assert optcli("loadtest", url, "--model", "net", "--drift").code == 0
+
+
+def test_a_server_that_keeps_nothing_or_something_else(optcli, server):
+    for status, body, sentence in (
+        (404, b"", "keeps no statistics of its inputs"),
+        (500, b"", "it says 500"),
+        (200, b"<html>", "holds no statistics of inputs"),
+    ):
+        url = server({"/v2/models/net/inputs": (status, body)})
+        said = optcli("loadtest", f"{url}/v2/models/net", "--drift")
+        assert said.code == 2
+        assert sentence in said.err
+        assert "hint:" in said.err

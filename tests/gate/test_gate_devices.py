@@ -1,0 +1,172 @@
+"""The gate with devices: each decides with its own latency, and one that tells nothing is no pass."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from gated_project import COPIED, git, judge, of
+from tiny_project import HEAD
+
+from optcli import baselines, environment
+from optcli.artifact import Format
+from optcli.environment import Missing
+from optcli.errors import ExitCode, StepError, UsageError
+from optcli.gate import history
+from optcli.gate import saving as builds
+from optcli.gate import variant as gating_variant
+from optcli.gate.origins import Options
+from optcli.gate.terms import changes
+from optcli.pipeline.on_ray import devices as on_cluster
+from optcli.pipeline.places import Here
+from optcli.results.terms import Terms
+from optcli.settings import GateSettings
+from optcli.store import Store
+
+DEVICES = "devices: {edge: {ray: {resources: {edge: 1}}}}\ngate: {devices: %s}\n"
+
+
+class Edge(Here):
+    """Another machine, as far as anybody can tell."""
+
+    is_here, confinement = False, ""
+
+    def __init__(self):
+        super().__init__("edge")
+        self.lacks, self.flags = (), environment.cpu()["flags"]
+
+    def environment(self, packages):
+        found = environment.describe(packages)
+        return {**found, "cpu": {**found["cpu"], "model": "Edge", "flags": self.flags}, "cores": 3}
+
+    def machine(self):
+        return {**environment.machine(), "identity": "edge"}
+
+    def lacking(self, variant):
+        return self.lacks
+
+    def release(self):
+        pass
+
+
+@pytest.fixture
+def edge(monkeypatch):
+    device = Edge()
+
+    @contextmanager
+    def opened(address, plan, devices, store, observer):
+        yield {"edge": device}
+
+    monkeypatch.setattr(on_cluster, "opened", opened)
+    return device
+
+
+@pytest.fixture
+def there(repository, edge):
+    """The project with a commit whose gate decides on this machine and on the other one."""
+    repository.recipe(COPIED % "old", head=HEAD + DEVICES % "[here, edge]")
+    git(repository.folder, "commit", "-qam", "devices")
+    return repository
+
+
+def test_each_device_is_measured_and_the_worst_decides(there, pairs, tmp_path):
+    pairs.growth = [0.0, 0.10]
+    report = judge(there, history=tmp_path / "h.jsonl")
+    found = [each for each in report.variants["copied"].comparisons if each.metric == "p50"]
+    assert [(each.name, each.device, each.outcome) for each in found] == [
+        ("p50 on here", "here", "accept"),
+        ("p50 on edge", "edge", "reject"),
+    ]
+    assert (report.outcome, report.exit_code) == ("reject", ExitCode.REJECTED)
+    assert "copied p50 on edge" in report.sentence
+    assert report.variants["copied"].samples == (
+        "copied.here.samples.npz",
+        "copied.edge.samples.npz",
+    )
+    assert report.devices["edge"]["cpu"]["model"] == "Edge"
+    assert [now.options["threads"] for _, now, _, _ in pairs.seen] == [
+        max(1, environment.usable_cores() - 1),
+        2,
+    ]
+    of_p50 = {each.metric: each.machine for each in history.load(tmp_path / "h.jsonl")}
+    assert of_p50["p50 on here"] != of_p50["p50 on edge"], "no series over two machines"
+
+
+def test_without_devices_nothing_names_one(repository, pairs):
+    found = of(judge(repository), "p50")
+    assert (found.name, found.device) == ("p50", None)
+
+
+def test_what_a_device_cannot_run_is_inconclusive(there, edge, pairs):
+    edge.lacks = (Missing("the package onnxruntime is not installed", "install it"),)
+    report = judge(there)
+    assert (report.outcome, len(pairs.seen)) == ("inconclusive", 1)
+    assert "it does not run on edge: the package onnxruntime" in report.sentence
+
+
+def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
+    def lost(*_):
+        raise StepError("the device edge was lost 3 times while it measured")
+
+    monkeypatch.setattr(Edge, "alone", lost)
+    report = judge(there)
+    assert report.outcome == "inconclusive"
+    assert "was lost" in report.sentence
+
+
+def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, monkeypatch):
+    there.recipe(
+        '  plain: []\n  copied: {passes: ["./fakes.py:Tuned"], gate: true}\n',
+        head=HEAD + DEVICES % "[edge]",
+    )
+    git(there.folder, "commit", "-qam", "bound")
+    edge.flags = []
+    assert judge(there).outcome == "accept", "what was calibrated elsewhere runs there"
+    monkeypatch.setattr(gating_variant, "NATIVE", frozenset({Format.ONNX}))
+    report = judge(there)
+    assert report.outcome == "inconclusive"
+    assert "bound to the CPU it was made on" in report.sentence
+
+
+def saved(project, name):
+    report = project.build()
+    assert report.exit_code == ExitCode.DONE
+    path = baselines.place_of(name, project.artifacts)
+    builds.save(path, report, project.artifacts / "tiny" / "report.json", Store(project.store))
+
+
+def test_a_baseline_without_figures_of_the_device_is_inconclusive(there, pairs):
+    saved(there, "main")
+    report = judge(there, "main", against_recorded=True)
+    reasons = {each.name: each.reason for each in report.variants["copied"].comparisons}
+    assert reasons["p50 on edge"] == "not compared: the baseline has no recorded latency on edge"
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+
+
+def test_another_device_than_the_baselines_is_a_change_of_the_rule():
+    before = Terms(baseline="a", gate=GateSettings(devices=("edge",)), devices={"edge": {"ray": {}}})
+    now = Terms(baseline="a", gate=GateSettings())
+    found = changes(before, now)
+    assert {(each.kind, each.place) for each in found} == {
+        ("rule", "gate.devices"),
+        ("rule", "devices.edge"),
+    }
+    assert all(each.open for each in found)
+
+
+def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there, pairs):
+    there.recipe(COPIED % "old")
+    with pytest.raises(UsageError, match="judged on a device 'edge'") as caught:
+        judge(there)
+    assert "--accept rule" in caught.value.hint
+    report = judge(there, accept=("untracked-data", "rule"))
+    assert of(report, "p50").device is None
+
+
+def test_a_device_of_a_cluster_needs_ray(repository, pairs):
+    repository.recipe(COPIED % "old", head=HEAD + DEVICES % "[edge]")
+    with pytest.raises(UsageError, match="found no --ray") as caught:
+        judge(repository, accept=("untracked-data", "rule"))
+    assert caught.value.place == "devices.edge"
+    assert Options().ray is None
+    assert Store(repository.store).keys("measurement") == []
