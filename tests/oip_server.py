@@ -92,6 +92,9 @@ class Server:
             self.dropped.labels("queue_full").inc()
             return web.json_response({"error": "the queue is full"}, status=429)
         body = await request.read()
+        if options.drop_priority and options.drop_priority == priority_of(request, body):
+            self.dropped.labels("queue_full").inc()
+            return web.json_response({"error": "the queue is full"}, status=429)
         if request.path.endswith("/images"):
             return web.json_response({"classes": [{"label": len(body), "score": 0.5}]})
         length = int(request.headers.get(LENGTH, 0))
@@ -146,6 +149,14 @@ class Server:
         return web.json_response([{"name": NAME}])
 
 
+def priority_of(request: web.Request, body: bytes) -> int:
+    """The number of a request's priority, 0 where it names none."""
+    if request.path.endswith("/images"):
+        return int(request.headers.get("x-priority", 0))
+    length = int(request.headers.get(LENGTH, 0))
+    return json.loads(body[:length] if length else body).get("parameters", {}).get("priority", 0)
+
+
 async def _serve(options: argparse.Namespace) -> None:
     server = Server(options)
     application = web.Application(client_max_size=64 * 2**20)
@@ -194,6 +205,7 @@ if __name__ == "__main__":
         ("die-after", 0),
         ("drop-every", 0),
         ("wrong-every", 0),
+        ("drop-priority", 0),
         ("not-ready", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=usual)

@@ -66,6 +66,12 @@ class _Engine(click.Choice[str]):
 )
 @click.option("--wait", help="For ray: the longest wait for a batch: 10ms.  [default: the plan's]")
 @click.option(
+    "--priority",
+    multiple=True,
+    metavar="NAME=SHARE",
+    help="Share of the traffic by priority, the most urgent first.  [default: the plan's]",
+)
+@click.option(
     "--images",
     is_flag=True,
     help="For ray and triton: also take JPEG and PNG images, and answer classes or boxes.",
@@ -107,6 +113,7 @@ def command(
     name: str | None,
     storage_uri: str | None,
     wait: str | None,
+    priority: tuple[str, ...],
     images: bool,
     cache: str | None,
     cache_ttl: str | None,
@@ -165,6 +172,7 @@ def command(
             place="--known-answers",
             hint="leave it out, or --target ray --images --cache memory",
         )
+    priorities = quantities.priorities(priority, "--priority")
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -178,6 +186,7 @@ def command(
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
+            priorities=priorities,
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),

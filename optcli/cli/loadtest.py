@@ -70,6 +70,12 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
 )
 @click.option(
+    "--priority",
+    multiple=True,
+    metavar="NAME=SHARE",
+    help="Share of the requests by priority, the most urgent first.  [default: the bundle's]",
+)
+@click.option(
     "--seconds",
     help="Length of each load: all its windows together.  [default: long enough to accept]",
 )
@@ -155,6 +161,7 @@ def command(
     find_limit: bool,
     calibrate: bool,
     arrivals: str,
+    priority: tuple[str, ...],
     seconds: str | None,
     windows: int,
     settle: str,
@@ -206,6 +213,7 @@ def command(
         },
         error_budget=None if error_budget is None else _share(error_budget, "--error-budget"),
         arrivals=arrivals,
+        priorities=q.priorities(priority, "--priority"),
         seed=seed,
         seconds=None if seconds is None else _positive(q.seconds(seconds, "--seconds"), "--seconds"),
         windows=windows,
@@ -248,6 +256,7 @@ def command(
         ("--find-limit", find_limit),
         ("--calibrate", calibrate),
         ("--compare-encodings", compare_encodings),
+        ("--priority", bool(priority)),
     ):
         if is_given:
             raise UsageError("it is for one server", place=option, hint="name one server alone")

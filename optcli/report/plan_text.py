@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optcli.report import wording
 from optcli.report.plain_text import aligned
-from optcli.results.plan import Configuration, Plan, PlanCurve
+from optcli.results.plan import Configuration, Plan, PlanCurve, PriorityLatency
 
 _BAR = 32
 _SIGN = {True: "keeps it", False: "breaks it"}
@@ -262,11 +262,8 @@ def parts(plan: Plan) -> Iterator[str]:
     if plan.priorities:
         yield ""
         yield "Priorities"
-        yield from (
-            f"  {each.name} ({each.share:.0%}): p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)},"
-            f" p99 {_known(each.p99_ms)} ms"
-            for each in plan.priorities
-        )
+        apart = plan.recommended is not None and plan.recommended.semantics == "sealed"
+        yield from (f"  {_of_priority(each, apart=apart)}" for each in plan.priorities)
     if plan.batch_work is not None and plan.slo_ms:
         work = plan.batch_work
         yield ""
@@ -276,6 +273,23 @@ def parts(plan: Plan) -> Iterator[str]:
             f" {wording.number(work.items)} items in {work.hours:.3g} h,"
             f" {work.machine_hours_per_day:.3g} machine-hours a day"
         )
+
+
+def _of_priority(each: PriorityLatency, *, apart: bool) -> str:
+    """`apart`: each priority is served by instances of its own."""
+    one = each.configuration
+    named = f"{each.name} ({each.share:.0%})"
+    if apart and one is None:
+        return f"{named}: no configuration of its own keeps the promise"
+    said = (
+        f"{named}: p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)}, p99 {_known(each.p99_ms)} ms"
+    )
+    if one is None:
+        return said
+    return (
+        f"{said}; {_count(one.instances, 'instance')} of its own, batch {one.batch}, wait"
+        f" {one.wait_ms:.4g} ms"
+    )
 
 
 def _known(value: float | None) -> str:

@@ -88,6 +88,27 @@ class Predicted(Result):
     grows: bool = False
 
 
+class PriorityLoad(Result):
+    """The requests of one priority in a load; as in `LoadPoint` where the names are the same.
+
+    `share` is the part of the requests that had the priority, drawn at random.
+    """
+
+    name: str
+    share: float
+    requests: int
+    good_per_s: float
+    p50_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p99_ms: Estimate | None = None
+    failed_share: float
+    failures: dict[str, int] = Field(default_factory=dict)
+    breach: bool
+    predicted: tuple[Predicted, ...] = ()
+    outcome: Outcome
+    reason: str
+
+
 class LoadPoint(Result):
     """One rate of the load test.
 
@@ -99,7 +120,8 @@ class LoadPoint(Result):
     grows without bound does. `short`: windows that are too few or too short to accept anything.
     `breach`: the service level is broken by the rule of the windows. `failures` counts requests that
     were not answered by cause, `failed_share` is their share of all. `checked` answers were compared
-    with the expected ones, `wrong` of them lie too far away.
+    with the expected ones, `wrong` of them lie too far away. With `priorities` the promise is held to
+    each of them, and the load is what the worst of them is.
     """
 
     rate_per_s: float
@@ -126,6 +148,7 @@ class LoadPoint(Result):
     client: ClientFigures
     server: ServerFigures | None = None
     predicted: tuple[Predicted, ...] = ()
+    priorities: tuple[PriorityLoad, ...] = ()
     outcome: Outcome
     reason: str
 
@@ -174,12 +197,28 @@ class Calibration(Result):
         return self.model_dump_json(by_alias=True, indent=2)
 
 
+class ServedPriority(Result):
+    """A priority that requests are sent with, by its `number`, 1 being the most urgent.
+
+    `share` is its part of the requests. `batch`, `wait_ms` and `instances` are those of its own
+    replicas; None where it has none of its own.
+    """
+
+    name: str
+    number: int
+    share: float
+    batch: int | None = None
+    wait_ms: float | None = None
+    instances: int | None = None
+
+
 class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. `own` says that the load test started the server itself; `cpus` are its processors, without
-    `model_cpus`, which the replicas of the model have for themselves (empty: none of their own).
+    says so. Where `priorities` have replicas of their own, they are those of the last. `own` says that
+    the load test started the server itself; `cpus` are its processors, without `model_cpus`, which the
+    replicas of the model have for themselves (empty: none of their own).
     """
 
     url: str
@@ -194,6 +233,7 @@ class Served(Result):
     cpus: tuple[int, ...] = ()
     model_cpus: tuple[int, ...] = ()
     processors: int = 0
+    priorities: tuple[ServedPriority, ...] = ()
 
 
 class LoadNote(Result):

@@ -201,13 +201,21 @@ class VideoPlan(Result):
 
 
 class PriorityLatency(Result):
-    """Percentiles of the requests of one priority; None where the simulation has no such request."""
+    """Percentiles of the requests of one priority.
+
+    They are None where the simulation has no such request, or where no configuration keeps the promise
+    for this priority. Where batches are sealed there is no queue in which the urgent could go first:
+    each priority then has instances of its own, by `configuration` and `autoscaling`. Else they share
+    those of the plan.
+    """
 
     name: str
     share: float
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    configuration: Configuration | None = None
+    autoscaling: Autoscaling | None = None
 
 
 class LevelNeed(Result):
@@ -307,11 +315,12 @@ class Plan(Result):
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
     `not-kept` where no configuration does, or a `cascade` behind it breaks it (`would` then says what
-    would). It is `inconclusive` where the curve was measured on a busy machine. `rate_per_s` is the
-    rate that was asked for. `planned_rate_per_s` is the rate that the model sees, and that the figures
-    are for: with the peak factor, and without requests that a cache answers. `drawn` names the
-    percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file, with presets and
-    options.
+    would). It is `inconclusive` where the curve was measured on a busy machine. With priorities and
+    sealed batches `recommended` is what one queue for all would take, and `priorities` what is served.
+    `rate_per_s` is the rate that was asked for. `planned_rate_per_s` is the rate that the model sees,
+    and that the figures are for: with the peak factor, and without requests that a cache answers.
+    `drawn` names the percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file,
+    with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")

@@ -48,6 +48,25 @@ class BundleRunner(Result):
     settings: dict[str, Any]
 
 
+class BundlePriority(Result):
+    """What answers the requests of one priority: a deployment of `app.py` with limits of its own.
+
+    `share` is the part of the traffic that was planned for; the rest is as in `Bundle`.
+    """
+
+    name: str
+    deployment: str
+    share: float
+    largest_batch: int
+    wait_ms: float
+    least_wait_ms: float | None
+    adaptive_wait: bool
+    instances: int
+    queue_cap: int
+    most_in_flight: int
+    deadline_ms: float
+
+
 class Bundle(Result):
     """What is served, and as what.
 
@@ -63,6 +82,10 @@ class Bundle(Result):
     magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
     images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
     a day it keeps statistics, 0: of none.
+
+    `priorities` are those that requests may name, the most urgent first; one that names none has the
+    last. Empty: all requests are alike. With priorities, `instances`, `queue_cap` and `most_in_flight`
+    are sums over them, and the batch, the waits and the deadline those of the last.
     """
 
     schema_version: int = Field(BUNDLE_SCHEMA, alias="schema")
@@ -97,13 +120,18 @@ class Bundle(Result):
     images: bool = False
     cache: str | None = None
     sample_inputs: int = 0
+    priorities: tuple[BundlePriority, ...] = ()
 
-    def wait_ms_at(self, rate_per_s: float) -> float:
-        """The wait for a batch at a rate: 0 where single rows load the replicas to less than a half."""
-        if not self.adaptive_wait or self.single_ms is None:
-            return self.wait_ms
-        light = rate_per_s * self.single_ms / 1000 < 0.5 * self.instances * self.concurrency
-        return 0.0 if light else self.wait_ms
+    def wait_ms_at(self, rate_per_s: float, priority: BundlePriority | None = None) -> float:
+        """The wait for a batch at a rate: 0 where single rows load the replicas to less than a half.
+
+        `rate_per_s` is that of a priority where one is named.
+        """
+        one = self if priority is None else priority
+        if not one.adaptive_wait or self.single_ms is None:
+            return one.wait_ms
+        light = rate_per_s * self.single_ms / 1000 < 0.5 * one.instances * self.concurrency
+        return 0.0 if light else one.wait_ms
 
     def to_json(self) -> str:
         """The content of bundle.json."""

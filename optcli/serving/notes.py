@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from optcli.queueing import Curve, Promise, Trace
 from optcli.queueing.choice import MOST_GROWTH, MOST_INSTANCES, MOST_OF_A_TRACE, Choice, Tried
 from optcli.queueing.demand import Demand, bursts_of, by_load, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
-from optcli.results.plan import Alternative, BatchWork, CascadePlan, Configuration, PlanNote
+from optcli.results.plan import (
+    Alternative,
+    BatchWork,
+    CascadePlan,
+    Configuration,
+    PlanNote,
+    PriorityLatency,
+)
 from optcli.serving.settings import PlanSettings
 
 # From this load on a queue is so near saturation that no window of measurement is long enough.
@@ -52,6 +59,15 @@ def sentence(demand: Demand, recommended: Configuration | None, *, unfit: bool =
         f"Serve {_how(one.batch, one.wait_ms)} on {_instances(one.instances)}{without}: {figures} at"
         f" {rate}, load {one.utilisation:.2f}; the promise holds up to"
         f" {number(one.max_rate_per_s)} a second."
+    )
+
+
+def priority_sentence(demand: Demand, name: str) -> str:
+    """That one priority cannot keep the promise with instances of its own."""
+    fixed = "" if demand.instances is None else f" of {_instances(demand.instances)}"
+    return (
+        f"No configuration keeps {of_promise(demand.promise)} for the priority {name}: batches are"
+        f" sealed, and each priority has its own share{fixed}."
     )
 
 
@@ -372,6 +388,20 @@ def advice(
             text="the traffic is taken as independent requests (Poisson); where it comes in bursts, say"
             " so with --arrivals, and load test at 1.2 times the expected peak",
         )
+
+
+def of_priorities(apart: Sequence[PriorityLatency], recommended: Configuration) -> Iterator[PlanNote]:
+    """What it takes to serve priorities apart, beside one queue for all."""
+    counts = [each.configuration.instances for each in apart if each.configuration is not None]
+    if not counts:
+        return
+    text = (
+        "sealed batches have no queue in which urgent requests could go first: each priority gets"
+        f" instances of its own, {sum(counts)} together"
+    )
+    if sum(counts) != recommended.instances:
+        text += f"; one queue for all would take {recommended.instances}"
+    yield PlanNote(kind="priorities", figures={"instances": sum(counts)}, text=text)
 
 
 def batch_sentence(work: BatchWork) -> str:

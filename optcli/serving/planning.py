@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
@@ -10,11 +9,9 @@ from typing import Literal
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.observer import Observer
-from optcli.queueing import Curve, Overhead, Poisson, Promise, formulas, highest_rate
-from optcli.queueing.arrivals import with_priorities
+from optcli.queueing import Batching, Curve, Overhead, Poisson, Promise, formulas, highest_rate
 from optcli.queueing.choice import Choice, Tried, choose, simulated
-from optcli.queueing.demand import Demand, by_load, offered_batches, requests_for, requests_of
-from optcli.queueing.simulation import simulate
+from optcli.queueing.demand import Demand, by_load, offered_batches, requests_for
 from optcli.results.plan import (
     Alternative,
     BatchPoint,
@@ -28,7 +25,7 @@ from optcli.results.plan import (
     PriorityLatency,
     RatePoint,
 )
-from optcli.serving import modes, notes
+from optcli.serving import modes, notes, priorities
 from optcli.serving.cascades import cascade_plan
 from optcli.serving.configuring import configuration
 from optcli.serving.files import curve_of_text
@@ -195,6 +192,7 @@ class _Planning:
         self.settings, self.known, self.traffic = settings, known, traffic
         self.demand, self.choice, self.observer = demand, choice, observer
         self.curve = known.curve
+        self._apart: tuple[PriorityLatency, ...] = ()
 
     def plan(self) -> Plan:
         best = self.choice.best
@@ -221,7 +219,8 @@ class _Planning:
         cascade = more.get("cascade")
         if isinstance(cascade, CascadePlan) and not cascade.kept and plan.outcome == "kept":
             broken = notes.broken_cascade(self.demand, cascade)
-            more |= {"outcome": "not-kept", "sentence": f"{plan.sentence} {broken}"}
+            sentence = more.get("sentence", plan.sentence)
+            more |= {"outcome": "not-kept", "sentence": f"{sentence} {broken}"}
         self.observer.progress(STEP, 1.0, "done")
         return plan.model_copy(update=more)
 
@@ -275,9 +274,11 @@ class _Planning:
             self._progress(0.9, "bursts of the cameras")
             parts["video"] = video_plan(self.curve, self.demand, batching, settings.cameras)
         if settings.priorities:
-            parts["priorities"] = tuple(self._priorities())
+            self._progress(0.9, "the priorities")
+            parts |= self._by_priority(batching)
         parts["levels"] = tuple(self._levels(batching.batch))
-        parts["advice"] = tuple(notes.advice(settings, self.curve, self.demand, recommended))
+        advice = notes.advice(settings, self.curve, self.demand, recommended)
+        parts["advice"] = (*advice, *notes.of_priorities(self._apart, recommended))
         if settings.freshness_s is not None:
             seen = self.traffic.mean_per_s * (1 - settings.cache_hit_rate)
             parts["batch_work"] = modes.batch_work(settings, self.curve, seen)
@@ -360,21 +361,21 @@ class _Planning:
                 utilisation=rate / recommended.capacity_per_s,
             )
 
-    def _priorities(self) -> Iterator[PriorityLatency]:
-        assert self.choice.best is not None
-        shares = self.settings.priorities
-        arrivals = self.demand.process.draw(requests_of(self.demand), self.demand.seed)
-        run = simulate(
-            with_priorities(arrivals, list(shares.values()), self.demand.seed),
-            self.curve,
-            self.choice.best.batching,
-            self.demand.overhead,
-            seed=self.demand.seed,
-        )
-        for place, (name, share) in enumerate(shares.items()):
-            reached = (run.percentile_ms(q, place) for q in (0.5, 0.95, 0.99))
-            p50, p95, p99 = (None if math.isnan(ms) else ms for ms in reached)
-            yield PriorityLatency(name=name, share=share, p50_ms=p50, p95_ms=p95, p99_ms=p99)
+    def _by_priority(self, batching: Batching) -> dict[str, object]:
+        """What each priority sees; where they are served apart and one breaks the promise, that too."""
+        settings, demand = self.settings, self.demand
+        if demand.semantics == "oldest-age":
+            found = priorities.in_one_queue(settings, self.curve, demand, batching)
+            return {"priorities": tuple(found)}
+        lowest = self.traffic.lowest_per_s * (1 - settings.cache_hit_rate) if self._varies() else None
+        mean = self.traffic.mean_per_s
+        self._apart = tuple(priorities.apart(settings, self.curve, demand, mean, lowest))
+        without = next((each.name for each in self._apart if each.configuration is None), None)
+        if without is None:
+            return {"priorities": self._apart}
+        broken = notes.priority_sentence(demand, without)
+        outcome = "inconclusive" if self.known.unfit else "not-kept"
+        return {"priorities": self._apart, "outcome": outcome, "sentence": broken}
 
     def _levels(self, batch: int) -> Iterator[LevelNeed]:
         if not isinstance(self.settings.rate_per_s, tuple):

@@ -216,12 +216,12 @@ class PlanSettings(Settings):
         total = sum(self.priorities.values())
         if self.priorities and abs(total - 1) > 1e-6:
             raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
-        return self
-
-    @model_validator(mode="after")
-    def _sealed_batches_have_no_priorities(self) -> Self:
-        if self.priorities and self.semantics == "sealed":
-            raise ValueError("found priorities beside semantics sealed, wanted oldest-age")
+        few = self.instances is not None and self.instances < len(self.priorities)
+        if few and self.semantics == "sealed":
+            raise ValueError(
+                f"found instances {self.instances} beside {len(self.priorities)} priorities, wanted one"
+                " for each: sealed batches have no queue that they could share"
+            )
         return self
 
     @model_validator(mode="after")

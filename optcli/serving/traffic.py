@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.queueing import Arrivals, Cameras, Constant, Gamma, Poisson, Process, Trace
+from optcli.queueing import (
+    Arrivals,
+    Bursts,
+    Cameras,
+    Constant,
+    Gamma,
+    Levels,
+    Poisson,
+    Process,
+    Trace,
+)
 from optcli.queueing.arrivals import kept_at_random, parse
 from optcli.serving.settings import PlanSettings
 
@@ -17,7 +27,7 @@ _NEARLY_ALL = 0.99
 
 @dataclass(frozen=True)
 class Misses:
-    """What is left of a process when a cache answers a share of its requests."""
+    """What is left of a process when a share of its requests goes elsewhere, as to a cache."""
 
     process: Gamma | Constant | Cameras
     hit_share: float
@@ -27,13 +37,13 @@ class Misses:
         return self.process.rate_per_s * (1 - self.hit_share)
 
     def draw(self, count: int, seed: int) -> Arrivals:
-        """About `count` requests that miss the cache."""
+        """About `count` requests that are left."""
         if isinstance(self.process, Cameras):
             every = self.process.draw(round(count / (1 - self.hit_share)), seed)
             return every.only(kept_at_random(every.count, 1 - self.hit_share, seed + 1))
         import numpy as np
 
-        # A gap between two misses is the sum of as many gaps as there are hits between them, and one.
+        # A gap between two that are left is the sum of as many gaps as went elsewhere between, and one.
         gaps = np.random.default_rng([seed, 6]).geometric(1 - self.hit_share, count).astype(float)
         if isinstance(self.process, Gamma):
             cv2 = self.process.cv2
@@ -45,7 +55,7 @@ class Misses:
 
 
 def missing(process: Process, hit_share: float, seed: int) -> Process:
-    """What is left of a process when a cache answers a share of its requests, each by chance.
+    """What is left of a process when a share of its requests goes elsewhere, each by chance.
 
     Exactly where the process is one of optcli's; `seed` decides which requests of a trace stay.
     """
@@ -90,6 +100,15 @@ def traffic_of(settings: PlanSettings, rate_per_s: float | None = None) -> Traff
     if settings.cache_hit_rate:
         planned = missing(planned, settings.cache_hit_rate, settings.seed)
     return Traffic(mean, lowest, planned)
+
+
+def part_of(process: Process, share: float, seed: int = 0) -> Process:
+    """The requests of a process that a share of them is, drawn at random; `seed` as in `missing`."""
+    if share == 1 or isinstance(process, Poisson | Bursts | Levels):
+        return process.scaled(share)  # a random part of these is one of them
+    if isinstance(process, Misses):
+        return missing(process.process, 1 - share * (1 - process.hit_share), seed)
+    return missing(process, 1 - share, seed)
 
 
 def _process(settings: PlanSettings, rate_per_s: float | None) -> Process:

@@ -10,16 +10,20 @@ from optcli.model_files.built_variant import BuiltVariant
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read
-from optcli.serving.deploy import ray_bundle, ray_runtimes
+from optcli.serving.deploy import ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
 
-# The model computes while the file `open` lies beside it, and waits for it otherwise.
+# The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
+# that of its own deployment.
 _GATED = """
+from ray import serve
 
 class Gated(Model):
     def __init__(self, folder, bundle):
         super().__init__(folder, bundle)
-        compute, gate = self.run, folder.parent / "open"
+        deployment = serve.get_replica_context().deployment
+        own = deployment.partition("-")[2]
+        compute, gate = self.run, folder.parent / (f"open-{own}" if own else "open")
 
         def run(feed):
             while not gate.exists():
@@ -57,9 +61,8 @@ def bundled(
     interface = looked_at(built, out)
     recipe = RecipeSummary(name="small", path="small.yaml", digest="digest")
     runtime = ray_runtimes.runtime_of(built)
-    assert plan.recommended is not None
-    wait = plan.recommended.wait_ms if wait_ms is None else wait_ms
-    prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, wait)
+    lanes = ray_lanes.lanes_of(plan, wait_ms, force=True)
+    prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
     ray_bundle.write(out, built, prepared, plan)
     return prepared
 
@@ -71,9 +74,14 @@ def changed(folder: Path, **fields: object) -> Bundle:
     return read(folder)
 
 
-def gate(folder: Path) -> Path:
-    """Make a bundle's model wait for a file, which is there at first; gives the file."""
+def gate(folder: Path, *priorities: str) -> Path:
+    """Make a bundle's model wait for a file, which is there at first; gives the file.
+
+    With priorities each waits for a file of its own, and the folder of these is given.
+    """
     with (folder / "model.py").open("a") as model:
         model.write("import time  # noqa: E402\n" + _GATED)
+    for name in priorities:
+        (folder / f"open-{name}").touch()
     (folder / "open").touch()
-    return folder / "open"
+    return folder if priorities else folder / "open"

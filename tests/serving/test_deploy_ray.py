@@ -17,7 +17,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
-from optcli.serving.deploy import plans, ray_bundle, ray_runtimes
+from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,8 @@ def test_the_plan_is_in_what_ray_reads(tmp_path, model, plan):
     assert replicas["user_config"]["batch_wait_timeout_s"] == pytest.approx(one.wait_ms / 1000)
     assert one.batch <= replicas["max_ongoing_requests"] <= made.most_in_flight
     assert replicas["ray_actor_options"]["num_cpus"] == made.threads
+    # Eight rows go in two parts: Ray itself refuses nothing that the ingress admits.
+    assert replicas["max_queued_requests"] == 2 * made.most_in_flight
     for file in ("app.py", "launch.py", "model.py", "Dockerfile", "model/model.onnx"):
         assert (out / file).is_file()
     assert len((out / "app.py").read_text().splitlines()) <= 200
@@ -117,7 +119,7 @@ def test_a_fixed_batch_is_computed_alone(tmp_path, plan):
     assert prepared.bundle.inputs[0].shape == (1, 3, 4, 4)
     assert prepared.bundle.outputs[0].shape == (1, 1)
     interface = looked_at(built, tmp_path / "again")
-    assert "does not batch this model" in " ".join(ray_bundle.notes_of(prepared, single, interface))
+    assert "does not batch this model" in " ".join(ray_bundle.notes_of(prepared, interface))
     with pytest.raises(UsageError, match="Ray Serve cannot batch this model"):
         bundled(built, plan, tmp_path / "other")
 
@@ -171,7 +173,7 @@ def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkey
     _computes_the_same(built, made, tmp_path, monkeypatch)
 
 
-def _computes_the_same(built, made, tmp_path, monkeypatch):
+def _computes_the_same(built, made, tmp_path, monkeypatch, rows=(1, 3, 4, 6)):
     """Compare the bundle's own model.py with the variant's runner, at several batch sizes."""
     names = ("model", "forms", "torch_calls")
     for name in names:
@@ -182,9 +184,9 @@ def _computes_the_same(built, made, tmp_path, monkeypatch):
     opened = copied.Model(tmp_path / "out" / "model", json.loads(made.to_json()))
     rng = np.random.default_rng(0)
     with built.runner.open(built.artifact, built.inputs) as runner:
-        for rows in (1, 3, 4, 6):
+        for count in rows:
             feed = {
-                spec.name: rng.standard_normal(spec.concrete(rows)).astype(spec.dtype)
+                spec.name: rng.standard_normal(spec.concrete(count)).astype(spec.dtype)
                 for spec in built.inputs
             }
             for array in feed.values():
@@ -220,18 +222,18 @@ def test_a_variant_of_a_gpu_is_refused(tmp_path):
 
 def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan):
     one = plan.recommended.model_copy(update={"least_wait_ms": 30.0, "wait_ms": 40.0, "batch": 16})
-    assert ray_bundle.wait_of(one, None, force=False) == (40.0, "")
-    assert ray_bundle.wait_of(one, 30.0, force=False) == (30.0, "")
+    assert ray_lanes.wait_of(one, None, force=False) == (40.0, "")
+    assert ray_lanes.wait_of(one, 30.0, force=False) == (30.0, "")
     with pytest.raises(UsageError, match=r"a wait of 20 ms is too short.*below 30 ms") as caught:
-        ray_bundle.wait_of(one, 20.0, force=False)
+        ray_lanes.wait_of(one, 20.0, force=False)
     assert caught.value.place == "--wait"
-    wait, note = ray_bundle.wait_of(one, 20.0, force=True)
+    wait, note = ray_lanes.wait_of(one, 20.0, force=True)
     assert wait == 20.0
     assert "the queue grows without bound" in note
     below = one.model_copy(update={"wait_ms": 10.0})
     with pytest.raises(UsageError, match="a wait of 10 ms is too short"):
-        ray_bundle.wait_of(below, None, force=False)
-    assert ray_bundle.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
+        ray_lanes.wait_of(below, None, force=False)
+    assert ray_lanes.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
 
 
 def test_each_server_wants_a_plan_of_its_own_semantics(plan):
@@ -249,7 +251,7 @@ def test_one_batch_gathers_while_another_computes(tmp_path, model, plan):
     for cap, most in ((4, 8), (0, 8), (40, 40)):
         narrow = planned(plan, reject_newest_cap=cap, instances=1)
         prepared = bundled(model, narrow, tmp_path / f"out{cap}")
-        assert prepared.max_ongoing == most
+        assert prepared.lanes[0].max_ongoing == most
         assert prepared.bundle.most_in_flight == cap + 4
 
 

@@ -75,18 +75,14 @@ class Stages:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.stage = self
 
-    def labels(self, stage: str) -> Stages:
-        self.seen.append(stage)
-        return self
-
-    def observe(self, seconds: float) -> None:
+    def stage(self, name: str, seconds: float) -> None:
+        self.seen.append(name)
         assert seconds >= 0
 
 
 class Around:
-    """An endpoint whose model gives the mean of the image, and what it was asked."""
+    """An endpoint and its lane, whose model gives the mean of the image, and what it was asked."""
 
     def __init__(
         self, modules: Any, folder: Path, *, limit: int = 10, cache: Any = None, **answers: Any
@@ -94,21 +90,19 @@ class Around:
         (folder / "images.json").write_text(json.dumps(IMAGES))
         (folder / "postprocess.json").write_text(json.dumps({**POSTPROCESS, **answers}))
         self.admission, self.metrics = modules.admission.Admission(limit, 1.0), Stages()
-        self.computed = 0
+        self.calls, self.cache = 0, cache
         self.outputs: Any = None
-        self.endpoint = modules.image_endpoint.ImageEndpoint(
-            folder, self.compute, self.admission, self.metrics, cache
-        )
+        self.endpoint = modules.image_endpoint.ImageEndpoint(folder, cache)
 
-    async def compute(self, asked: Any, deadline: float) -> list[dict[str, np.ndarray]]:
-        self.computed += 1
+    async def computed(self, asked: Any, deadline: float) -> list[dict[str, np.ndarray]]:
+        self.calls += 1
         assert asked.rows == 1
         assert self.admission.inside == 1
         (row,) = asked.feed["image"]
         return [{"out": row.mean(axis=(1, 2))[None] if self.outputs is None else self.outputs}]
 
     async def ask(self, body: bytes, seconds: float = 60.0) -> Any:
-        return json.loads(await self.endpoint.answer(bytearray(body), time.time() + seconds))
+        return json.loads(await self.endpoint.answer(bytearray(body), time.time() + seconds, self))
 
 
 def picture(red: int) -> bytes:
@@ -139,7 +133,7 @@ def test_what_is_no_image_costs_no_call(
     with pytest.raises(modules.oip.Refused, match=sentence) as caught:
         asyncio.run(one.ask(body))
     assert caught.value.status == status
-    assert (one.computed, one.admission.inside) == (0, 0)
+    assert (one.calls, one.admission.inside) == (0, 0)
 
 
 def test_past_its_deadline_it_is_not_even_decoded(modules: Any, tmp_path: Path) -> None:
@@ -147,7 +141,7 @@ def test_past_its_deadline_it_is_not_even_decoded(modules: Any, tmp_path: Path) 
     with pytest.raises(modules.oip.Refused) as caught:
         asyncio.run(one.ask(picture(1), seconds=-0.001))
     assert (caught.value.status, caught.value.cause) == (504, "deadline")
-    assert one.computed == 0
+    assert one.calls == 0
 
 
 def test_a_full_queue_decodes_nothing(modules: Any, tmp_path: Path) -> None:
@@ -199,10 +193,10 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
         first = await one.ask(picture(70))
         assert await one.ask(picture(70)) == first
         assert await one.ask(picture(80)) != first
-        assert (one.computed, counts) == (2, ["miss", "hit", "miss"])
+        assert (one.calls, counts) == (2, ["miss", "hit", "miss"])
         named = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
         assert "name" in (await named.ask(picture(70)))["classes"][0]
-        assert named.computed == 1
+        assert named.calls == 1
 
     asyncio.run(body())
 
@@ -228,11 +222,11 @@ def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, 
     async def body() -> None:
         one = Around(modules, tmp_path, cache=kept)
         assert await one.ask(picture(70)) == answer
-        assert (one.computed, counts) == (0, ["hit"])
+        assert (one.calls, counts) == (0, ["hit"])
         assert await one.ask(picture(80)) != answer
-        assert (one.computed, counts) == (1, ["hit", "miss"])
+        assert (one.calls, counts) == (1, ["hit", "miss"])
         edited = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
         assert (await edited.ask(picture(70)))["classes"][0]["label"] == 0
-        assert edited.computed == 1, "the settings are others than those of the known answers"
+        assert edited.calls == 1, "the settings are others than those of the known answers"
 
     asyncio.run(body())

@@ -8,8 +8,12 @@ import optcli
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import curve_of
 from optcli.queueing import Curve
+from optcli.queueing.arrivals import parse
+from optcli.report import plan_text
 from optcli.results import Estimate, Report, Sweep, SweepPoint
+from optcli.serving import priorities
 from optcli.serving.remedies import scaled
+from optcli.serving.traffic import part_of
 
 GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
 
@@ -69,6 +73,73 @@ def test_the_urgent_wait_less():
     urgent, rest = plan.priorities
     assert (urgent.name, rest.name) == ("urgent", "rest")
     assert urgent.p95_ms < rest.p95_ms
+
+
+SEALED = {
+    "curve": "6ms+4ms*b",
+    "rate_per_s": 200,
+    "slo": {"p95_ms": 120},
+    "semantics": "sealed",
+    "priorities": {"high": 0.2, "low": 0.8},
+}
+
+
+def test_sealed_batches_give_each_priority_instances_of_its_own():
+    plan = optcli.plan(**SEALED)
+    alone = {
+        name: optcli.plan(**{**SEALED, "rate_per_s": 200 * share, "priorities": {}}).recommended
+        for name, share in SEALED["priorities"].items()
+    }
+    assert plan.is_kept
+    assert plan.autoscaling is None
+    for each in plan.priorities:
+        # The same as a plan for its part of the traffic.
+        assert each.configuration == alone[each.name]
+        assert each.p95_ms == each.configuration.p95_ms <= 120
+        assert each.autoscaling is None
+    together = sum(each.configuration.instances for each in plan.priorities)
+    (said,) = (each.text for each in plan.advice if each.kind == "priorities")
+    assert f"{together} together" in said
+    lines = list(plan_text.parts(plan))
+    assert any(line.startswith("  high (20%): p50") and "of its own, batch" in line for line in lines)
+
+
+def test_a_fixed_number_of_instances_is_shared_out_by_traffic():
+    assert priorities.shared_out(5, [0.2, 0.8]) == [1, 4]
+    assert priorities.shared_out(6, [0.5, 0.3, 0.2]) == [3, 2, 1]
+    assert priorities.shared_out(1, [0.2, 0.8]) == [1, 1]
+    assert priorities.shared_out(None, [0.2, 0.8]) == [None, None]
+    plan = optcli.plan(**SEALED, instances=5)
+    assert [each.configuration.instances for each in plan.priorities] == [1, 4]
+
+
+def test_a_priority_that_cannot_keep_the_promise_breaks_the_plan():
+    # Two carry all of it together; apart, one of them has 160 a second.
+    asked = {**SEALED, "instances": 2, "rate_per_s": 380}
+    assert optcli.plan(**{**asked, "priorities": {}}).is_kept
+    plan = optcli.plan(**asked)
+    assert plan.outcome == "not-kept"
+    assert "for the priority low" in plan.sentence
+    high, low = plan.priorities
+    assert high.configuration is not None
+    assert (low.configuration, low.p95_ms) == (None, None)
+    assert "  low (80%): no configuration of its own keeps the promise" in plan_text.parts(plan)
+
+
+def test_each_priority_scales_by_itself():
+    plan = optcli.plan(**SEALED, cold_start_s=5)
+    for each in plan.priorities:
+        assert each.autoscaling.max_instances == each.configuration.instances
+    assert plan.autoscaling.max_instances == plan.recommended.instances
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "gamma:4", "bursts:400,1800ms,200ms"])
+def test_a_part_of_the_traffic_has_its_share(arrivals):
+    process = parse(arrivals, 100.0)
+    part = part_of(process, 0.25)
+    assert part.rate_per_s == pytest.approx(25)
+    times = part.draw(40_000, 3).times_ms
+    assert 1000 * len(times) / times[-1] == pytest.approx(25, rel=0.1)
 
 
 def test_levels_have_instances_of_their_own():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -12,12 +13,11 @@ import pytest
 
 from optcli.serving.deploy import ray_bundle
 
-NAMES = ("admission", "batches", "metrics", "oip")
+NAMES = ("admission", "batches", "metrics", "oip", "priorities")
 BUNDLE = {
     "model": "small",
     "platform": "onnxruntime_onnx",
     "batched": True,
-    "deadline_ms": 1000,
     "inputs": [
         {
             "name": "image",
@@ -146,20 +146,21 @@ def test_a_request_longer_than_a_batch_goes_in_parts(copied):
 
 
 def test_the_header_may_shorten_the_deadline_and_not_lengthen_it(copied):
-    protocol = copied["oip"].Protocol(BUNDLE)
-    assert [protocol.deadline_s(each) for each in (None, "200", "5000")] == [1.0, 0.2, 1.0]
+    seconds_of = copied["oip"].seconds_of
+    assert [seconds_of(each, 1.0) for each in (None, "200", "5000")] == [1.0, 0.2, 1.0]
     for wrong in ("0", "-1", "nan", "soon"):
         with pytest.raises(copied["oip"].Refused, match="above 0"):
-            protocol.deadline_s(wrong)
+            seconds_of(wrong, 1.0)
 
 
 def test_metrics_number_replicas_as_they_are_seen_and_count_each_call_once(copied):
-    metrics = copied["metrics"].Metrics(8)
+    every = copied["metrics"].Metrics([{"name": "", "largest_batch": 8}])
+    metrics = every.of("")
     times = {"arrived": 1.0, "sealed": 1.5, "start": 2.0, "end": 2.25, "outputs": {}}
     first = {**times, "replica": "a", "rows": 3, "usage": (4.0, 5)}
     metrics.observe([first, {**times, "replica": "a"}], 0.5)
     metrics.observe([{**first, "replica": "b", "usage": (6.0, 7)}], 0.5)
-    text = metrics.text().decode()
+    text = every.text().decode()
     for line in (
         'model_stage_seconds_sum{stage="queue"} 3.0',
         'model_stage_seconds_sum{stage="batch_wait"} 1.5',
@@ -170,3 +171,74 @@ def test_metrics_number_replicas_as_they_are_seen_and_count_each_call_once(copie
         'model_process_rss_bytes{process="replica-1"} 7.0',
     ):
         assert line in text
+
+
+def test_metrics_of_priorities_have_a_label(copied):
+    lanes = [{"name": name, "largest_batch": batch} for name, batch in (("high", 4), ("low", 16))]
+    every = copied["metrics"].Metrics(lanes)
+    times = {"arrived": 1.0, "sealed": 1.5, "start": 2.0, "end": 2.25, "outputs": {}}
+    every.of("high").observe([{**times, "replica": "a", "rows": 3, "usage": (4.0, 5)}], 0.5)
+    every.of("low").waiting(7)
+    every.of("low").answered(429, "queue_full")
+    every.of("").answered(400, "")  # its priority was never read
+    lines = every.text().decode().splitlines()
+    for line in (
+        'model_stage_seconds_count{priority="high",stage="compute"} 1.0',
+        'model_compute_seconds_count{batch="3",priority="high"} 1.0',
+        'model_batch_rows_bucket{le="16.0",priority="high"} 1.0',
+        'model_batch_rows_count{priority="low"} 0.0',
+        'model_queue_depth{priority="low"} 7.0',
+        'model_dropped_total{cause="queue_full",priority="low"} 1.0',
+        'model_dropped_total{cause="queue_full",priority="high"} 0.0',
+        'model_requests_total{code="400",priority=""} 1.0',
+        'model_process_cpu_seconds_total{process="replica-0"} 4.0',
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("header", "named", "wanted"),
+    [
+        (None, None, "low"),
+        ("high", None, "high"),
+        (None, "middle", "middle"),
+        (None, 1, "high"),
+        (None, 3, "low"),
+        (None, 0, "low"),
+        ("2", None, "middle"),
+        ("0", None, "low"),
+        ("high", 1, "high"),
+    ],
+)
+def test_a_priority_is_named_or_counted_as_triton_does(copied, header, named, wanted):
+    assert copied["priorities"].chosen(["high", "middle", "low"], header, named) == wanted
+
+
+@pytest.mark.parametrize(
+    "wrong", ["urgent", "", "3", "-1", "\u00b2", 3, -1, 1.0, True, ["high"], {}, "x" * 99]
+)
+def test_another_priority_is_refused_in_one_sentence(copied, wrong):
+    chosen, refused = copied["priorities"].chosen, copied["oip"].Refused
+    for header, named in ((None, wrong), (wrong, None)):
+        if not isinstance(header, str | None):
+            continue
+        with pytest.raises(refused, match="they are high, low, or 1 to 2") as caught:
+            chosen(["high", "low"], header, named)
+        assert caught.value.status == 400
+        assert len(caught.value.sentence) < 120
+
+
+def test_a_header_that_contradicts_the_request_is_refused(copied):
+    with pytest.raises(
+        copied["oip"].Refused, match="for the priority high, the request for low"
+    ) as caught:
+        copied["priorities"].chosen(["high", "low"], "high", "low")
+    assert caught.value.status == 400
+
+
+def test_the_priority_of_a_request_is_read_with_its_parameters(copied):
+    protocol = copied["oip"].Protocol(BUNDLE)
+    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    for parameters, wanted in ((None, None), ({"priority": "high"}, "high"), ({"priority": 1}, 1)):
+        body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+        assert protocol.parsed(body, None).priority == wanted

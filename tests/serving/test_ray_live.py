@@ -222,6 +222,16 @@ def test_a_body_of_unknown_length_is_cut_off_where_it_is_too_large(served):
     assert asyncio.run(once()) == 413
 
 
+def test_a_body_of_two_gigabytes_is_refused_before_it_is_read(served):
+    host, port = served.url.removeprefix("http://").split(":")
+    head = f"POST {MODEL}/infer HTTP/1.1\r\nhost: {host}\r\ncontent-length: {2 << 30}\r\n\r\n"
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        connection.sendall(head.encode())
+        # Nothing of the body was sent: the answer cannot have waited for it.
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+    assert ask(served.url)["status"] == 200
+
+
 def test_slow_clients_and_those_that_leave_disturb_nobody(served):
     host, port = served.url.removeprefix("http://").split(":")
     head = f"POST {MODEL}/infer HTTP/1.1\r\nhost: {host}\r\ncontent-length: 500\r\n\r\n"

@@ -15,8 +15,10 @@ from optcli.report.loadtest.rows import (
     columns,
     failures,
     found,
+    priority_columns,
     rows,
     server_columns,
+    with_priorities,
     with_server,
 )
 from optcli.results.loadtest import LoadPoint, LoadTest
@@ -58,6 +60,10 @@ def _sections(test: LoadTest) -> Iterator[Markup]:
     if test.points:
         table = tables.table_of(columns(test), rows(test), "Loads")
         yield section("Loads", None, table, id_="loads")
+    if with_priorities(test):
+        lead = "Each has its own part of the requests and is held to the promise by itself."
+        table = tables.table_of(priority_columns(test), with_priorities(test), "By priority")
+        yield section("By priority", lead, table, id_="priorities")
     if with_server(test):
         lead = "Means over the windows, by the server's own metrics."
         table = tables.table_of(server_columns(test), with_server(test), "In the server")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.column import Column
 from optcli.report.loadtest.rows import (
-    Row,
     about,
     columns,
     failures,
     found,
+    priority_columns,
     rows,
     server_columns,
+    with_priorities,
     with_server,
 )
 from optcli.report.markdown_text import escaped, items, table_of
 from optcli.report.plain_text import aligned
 from optcli.results.loadtest import LoadTest
+
+T = TypeVar("T")
 
 
 def text(test: LoadTest) -> str:
@@ -32,6 +36,10 @@ def _lines(test: LoadTest) -> Iterator[str]:
     if test.points:
         yield ""
         yield from _table(test)
+    if with_priorities(test):
+        yield ""
+        yield "By priority"
+        yield from _aligned(priority_columns(test), with_priorities(test))
     if with_server(test):
         yield ""
         yield "In the server, by its own metrics"
@@ -62,6 +70,9 @@ def _markdown(test: LoadTest) -> Iterator[str]:
     if test.points:
         yield ""
         yield from table_of(columns(test), rows(test), strong=True)
+    if with_priorities(test):
+        yield ""
+        yield from table_of(priority_columns(test), with_priorities(test), strong=True)
     if with_server(test):
         yield ""
         yield from table_of(server_columns(test), with_server(test))
@@ -93,7 +104,7 @@ def _server(test: LoadTest) -> Iterator[str]:
     return _aligned(server_columns(test), with_server(test))
 
 
-def _aligned(shown: list[Column[Row]], of: list[Row]) -> Iterator[str]:
+def _aligned(shown: list[Column[T]], of: list[T]) -> Iterator[str]:
     cells = [[column.heading() for column in shown]]
     cells += [[column.text(row) for column in shown] for row in of]
     left = [place for place, column in enumerate(shown) if column.left]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from optcli.report import wording
 from optcli.report.column import Cell, Column
 from optcli.results import Estimate
-from optcli.results.loadtest import LoadPoint, LoadTest, Predicted
+from optcli.results.loadtest import LoadPoint, LoadTest, PriorityLoad, ServedPriority
 
 # What an outcome is called beside a rate.
 WORDS = {"accept": "kept", "reject": "BROKEN", "inconclusive": "cannot tell"}
@@ -21,9 +22,10 @@ class Row:
 
     point: LoadPoint
 
-    def predicted(self, by: str) -> Predicted | None:
-        """The prediction of a kind; None where there is none."""
-        return next((each for each in self.point.predicted if each.by == by), None)
+    @property
+    def load(self) -> LoadPoint:
+        """All of its requests."""
+        return self.point
 
 
 def rows(test: LoadTest) -> list[Row]:
@@ -41,7 +43,7 @@ def columns(test: LoadTest) -> list[Column[Row]]:
         *(
             _prediction(by, test.drawn)
             for by in ("plan", "calibration")
-            if any(Row(point).predicted(by) for point in test.points)
+            if any(one.by == by for point in test.points for one in point.predicted)
         ),
     ]
     shown += [
@@ -74,13 +76,47 @@ def with_server(test: LoadTest) -> list[Row]:
     return [row for row in rows(test) if row.point.server is not None]
 
 
+@dataclass(frozen=True)
+class PriorityRow:
+    """The requests of one priority in one load."""
+
+    point: LoadPoint
+    load: PriorityLoad
+
+
+def with_priorities(test: LoadTest) -> list[PriorityRow]:
+    """A row for each priority of each load; none where requests name none."""
+    return [PriorityRow(point, load) for point in test.points for load in point.priorities]
+
+
+def priority_columns(test: LoadTest) -> list[Column[PriorityRow]]:
+    """What each priority saw of a load."""
+    every = [row.load for row in with_priorities(test)]
+    return [
+        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
+        Column("priority", lambda row: Cell(row.load.name), align="left"),
+        Column("share", lambda row: Cell(wording.percent(row.load.share))),
+        *(_measured(name) for name in ("p50", "p95", "p99")),
+        *(
+            _prediction(by, test.drawn)
+            for by in ("plan", "calibration")
+            if any(one.by == by for load in every for one in load.predicted)
+        ),
+        Column("good/s", lambda row: Cell(wording.number(row.load.good_per_s))),
+        Column("failed", lambda row: Cell(wording.percent(row.load.failed_share))),
+        Column("why", lambda row: Cell(_causes(row.load.failures)), align="left"),
+        Column("promise", _answer, align="left"),
+    ]
+
+
 def about(test: LoadTest) -> list[tuple[str, str]]:
     """Names and values of what was loaded, and with what."""
     served = test.served
     lines = [("server", f"{served.model} at {served.url}")]
     if served.folder:
         lines.append(("bundle", served.folder))
-    if served.batch is not None:
+    apart = any(each.batch is not None for each in served.priorities)
+    if served.batch is not None and not apart:
         how = {"sealed": "sealed in turn", "oldest-age": "sent at the age of the oldest request"}
         semantics = f", {how[served.semantics]}" if served.semantics else ""
         lines.append(
@@ -90,6 +126,8 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
                 f" {served.instances} instance{'s' if served.instances != 1 else ''}",
             )
         )
+    if served.priorities:
+        lines.append(("priorities", "; ".join(map(_of_priority, served.priorities))))
     promise = " and ".join(f"{name} <= {limit:g} ms" for name, limit in test.slo_ms.items())
     lines.append(("promise", f"{promise or 'no latency'}, at most {100 * test.error_budget:g} % fail"))
     if test.promised_per_s is not None:
@@ -140,18 +178,17 @@ def found(test: LoadTest) -> list[tuple[str, str]]:
 def failures(test: LoadTest) -> list[str]:
     """What became of requests that were not answered, by rate."""
     return [
-        f"{wording.number(point.rate_per_s)}/s: "
-        + ", ".join(f"{cause} {count}" for cause, count in point.failures.items())
+        f"{wording.number(point.rate_per_s)}/s: {_causes(point.failures)}"
         for point in test.points
         if point.failures
     ]
 
 
-def _measured(name: str) -> Column[Row]:
-    """A percentile with its interval."""
+def _measured(name: str) -> Column[Any]:
+    """A percentile with its interval, of a load or of one priority's part."""
 
-    def cell(row: Row) -> Cell:
-        estimate: Estimate | None = getattr(row.point, f"{name}_ms")
+    def cell(row: Row | PriorityRow) -> Cell:
+        estimate: Estimate | None = getattr(row.load, f"{name}_ms")
         if estimate is None:
             return Cell(wording.NONE, why="it needs more requests")
         return Cell(wording.number(estimate.value), wording.interval(estimate))
@@ -159,11 +196,11 @@ def _measured(name: str) -> Column[Row]:
     return Column(f"{name} ms", cell)
 
 
-def _prediction(by: str, name: str) -> Column[Row]:
-    """A percentile as it was predicted."""
+def _prediction(by: str, name: str) -> Column[Any]:
+    """A percentile as it was predicted, of a load or of one priority's part."""
 
-    def cell(row: Row) -> Cell:
-        one = row.predicted(by)
+    def cell(row: Row | PriorityRow) -> Cell:
+        one = next((each for each in row.load.predicted if each.by == by), None)
         if one is None:
             return Cell(wording.NONE, why="nothing predicts it")
         if one.grows:
@@ -185,8 +222,23 @@ def _of_server(heading: str, part: str, name: str) -> Column[Row]:
     return Column(heading, cell)
 
 
-def _answer(row: Row) -> Cell:
-    return Cell(WORDS[row.point.outcome], tone=row.point.outcome)
+def _answer(row: Row | PriorityRow) -> Cell:
+    return Cell(WORDS[row.load.outcome], tone=row.load.outcome)
+
+
+def _of_priority(each: ServedPriority) -> str:
+    said = f"{each.name} {each.share:.4g} of the requests"
+    if each.batch is None:
+        return said
+    plural = "s" if each.instances != 1 else ""
+    return (
+        f"{said}, at most {each.batch} in a batch, wait {each.wait_ms or 0:g} ms, {each.instances}"
+        f" instance{plural} of its own"
+    )
+
+
+def _causes(failures: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count}" for cause, count in failures.items())
 
 
 def _fill(point: LoadPoint) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,8 @@ from optcli.serving.deploy import (
     model_configuration,
     plans,
     ray_bundle,
+    ray_config,
+    ray_lanes,
     ray_runtimes,
     repository,
 )
@@ -92,6 +94,7 @@ def deploy(
     name: str | None = None,
     storage_uri: str | None = None,
     wait_ms: float | None = None,
+    priorities: Mapping[str, float] | None = None,
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
@@ -107,6 +110,10 @@ def deploy(
     For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
     where `storage_uri` is the place from which the cluster fetches the repository. For `ray` it is a
     bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
+
+    `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
+    here; a plan in a file has its own. In Ray each has replicas of its own, in Triton they share one
+    queue.
 
     `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
     `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
@@ -126,24 +133,25 @@ def deploy(
     """
     observer = observer or Silent()
     if engine == "ray":
-        ray_bundle.schema()
+        ray_config.schema()
     else:
         model_configuration.messages()
     name = _checked_name(name or variant, engine)
     cache = None if cache is None else caching.checked_place(cache)
     uri = kserve.checked_uri(storage_uri) if engine == "kserve" else ""
+    _require_priorities(priorities, plan)
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     runs_in = ray_runtimes.runtime_of(built) if engine == "ray" else repository.backend_for(built)
     semantics: Semantics = "sealed" if engine == "ray" else "oldest-age"
     if plan is None:
-        made = plans.of_recipe(variant, report, path, recipe, observer, semantics)
+        made = plans.of_recipe(variant, report, path, recipe, observer, semantics, priorities)
         place = report.recipe.path
     else:
         made, place = plans.read(plan), str(plan)
-    one = plans.require_usable(made, place, force=force, semantics=semantics)
+    plans.require_usable(made, place, force=force, semantics=semantics)
     doubts = list(plans.doubts(made, variant, report, path, force=force))
-    waits = ray_bundle.wait_of(one, wait_ms, force=force) if engine == "ray" else None
+    lanes = ray_lanes.lanes_of(made, wait_ms, force=force) if engine == "ray" else ()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
@@ -152,7 +160,6 @@ def deploy(
     try:
         interface = _looked_at(built, name, fresh, path, ray=engine == "ray")
         if isinstance(runs_in, Runtime):
-            assert waits is not None
             more = extras.extras_of(
                 built,
                 interface,
@@ -164,7 +171,7 @@ def deploy(
                 sample_inputs=sample_inputs,
                 known=known_answers,
             )
-            written = _bundle(fresh, name, built, report, interface, runs_in, made, waits, more)
+            written = _bundle(fresh, name, built, report, interface, runs_in, made, lanes, more)
         else:
             written = _repository(fresh, name, built, interface, runs_in, made, uri, images=images)
         notes = [*doubts, *written.notes, *built.samples.notes]
@@ -218,8 +225,8 @@ def _repository(
     """Write a repository for Triton; with a `uri` for KServe, and manifests beside it."""
     one = plan.recommended
     assert one is not None
-    served = repository.served_of(name, built, interface, one, backend)
-    notes = list(repository.notes_of(built, served, one, backend))
+    served = repository.served_of(name, built, interface, one, backend, plan.priorities)
+    notes = list(repository.notes_of(built, served, one, backend, plan.priorities))
     if uri:
         notes += kserve.notes_of(served, plan)
         repository.write(folder / kserve.REPOSITORY, built, served, plan)
@@ -252,19 +259,19 @@ def _bundle(
     interface: Interface,
     runtime: Runtime,
     plan: Plan,
-    waits: tuple[float, str],
+    lanes: tuple[ray_lanes.Lane, ...],
     more: extras.Extras,
 ) -> _Written:
-    """Write a bundle for Ray. `waits` is the wait for a batch, and what is to be known of it."""
-    wait_ms, short = waits
-    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, wait_ms)
+    """Write a bundle for Ray, with these deployments of the model."""
+    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, lanes)
     prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(folder, built, prepared, plan)
     golden = more.write(folder, built)
-    notes = [*([short] if short else []), *ray_bundle.notes_of(prepared, plan, interface), *more.notes]
+    notes = [*ray_bundle.notes_of(prepared, interface), *more.notes]
     about = f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor a"
     about += " recipe: `pip install -r requirements.txt`, or build the Dockerfile."
-    steps = instructions.for_ray(name, interface, golden)
+    named = [each.name for each in prepared.bundle.priorities]
+    steps = instructions.for_ray(name, interface, golden, named)
     return _Written(about, steps, notes, ray_bundle.closing(prepared))
 
 
@@ -309,6 +316,18 @@ def _checked_name(name: str, engine: Engine) -> str:
             hint="take letters, digits, dots, dashes and underscores: they stand in its URL",
         )
     return name
+
+
+def _require_priorities(priorities: Mapping[str, float] | None, plan: Path | None) -> None:
+    """Raise `UsageError` for priorities beside a plan, and for those that requests could not name."""
+    if priorities and plan is not None:
+        raise UsageError(
+            "the plan decides which priorities there are",
+            place="--priority",
+            hint="leave it out, or plan again: optcli plan RECIPE --priority high=0.2,low=0.8",
+        )
+    for name in priorities or ():
+        ray_lanes.require_name(name)
 
 
 def _require_empty(out: Path) -> None:

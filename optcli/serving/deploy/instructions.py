@@ -72,12 +72,26 @@ def _sending(ensemble: str, golden: str | None) -> str:
     return f"python send_image.py {ensemble} {golden or 'IMAGE'}"
 
 
-def for_ray(model: str, interface: Interface, image: str | None = None) -> list[Step]:
+def for_ray(
+    model: str, interface: Interface, image: str | None = None, priorities: Sequence[str] = ()
+) -> list[Step]:
     """Start the bundle in the folder, ask whether the model is ready, send the golden request.
 
-    `image` is a golden image, where the server takes images.
+    `image` is a golden image, where the server takes images; `priorities` are those that a request may
+    name.
     """
     request = _request(interface, f"{_URL}/{model}/infer")
+    if priorities:
+        named = (
+            f"{_CURL} --header 'x-priority: {priorities[0]}' --header 'Content-Type: application/json'"
+        )
+        listed = " or ".join(filter(None, [", ".join(priorities[:-1]), priorities[-1]]))
+        title = (
+            f'Send one with a priority, {listed} (the same as `"parameters": {{"priority":'
+            f' "{priorities[0]}"}}` in the request; without either it has {priorities[-1]})'
+        )
+        command = f"{named} --data @{REQUEST} {_URL}/{model}/infer"
+        request += [Step(title, command)] if interface.golden is not None else []
     if image is not None:
         request.append(Step("Send an image", f"{_CURL} --data-binary @{image} {_URL}/{model}/images"))
     return [

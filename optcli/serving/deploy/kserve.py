@@ -229,6 +229,11 @@ def notes_of(served: Served, plan: Plan) -> list[str]:
             "the bounds are for the Knative mode of KServe, which scales by requests in flight; the"
             " other mode scales by the load of the processor"
         )
+    if plan.priorities:
+        notes.append(
+            "priorities are Triton's, inside each pod: KServe spreads requests over the pods, and adds"
+            " pods, without regard to them"
+        )
     if "instance_memory_bytes" not in plan.asked:
         notes.append(
             "the plan names no memory, and the pods have no limit of it: `optcli plan --memory 1.2GB`"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -65,10 +66,11 @@ def of_recipe(
     named: Path | None,
     observer: Observer,
     semantics: Semantics = "oldest-age",
+    priorities: Mapping[str, float] | None = None,
 ) -> Plan:
     """The plan for what the recipe promises under `slo`, with the curve that the build measured.
 
-    `semantics` are those of the server.
+    `semantics` are those of the server, `priorities` shares of the traffic by priority.
 
     Raises `UsageError` where the recipe promises no rate and no percentile.
     """
@@ -86,10 +88,15 @@ def of_recipe(
             f" --plan: optcli plan {recipe_path.name} --variant {variant} --rate 600 --slo p95=120ms"
             " --json > plan.json",
         )
-    asked = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
+    asked: dict[str, Any] = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
     asked["semantics"] = semantics
+    if priorities:
+        asked["priorities"] = dict(priorities)
     return serving.from_settings(
-        files.load(None, asked, {}), report=report, file=path, observer=observer
+        files.load(None, asked, {"priorities": "--priority"}),
+        report=report,
+        file=path,
+        observer=observer,
     )
 
 
@@ -102,7 +109,7 @@ def require_usable(
     machine, without `force`.
     """
     one = plan.recommended
-    if one is None:
+    if one is None or plan.outcome == "not-kept":
         raise UsageError(
             f"the plan has no configuration to deploy: {plan.sentence}", place=place, hint=_AGAIN
         )

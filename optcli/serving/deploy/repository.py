@@ -10,7 +10,7 @@ from pathlib import Path
 from optcli.artifact import ABOUT, Format
 from optcli.errors import InputError
 from optcli.model_files.built_variant import BuiltVariant
-from optcli.results.plan import Configuration, Plan
+from optcli.results.plan import Configuration, Plan, PriorityLatency
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.backends import Backend, backend_of
 from optcli.serving.deploy.interface import Interface
@@ -52,8 +52,26 @@ def _queue(cap: int | None, one: Configuration) -> int:
     return min(max(1, (cap or 0) // one.machines), _LONGEST)
 
 
+def priority_queues(queue: Queue, priorities: Sequence[PriorityLatency]) -> tuple[int, ...]:
+    """The longest queue of each priority, the most urgent first.
+
+    The most urgent may fill the whole queue: it goes first. A less urgent one waits behind all that are
+    more urgent, and has what their share of the traffic leaves.
+    """
+    longest, left = [], 1.0
+    for each in priorities:
+        longest.append(max(1, round(queue.longest * left)))
+        left -= each.share
+    return tuple(longest)
+
+
 def served_of(
-    name: str, built: BuiltVariant, interface: Interface, one: Configuration, backend: Backend
+    name: str,
+    built: BuiltVariant,
+    interface: Interface,
+    one: Configuration,
+    backend: Backend,
+    priorities: Sequence[PriorityLatency] = (),
 ) -> Served:
     """What config.pbtxt is made of. Raises `UsageError` where the model cannot take the plan."""
     place = str(built.artifact.path)
@@ -74,6 +92,7 @@ def served_of(
         queue=queue.longest,
         late_ms=queue.late_ms,
         preferred=preferred,
+        priority_queues=priority_queues(queue, priorities),
     )
 
 
@@ -106,10 +125,21 @@ def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None
 
 
 def notes_of(
-    built: BuiltVariant, served: Served, one: Configuration, backend: Backend
+    built: BuiltVariant,
+    served: Served,
+    one: Configuration,
+    backend: Backend,
+    priorities: Sequence[PriorityLatency] = (),
 ) -> Sequence[str]:
     """What differs between the plan and what Triton will do, in sentences."""
     notes = [queue_of(one).note, *backend.notes]
+    if priorities:
+        numbers = ", ".join(f"{each.name} is {place}" for place, each in enumerate(priorities, start=1))
+        notes.append(
+            f"Triton numbers the priorities: {numbers}. A request names one by `parameters: {{priority:"
+            f" 1}}`, or `infer(..., priority=1)` of tritonclient; one that names none has"
+            f" {len(priorities)}"
+        )
     if built.effective.get("shapes") == "static":
         notes.append(
             "the variant was measured with static shapes, and Triton runs the model for any batch size:"

@@ -25,6 +25,7 @@ _TIMEOUT_S = 10.0
 class Options:
     """What was asked for. `slo_ms` is milliseconds by percentile; empty: that of the bundle's plan.
 
+    `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
     `cpus` is the number of processors that a server which the load test starts may share out among
     replicas, `model_cpus` are those that the replicas run on alone, `client_cpus` those of the client.
@@ -41,6 +42,7 @@ class Options:
     timeout_s: float = _TIMEOUT_S
     find_limit: bool = False
     calibrate: bool = False
+    priorities: Mapping[str, float] = field(default_factory=dict)
     encoding: Encoding = "binary"
     compare_encodings: bool = False
     model: str | None = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from optcli.observer import Observer
+from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
+from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
@@ -19,7 +21,8 @@ from optcli.serving.running import running
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
-# What Ray calls the processes that hold a replica, and what the app calls its deployment of the model.
+# What Ray calls the processes that hold a replica, and how the names of the model's deployments begin:
+# with priorities each has its own (`Model-high`).
 _REPLICA, _MODEL = "ServeReplica", ":Model"
 
 
@@ -39,6 +42,7 @@ def started(
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
+    priorities = tuple(_priorities(about))
     # What the test sends is no traffic that drifts.
     variables = {VARIABLE: ""}
     child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
@@ -57,7 +61,8 @@ def started(
                     "folder": str(folder),
                     "batch": about.largest_batch if about.batched else 1,
                     "wait_ms": about.wait_ms,
-                    "instances": about.instances,
+                    "instances": priorities[-1].instances if priorities else about.instances,
+                    "priorities": priorities,
                     "semantics": "sealed",
                     "own": True,
                     "cpus": _processors(server.pids),
@@ -72,8 +77,32 @@ def started(
             concurrency=about.concurrency,
             threads=about.threads,
             pids=server.pids,
-            wait_ms_at=about.wait_ms_at if about.batched else None,
+            wait_ms_at=_waits_of(about) if about.batched else None,
         )
+
+
+def _priorities(about: Bundle) -> Iterator[ServedPriority]:
+    """The priorities of a bundle, each with its own replicas."""
+    for number, each in enumerate(about.priorities, start=1):
+        yield ServedPriority(
+            name=each.name,
+            number=number,
+            share=each.share,
+            batch=each.largest_batch if about.batched else 1,
+            wait_ms=each.wait_ms,
+            instances=each.instances,
+        )
+
+
+def _waits_of(about: Bundle) -> Callable[[float, str | None], float]:
+    """The wait for a batch at the rate of a priority's requests; those that name none have the last."""
+    by_name = {each.name: each for each in about.priorities}
+    last = about.priorities[-1] if about.priorities else None
+
+    def wait_ms_at(rate_per_s: float, priority: str | None) -> float:
+        return about.wait_ms_at(rate_per_s, last if priority is None else by_name[priority])
+
+    return wait_ms_at
 
 
 def _pin(pids: tuple[int, ...], model_cpus: tuple[int, ...]) -> None:

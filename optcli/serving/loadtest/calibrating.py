@@ -208,7 +208,7 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
 def _variation(driver: Driver, calibration: Calibration, rate_per_s: float, p95_ms: float) -> float:
     """The variation of the ingress' work with which the simulation gives this p95 at this rate."""
     wait = driver.endpoint.wait_ms_at
-    batching = _batching(driver, None if wait is None else wait(rate_per_s))
+    batching = _batching(driver, None if wait is None else wait(rate_per_s, None))
 
     def too_short(cv2: float) -> bool:
         model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))

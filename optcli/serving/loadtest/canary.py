@@ -132,7 +132,7 @@ def _compared(
         _side(targets[0], of_first, sent_first, spans),
         _side(targets[1], of_second, sent_second, spans),
     )
-    ratio = slower(windows_of(_only(of_first, chosen), spans), windows_of(of_second, spans))
+    ratio = slower(windows_of(of_first.only(chosen), spans), windows_of(of_second, spans))
     late = max(each.lateness_p99_ms for each in (of_first, of_second))
     short = spans.is_short(shadow.share * rate)
     decided = list(judged(sides, agreement, ratio, terms, shadow, late_ms=late, short=short))
@@ -315,17 +315,6 @@ def _side(target: str, records: Records, sent: Sent, spans: Spans) -> CanarySide
         p95_ms=over_windows(windows, "p95"),
         p99_ms=over_windows(windows, "p99"),
         lateness_p99_ms=inside.lateness_p99_ms,
-    )
-
-
-def _only(records: Records, chosen: np.ndarray) -> Records:
-    return Records(
-        records.planned_ms[chosen],
-        records.sent_ms[chosen],
-        records.finished_ms[chosen],
-        records.cause[chosen],
-        records.wrong[chosen],
-        records.causes,
     )
 
 

@@ -54,7 +54,7 @@ class _Client:
         self.samples = payloads.samples_of(setup)
         count = len(next(iter(self.samples.values())))
         self.expected = payloads.expected_of(setup, count)
-        self.made: dict[tuple[str, int], list[Payload]] = {}
+        self.made: dict[tuple[str, int, int], list[Payload]] = {}
         self.references: dict[str, list[Any]] = {}
         if setup.samples is None:
             self.about = f"{count} random inputs of seed {setup.seed}"
@@ -63,22 +63,35 @@ class _Client:
         against = "expected outputs" if self.expected else "first answers of the server"
         self.about += f", answers compared with the {against}"
 
-    def payloads_in(self, encoding: Encoding, rows: int = 1) -> list[Payload]:
-        """The requests of an encoding, made when they are first asked for."""
-        if (encoding, rows) not in self.made:
-            binary = encoding == "binary"
-            self.made[encoding, rows] = (
-                payloads.of_images(self.setup)
+    def payloads_in(
+        self, encoding: Encoding, rows: int = 1, priority: int = 0, of: int = 1
+    ) -> list[Payload]:
+        """The requests of an encoding and of one `of` several priorities, made when first asked for."""
+        key = (encoding, rows, priority)
+        if key not in self.made:
+            self.made[key] = (
+                payloads.of_images(self.setup, priority)
                 if encoding == "image"
-                else payloads.of_tensors(self.setup, self.samples, binary=binary, rows=rows)
+                else payloads.of_tensors(
+                    self.setup,
+                    self.samples,
+                    binary=encoding == "binary",
+                    rows=rows,
+                    priority=priority,
+                    most_bytes=payloads.MOST_BYTES // of,
+                )
             )
-        return self.made[encoding, rows]
+        return self.made[key]
 
     async def carry_out(self, load: Load, channel: Channel) -> Sent:
         import aiohttp
         import numpy as np
 
-        to_send = self.payloads_in(load.encoding, load.rows)
+        numbers = [0] if load.priority is None else np.load(load.priority).tolist()
+        levels = sorted(set(numbers))
+        to_send = {
+            each: self.payloads_in(load.encoding, load.rows, each, len(levels)) for each in levels
+        }
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=load.timeout_s)
         async with aiohttp.ClientSession(
@@ -86,7 +99,7 @@ class _Client:
         ) as session:
             if load.encoding not in self.references:
                 self.references[load.encoding] = await self._references(load.encoding, session)
-            run = _Run(load, to_send, self.references[load.encoding], self.setup, session)
+            run = _Run(load, to_send, numbers, self.references[load.encoding], self.setup, session)
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
@@ -155,12 +168,15 @@ class _Run:
     def __init__(
         self,
         load: Load,
-        to_send: Sequence[Payload],
+        to_send: Mapping[int, Sequence[Payload]],
+        numbers: Sequence[int],
         references: Sequence[Any],
         setup: Setup,
         session: aiohttp.ClientSession,
     ) -> None:
         self.load, self.to_send, self.references = load, to_send, references
+        # Of each request, the number of its priority; one number is that of all.
+        self.numbers = numbers
         self.setup, self.session = setup, session
         self.causes = {"": 0}
         self.latest: deque[tuple[float, float]] = deque()
@@ -179,7 +195,9 @@ class _Run:
 
         count = planned_ms.size
         order = np.arange(count) if self.load.samples is None else np.load(self.load.samples)
-        self.order = (order % len(self.to_send)).tolist()
+        self.order = (order % min(map(len, self.to_send.values()))).tolist()
+        if len(self.numbers) == 1:
+            self.numbers = list(self.numbers) * count
         self.planned_ms = planned_ms
         self.sent_ms = np.full(count, np.nan)
         self.finished_ms = np.full(count, np.nan)
@@ -214,7 +232,7 @@ class _Run:
         )
 
     async def _one(self, index: int) -> None:
-        payload = self.to_send[self.order[index]]
+        payload = self.to_send[self.numbers[index]][self.order[index]]
         if self.in_flight >= self.setup.most_in_flight:
             self._fail(index, "in_flight")
             return

@@ -30,8 +30,8 @@ class Endpoint:
     `samples` and `expected` are npz files of inputs and outputs by name, where there are some;
     `tolerance` is that of the golden response. `plan` is what the server was deployed with. `pids`
     are the server's processes where the load test started it. `wait_ms_at` is the wait for a batch at
-    a rate, where the server adapts it; None: always the same. A call of the model takes `threads`
-    processors.
+    a rate, where the server adapts it; None: always the same. With a priority it is that of its own
+    replicas, at its own rate. A call of the model takes `threads` processors.
     """
 
     served: Served
@@ -44,7 +44,7 @@ class Endpoint:
     concurrency: int = 1
     threads: int = 1
     pids: tuple[int, ...] = ()
-    wait_ms_at: Callable[[float], float] | None = None
+    wait_ms_at: Callable[[float, str | None], float] | None = None
 
 
 def is_url(target: str) -> bool:

@@ -48,8 +48,9 @@ class Load:
     `records` is where the client writes what came of each. A request that is not answered within
     `timeout_s` has failed. `samples` [requests] is a file of which sample each request holds, modulo
     their number; None: one after the other. A request has `rows` rows; with several, answers are not
-    compared. `answers` is where the client writes what answers are
-    compared with, arrays [samples, ...] by output.
+    compared. `answers` is where the client writes what answers are compared with, arrays [samples, ...]
+    by output. `priority` [requests] is a file of the number of each request's priority; None: requests
+    name none.
     """
 
     times: Path
@@ -59,6 +60,7 @@ class Load:
     samples: Path | None = None
     rows: int = 1
     answers: Path | None = None
+    priority: Path | None = None
 
 
 @dataclass(frozen=True)

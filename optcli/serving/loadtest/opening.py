@@ -10,7 +10,7 @@ from pathlib import Path
 from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.serving import bundle
-from optcli.serving.loadtest import bundles, calibrating, endpoint
+from optcli.serving.loadtest import bundles, by_priority, calibrating, endpoint
 from optcli.serving.loadtest.asked import Options, with_plan
 from optcli.serving.loadtest.endpoint import Endpoint
 
@@ -22,7 +22,8 @@ def opened(
     """The server, ready, and the options with what a bundle brings along."""
     if endpoint.is_url(target):
         found = endpoint.asked(target, options.model)
-        yield (with_plan(found, options.plan) if options.plan else found), options
+        found = with_plan(found, options.plan) if options.plan else found
+        yield _with_priorities(found, options, own=False), options
         return
     folder, log = Path(target), scratch / "server.log"
     if options.encoding == "image" and not bundle.read(folder).images:
@@ -31,4 +32,12 @@ def opened(
         )
     with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as found:
         place = options.calibration or folder / calibrating.FILE
-        yield found, replace(options, calibration=place)
+        yield _with_priorities(found, options, own=True), replace(options, calibration=place)
+
+
+def _with_priorities(found: Endpoint, options: Options, *, own: bool) -> Endpoint:
+    """The server with the shares of the traffic that each priority gets."""
+    shares = options.priorities
+    if not own and not shares and found.plan is not None:
+        shares = {each.name: each.share for each in found.plan.priorities}
+    return replace(found, served=by_priority.shared(found.served, shares, own=own))

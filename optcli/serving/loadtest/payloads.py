@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Bodies of a load are held in memory all together.
-_MOST_BYTES = 256 * 1024 * 1024
-HEADER_LENGTH = "Inference-Header-Content-Length"
+MOST_BYTES = 256 * 1024 * 1024
+HEADER_LENGTH, PRIORITY = "Inference-Header-Content-Length", "X-Priority"
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 
@@ -92,11 +92,18 @@ def expected_of(setup: Setup, samples: int) -> list[dict[str, np.ndarray]]:
 
 
 def of_tensors(
-    setup: Setup, samples: Mapping[str, np.ndarray], *, binary: bool, rows: int = 1
+    setup: Setup,
+    samples: Mapping[str, np.ndarray],
+    *,
+    binary: bool,
+    rows: int = 1,
+    priority: int = 0,
+    most_bytes: int = MOST_BYTES,
 ) -> list[Payload]:
     """A request for each sample, as many as fit into memory; tensors are binary or JSON.
 
-    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to.
+    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to, and names
+    the `priority` with this number, 0: none.
     """
     http = client_library()
     rows, count = max(rows, _rows(setup.inputs)), len(next(iter(samples.values())))
@@ -105,27 +112,33 @@ def of_tensors(
     taken = 0
     for index in range(count):
         inputs = [_tensor(http, each, samples[each.name], index, rows, binary) for each in setup.inputs]
-        made, length = http.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
+        made, length = http.InferenceServerClient.generate_request_body(
+            inputs, outputs=outputs, priority=priority
+        )
         body = made if isinstance(made, bytes) else made.encode()
         headers = {"Content-Type": "application/octet-stream" if length else "application/json"}
         if length:
             headers[HEADER_LENGTH] = str(length)
         payloads.append(Payload(f"/v2/models/{setup.model}/infer", body, headers, index))
         taken += len(body)
-        if taken >= _MOST_BYTES:
+        if taken >= most_bytes:
             break
     return payloads
 
 
-def of_images(setup: Setup) -> list[Payload]:
-    """A request for each image file, with its bytes as they are. Raises `UsageError`."""
+def of_images(setup: Setup, priority: int = 0) -> list[Payload]:
+    """A request for each image file, with its bytes as they are. Raises `UsageError`.
+
+    It names the `priority` with this number in a header, 0: none.
+    """
     if not setup.images:
         raise UsageError(
             "there are no images to send", place="--encoding image", hint="name a folder with --images"
         )
     path = f"/v2/models/{setup.model}/images"
+    named = {PRIORITY: str(priority)} if priority else {}
     return [
-        Payload(path, file.read_bytes(), {"Content-Type": _KINDS[file.suffix.lower()]}, index)
+        Payload(path, file.read_bytes(), {"Content-Type": _KINDS[file.suffix.lower()], **named}, index)
         for index, file in enumerate(setup.images)
     ]
 

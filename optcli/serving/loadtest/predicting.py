@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
-from optcli.results.loadtest import Calibration, LoadNote, Predicted, Served
+from optcli.results.loadtest import Calibration, LoadNote, Predicted, Served, ServedPriority
 from optcli.results.plan import Plan
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.records import QUANTILES
 from optcli.statistics import monotone
 
+# What is predicted of the requests of a process: of all, or of one priority's.
+PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]
 _RUNS, _REQUESTS = 4, 30_000
 # Shares of the highest rate of a test at which the predicted curve is drawn.
 DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
@@ -92,6 +95,16 @@ def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = No
         concurrency=concurrency,
         semantics=served.semantics,
     )
+
+
+def as_served(served: Served, priority: ServedPriority | None) -> Served:
+    """What is served, as the requests of a priority find it."""
+    if priority is None:
+        # With replicas of its own for each priority, nothing batches all requests together.
+        apart = any(each.batch is not None for each in served.priorities)
+        return served.model_copy(update={"batch": None}) if apart else served
+    names = ("batch", "wait_ms", "instances")
+    return served.model_copy(update={name: getattr(priority, name) for name in names})
 
 
 def predicted(model: Model, batching: Batching, process: Process, seed: int) -> Predicted:

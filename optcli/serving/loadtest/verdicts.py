@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from optcli.results import Verdict
-from optcli.results.loadtest import Encoding, LimitFound, LoadNote, LoadPoint, Predicted
+from optcli.results import Estimate, Verdict
+from optcli.results.loadtest import (
+    Encoding,
+    LimitFound,
+    LoadNote,
+    LoadPoint,
+    Predicted,
+    PriorityLoad,
+)
 from optcli.results.outcomes import Outcome
 from optcli.serving.loadtest.judging import Terms
 
@@ -27,11 +34,18 @@ def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
     why = f"{wrong} of {checked} compared answers are wrong, such as {example}" if wrong else compared
     yield Verdict(name="answers", outcome=outcome, blocking=True, limit=0, actual=wrong, reason=why)
     for each in points:
-        if each.purpose == "rate":
-            yield _of_rate(each, terms)
-        for one in each.predicted:
-            if each.purpose == "rate" and one.utilisation <= _HELD_UP_TO:
-                yield from _of_prediction(each, one)
+        if each.purpose != "rate":
+            continue
+        yield _judged(f"load {each.rate_per_s:.4g}/s", each, terms)
+        loads: list[tuple[LoadPoint | PriorityLoad, str]] = [(each, "")]
+        loads += [(part, f", priority {part.name}") for part in each.priorities]
+        for load, named in loads[1:]:
+            yield _judged(f"load {each.rate_per_s:.4g}/s{named}", load, terms)
+        for load, named in loads:
+            for one in load.predicted if not each.client.saturated else ():
+                if one.utilisation <= _HELD_UP_TO:
+                    where = f"at {each.rate_per_s:.4g}/s{named}"
+                    yield from _of_prediction(load.p95_ms, one, where)
 
 
 def of_limit(
@@ -143,33 +157,33 @@ def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
             )
 
 
-def _of_rate(point: LoadPoint, terms: Terms) -> Verdict:
+def _judged(title: str, load: LoadPoint | PriorityLoad, terms: Terms) -> Verdict:
     name = max(terms.limits_ms, default=None)
-    estimate = getattr(point, f"{name}_ms") if name else None
+    estimate = getattr(load, f"{name}_ms") if name else None
     ends = None if estimate is None or estimate.low is None else (estimate.low, estimate.high)
     return Verdict(
-        name=f"load {point.rate_per_s:.4g}/s",
-        outcome=point.outcome,
+        name=title,
+        outcome=load.outcome,
         blocking=True,
         limit=terms.limits_ms[name] if name else None,
         actual=None if estimate is None else estimate.value,
         interval=ends,
-        reason=point.reason,
+        reason=load.reason,
     )
 
 
-def _of_prediction(point: LoadPoint, one: Predicted) -> Iterator[Verdict]:
-    if point.p95_ms is None or one.p95_ms is None or point.client.saturated:
+def _of_prediction(p95_ms: Estimate | None, one: Predicted, where: str) -> Iterator[Verdict]:
+    if p95_ms is None or one.p95_ms is None:
         return
-    off = point.p95_ms.value / one.p95_ms - 1
+    off = p95_ms.value / one.p95_ms - 1
     near = abs(off) <= _P95_OFF
     yield Verdict(
-        name=f"p95 as predicted by the {one.by} at {point.rate_per_s:.4g}/s",
+        name=f"p95 as predicted by the {one.by} {where}",
         outcome="accept" if near else "reject",
         blocking=False,
         limit=_P95_OFF,
         actual=off,
-        reason=f"p95 {point.p95_ms.value:.4g} ms, predicted {one.p95_ms:.4g} ms ({off:+.0%})",
+        reason=f"p95 {p95_ms.value:.4g} ms, predicted {one.p95_ms:.4g} ms ({off:+.0%})",
     )
 
 

@@ -21,8 +21,9 @@ from optcli.results.loadtest import (
     LoadTest,
     Percentile,
     Predicted,
+    ServedPriority,
 )
-from optcli.serving.loadtest import calibrating, limit, payloads, predicting, verdicts
+from optcli.serving.loadtest import by_priority, calibrating, limit, payloads, predicting, verdicts
 from optcli.serving.loadtest.asked import (
     Options,
     process_of,
@@ -39,6 +40,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import Spans
+from optcli.serving.traffic import part_of
 
 _CONFIRM_WINDOWS = 6
 
@@ -144,7 +146,7 @@ class _Whole:
             )
             for model in self._models()
             if batching is not None and _reaches(model, batching)
-        }
+        } or self._highest_by_priority()
         known = predicted.get("calibration") or predicted.get("plan")
         if self.options.rates_per_s:
             start = self.options.rates_per_s[0]
@@ -188,7 +190,8 @@ class _Whole:
         windows = self.options.windows
         if purpose == "confirm":
             windows = max(windows, _CONFIRM_WINDOWS)
-        spans = Spans.usual(rate, windows)
+        # Each priority has enough requests in a window.
+        spans = Spans.usual(rate * by_priority.smallest_share(self.server.served), windows)
         if self.options.seconds is not None:
             length = self.options.seconds / self.options.windows
             spans = replace(spans, window_s=length)
@@ -205,14 +208,20 @@ class _Whole:
             models.append(predicting.of_calibration(self.calibration))
         return models
 
-    def _batching(self, rate: float | None = None) -> Batching | None:
-        """How the server batches, at a rate where it adapts its wait."""
-        adapted = self.server.wait_ms_at
-        wait_ms = adapted(rate) if adapted is not None and rate is not None else None
-        return predicting.batching_of(self.server.served, self.server.concurrency, wait_ms)
+    def _batching(
+        self, rate: float | None = None, priority: ServedPriority | None = None
+    ) -> Batching | None:
+        """How the server batches, at a rate where it adapts its wait; that of a priority by its own."""
+        adapted, served = self.server.wait_ms_at, predicting.as_served(self.server.served, priority)
+        if served.batch is None:
+            return None
+        wait_ms = None
+        if adapted is not None and rate is not None:
+            wait_ms = adapted(rate, None if priority is None else priority.name)
+        return predicting.batching_of(served, self.server.concurrency, wait_ms)
 
-    def _predicted(self, process: Process) -> list[Predicted]:
-        batching = self._batching(process.rate_per_s)
+    def _predicted(self, process: Process, priority: ServedPriority | None = None) -> list[Predicted]:
+        batching = self._batching(process.rate_per_s, priority)
         if batching is None:
             return []
         return [
@@ -221,12 +230,34 @@ class _Whole:
             if _reaches(model, batching)
         ]
 
+    def _highest_by_priority(self) -> dict[str, float]:
+        """The highest rate of all requests by each model, where each priority has its own replicas."""
+        found = {}
+        for model in self._models() if self.server.served.priorities else ():
+
+            def highest(priority: ServedPriority, model: Model = model) -> float:
+                batching = self._batching(None, priority)
+                if batching is None or not _reaches(model, batching):
+                    return 0.0
+                part = part_of(process_of(self.options, 100.0), priority.share)
+                return predicting.highest(model, batching, part, self.terms, self.options.seed)
+
+            found[model.by] = by_priority.highest(self.server.served, highest)
+        return {by: rate for by, rate in found.items() if rate}
+
     def _unstable(self, rate: float) -> list[LoadNote]:
-        batching = self._batching(rate)
-        if batching is None:
-            return []
-        found = (predicting.unstable(model, batching, rate) for model in self._models())
-        return [each for each in found if each is not None]
+        parts: Sequence[ServedPriority | None] = self.server.served.priorities or (None,)
+        notes = []
+        for priority in parts:
+            part = rate if priority is None else rate * priority.share
+            batching = self._batching(part, priority)
+            models = self._models() if batching is not None else ()
+            for model in models:
+                assert batching is not None
+                found = predicting.unstable(model, batching, part)
+                if found is not None:
+                    notes.append(found)
+        return notes
 
     def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:
         if not self.points or self._batching() is None:

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from admission import Admission
 from batches import Batches, Item
+from lanes import Lanes, about
 from metrics import CONTENT_TYPE, Metrics
-from oip import HEADER, Asked, Protocol, Refused, body_of
+from oip import HEADER, Protocol, Refused, body_of
 from ray import serve
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -81,26 +79,29 @@ class Model:
 class Ingress:
     """All requests come here: they are read, counted, admitted, and handed to a replica."""
 
-    def __init__(self, model: DeploymentHandle) -> None:
-        self._infer, self._protocol = model.infer, Protocol(BUNDLE)
-        self._metrics = Metrics(BUNDLE["largest_batch"])
-        self._admission = Admission(BUNDLE["most_in_flight"], BUNDLE["deadline_ms"] / 1000)
-        self._app_name, self._replicas, self._stopping = serve.get_replica_context().app_name, 0, False
-        self._cache, self._images, self._kept = None, None, None
+    def __init__(self, *models: DeploymentHandle) -> None:
+        self._protocol, self._metrics = Protocol(BUNDLE), Metrics(about(BUNDLE))
+        self._lanes = Lanes(BUNDLE, models, self._metrics)
+        self._app_name = serve.get_replica_context().app_name
+        self._stopping, self._kept = False, None
+        self._images: Any = None
+        answers: Any = None
         if BUNDLE["cache"]:
             import cache
 
-            self._cache = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
+            answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
+            for lane in self._lanes.every:
+                lane.cache = answers.beside()
         if BUNDLE["images"]:
             from image_endpoint import ImageEndpoint
 
-            self._images = ImageEndpoint(
-                HERE, self._computed, self._admission, self._metrics, self._cache
-            )
+            self._images = ImageEndpoint(HERE, answers)
         if BUNDLE["sample_inputs"]:
             import keeping
 
             self._kept = keeping.Kept(HERE, BUNDLE["sample_inputs"])
+            for lane in self._lanes.every:
+                lane.kept = self._kept
 
     def __serve_build_asgi_app__(self) -> Starlette:
         pages = {
@@ -120,81 +121,58 @@ class Ingress:
         """Ray asks every second; here it counts the replicas that can answer."""
         status = await asyncio.to_thread(serve.status)
         application = status.applications.get(self._app_name)
-        model = application.deployments.get("Model") if application else None
-        self._replicas = model.replica_states.get("RUNNING", 0) if model else 0
+        self._lanes.seen(application.deployments if application else {})
 
     async def drain(self) -> None:
         """Refuse what comes from now on, and wait until all that is inside has its answer."""
         self._stopping = True
-        while self._admission.inside:
+        while self._lanes.inside:
             await asyncio.sleep(0.02)
         if self._kept:
             await asyncio.to_thread(self._kept.close)
 
     async def ready(self, request: Request) -> Response:
-        """Whether a request would find a replica."""
-        return Response(status_code=200 if self._replicas and not self._stopping else 503)
+        """Whether every request would find a replica."""
+        return Response(status_code=200 if self._lanes.ready and not self._stopping else 503)
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
-        self._metrics.depth.set(self._admission.inside)
+        for lane in self._lanes.every:
+            lane.metrics.waiting(lane.admission.inside)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     async def infer(self, request: Request) -> Response:
         """One request of the protocol."""
+        cause = ""
         try:
             response = await self._answer(request)
         except Refused as refused:
-            if refused.cause:
-                self._metrics.dropped.labels(refused.cause).inc()
-            response = refused.response()
-        self._metrics.requests.labels(str(response.status_code)).inc()
+            response, cause = refused.response(), refused.cause
+        counted = self._metrics.of(getattr(request.state, "priority", ""))
+        counted.answered(response.status_code, cause)
         return response
 
     async def _answer(self, request: Request) -> Response:
-        if self._stopping or not self._replicas:
-            raise Refused(503, "the server has no replica that is ready", cause="replica")
+        if self._stopping:
+            raise Refused(503, "the server is stopping", cause="replica")
         body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
-        arrived = time.time()
-        deadline = arrived + self._protocol.deadline_s(request.headers.get("x-deadline-ms"))
-        if self._images and request.url.path.endswith("/images"):
-            return Response(await self._images.answer(body, deadline), media_type="application/json")
-        asked = await self._protocol.read(body, request.headers.get(HEADER))
-        self._metrics.stage.labels("parse").observe(time.time() - arrived)
-
-        async def compute() -> list[dict[str, np.ndarray]]:
-            with self._admission.admitted():
-                return await self._computed(asked, deadline)
-
-        parts = await (self._cache.parts(asked.feed, compute, deadline) if self._cache else compute())
+        arrived, shorter_ms = time.time(), request.headers.get("x-deadline-ms")
+        image = self._images and request.url.path.endswith("/images")
+        asked = None if image else await self._protocol.read(body, request.headers.get(HEADER))
+        lane = self._lanes.of(request.headers.get("x-priority"), asked and asked.priority)
+        request.state.priority = lane.name
+        lane.require_replica()
+        deadline = arrived + lane.deadline_s(shorter_ms)
+        if asked is None:
+            answer = await self._images.answer(body, deadline, lane)
+            return Response(answer, media_type="application/json")
+        lane.metrics.stage("parse", time.time() - arrived)
+        parts = await lane.outputs(asked, deadline)
         computed = time.time()
         content, headers = self._protocol.write(asked, parts)
-        self._metrics.stage.labels("post").observe(time.time() - computed)
+        lane.metrics.stage("post", time.time() - computed)
         return Response(content, headers=headers)
 
-    async def _computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
-        """What the replicas give for the request, in parts of the largest batch at most."""
-        if self._kept:
-            self._kept.offer(asked.feed)
-        sent, parts = time.time(), asked.parts(BUNDLE["largest_batch"])
-        responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
-        try:
-            async with asyncio.timeout(deadline - sent):
-                results = [await response for response in responses]
-        except (asyncio.CancelledError, TimeoutError, RayError, RayServeException) as error:
-            for response in responses:
-                response.cancel()
-            if isinstance(error, RayTaskError):
-                raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
-            if isinstance(error, TimeoutError):
-                raise Refused.late() from error
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            raise Refused(503, "the replica that had the request is gone", cause="replica") from error
-        self._metrics.observe(results, sent)
-        if any(result["outputs"] is None for result in results):
-            raise Refused.late()
-        return [result["outputs"] for result in results]
 
-
-app = Ingress.bind(Model.bind())
+# A deployment of the model for each priority, or one for all requests.
+app = Ingress.bind(*(Model.options(name=each["deployment"]).bind() for each in about(BUNDLE)))

@@ -71,6 +71,10 @@ class Cache:
         self._store, self._miss = store, miss
         self._flights: dict[str, asyncio.Task[Arrays]] = {}
 
+    def beside(self) -> Cache:
+        """A cache of the same values that waits for no request of this one: those of one priority."""
+        return Cache(self.model, self._store, hit=self.hit, miss=self._miss)
+
     def key(self, parts: Iterable[bytes | str | memoryview | np.ndarray]) -> str:
         """The key of a request: a digest over the model and every part with its length, in order.
 

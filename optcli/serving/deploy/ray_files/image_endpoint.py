@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 import images
 import numpy as np
 import postprocess
-from admission import Admission
 from oip import Asked, Refused
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
@@ -29,25 +28,17 @@ _THREADS = min(4, len(os.sched_getaffinity(0)))
 class ImageEndpoint:
     """Prepares an image, has it computed, and makes an answer of the outputs; all but that in threads.
 
-    `compute` gives the outputs of a request's parts before a deadline (seconds since the epoch).
-    `metrics` counts the seconds of stages. `cache` keeps answers by the digest of the image's bytes;
-    answers that are known ahead, in a file beside this one, are hits of it.
+    The lane of a request admits and computes it, and counts the seconds of stages. Where it has a
+    cache, that keeps answers by the digest of the image's bytes. `cache` is that of all lanes: answers
+    that are known ahead, in a file beside this one, are hits of it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        compute: Callable[[Asked, float], Awaitable[Sequence[Arrays]]],
-        admission: Admission,
-        metrics: Any,
-        cache: Any = None,
-    ) -> None:
+    def __init__(self, folder: Path, cache: Any = None) -> None:
         self._images = images.Images.from_file(folder / images.FILE)
         self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
-        self._compute, self._admission, self._stage = compute, admission, metrics.stage
         # Both files may have been edited: answers of others are none of ours.
         files = (folder / images.FILE, folder / postprocess.FILE)
-        self._cache, self._settings = cache, b"".join(file.read_bytes() for file in files)
+        self._settings = b"".join(file.read_bytes() for file in files)
         self._known: Any = None
         if cache is not None and (folder / _KNOWN).exists():
             import known_answers
@@ -55,50 +46,51 @@ class ImageEndpoint:
             self._known = known_answers.KnownAnswers(folder / _KNOWN, cache.model, self._settings)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
 
-    async def answer(self, body: bytes | bytearray, deadline: float) -> bytes:
-        """The answer to one image, as JSON.
+    async def answer(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
+        """The answer to one image, as JSON, before a deadline (seconds since the epoch).
 
         Raises `Refused` with 415 for a body that is no image, 422 for one that the model cannot take.
         """
-        if self._cache is None:
-            return await self._admitted(body, deadline)
+        if lane.cache is None:
+            return await self._admitted(body, deadline, lane)
 
         much = len(body) > _MUCH_BYTES
         digest = await asyncio.to_thread(_digest, body) if much else _digest(body)
         known: bytes | None = self._known and self._known.answer(digest)
         if known is not None:
-            self._cache.hit()
+            lane.cache.hit()
             return known
 
         async def compute() -> Arrays:
-            return {"json": np.frombuffer(await self._admitted(body, deadline), np.uint8)}
+            return {"json": np.frombuffer(await self._admitted(body, deadline, lane), np.uint8)}
 
-        key = self._cache.key(["image", self._settings, digest])
-        return (await self._cache.get(key, compute, deadline - time.time()))["json"].tobytes()
+        key = lane.cache.key(["image", self._settings, digest])
+        return (await lane.cache.get(key, compute, deadline - time.time()))["json"].tobytes()
 
-    async def _admitted(self, body: bytes | bytearray, deadline: float) -> bytes:
-        with self._admission.admitted():  # decoding costs as well
-            return await self._computed(body, deadline)
+    async def _admitted(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
+        with lane.admission.admitted():  # decoding costs as well
+            return await self._computed(body, deadline, lane)
 
-    async def _computed(self, body: bytes | bytearray, deadline: float) -> bytes:
+    async def _computed(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
+        prepare = self._images.prepared
         try:
-            array, placement = await self._in_thread("parse", deadline, self._images.prepared, body)
+            array, placement = await self._in_thread(lane, "parse", deadline, prepare, body)
         except images.NoImageError as error:
             raise Refused(415, str(error)) from error
         except ValueError as error:
             raise Refused(422, str(error)) from error
         asked = Asked({self._images.input: array[None]}, 1, {})
-        (outputs,) = await self._compute(asked, deadline)
+        (outputs,) = await lane.computed(asked, deadline)
         rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:
-            found = await self._in_thread("post", deadline, answer, rows, placement, size)
+            found = await self._in_thread(lane, "post", deadline, answer, rows, placement, size)
         except ValueError as error:
             raise Refused(500, f"the outputs cannot be read: {error}") from error
         return json.dumps(found).encode()
 
     async def _in_thread(
-        self, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
+        self, lane: Any, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
     ) -> T:
         """What a call gives, unless the deadline passes before it begins."""
         came = time.time()
@@ -109,7 +101,7 @@ class ImageEndpoint:
             return call(*arguments)
 
         result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        self._stage.labels(stage).observe(time.time() - came)
+        lane.metrics.stage(stage, time.time() - came)
         return result
 
 

@@ -51,11 +51,14 @@ class Model:
         def call(feed: Arrays) -> Arrays:
             # A request of its own for each call: several threads may be here at once.
             request = compiled.create_infer_request()
-            for name, array in feed.items():
-                # It reads the array where it lies, which must be writable, though nobody writes there.
-                dtype = np.float16 if name in halves else array.dtype
-                own = np.require(array, dtype, ["C", "W"])
-                request.set_tensor(name, openvino.Tensor(own, shared_memory=True))
+            # It reads each array where it lies, which must be writable, though nobody writes there. All
+            # of them must live until it has: the tensor does not keep its array.
+            kept = {
+                name: np.require(array, np.float16 if name in halves else array.dtype, ["C", "W"])
+                for name, array in feed.items()
+            }
+            for name, array in kept.items():
+                request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
             request.infer()
             results = (request.get_output_tensor(index).data for index in range(len(self._names)))
             return {name: data.copy() for name, data in zip(self._names, results, strict=True)}

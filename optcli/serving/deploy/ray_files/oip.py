@@ -57,13 +57,15 @@ class Refused(Exception):  # noqa: N818
 class Asked:
     """A request: arrays by input name, how many rows they have, and which outputs it wants.
 
-    `binary` has the names of the outputs, in the order asked for; True: as binary tensor.
+    `binary` has the names of the outputs, in the order asked for; True: as binary tensor. `priority` is
+    that of its parameters, None: it names none.
     """
 
     feed: dict[str, np.ndarray]
     rows: int
     binary: dict[str, bool]
     id: str | None = None
+    priority: object = None
 
     def parts(self, largest: int) -> list[tuple[dict[str, np.ndarray], int]]:
         """The request in parts of `largest` rows at most, each with its number of rows."""
@@ -88,7 +90,6 @@ class Protocol:
         self._outputs = {each["name"]: each for each in bundle["outputs"]}
         self._batched: bool = bundle["batched"]
         self._platform: str = bundle["platform"]
-        self._deadline_s: float = bundle["deadline_ms"] / 1000
 
     def metadata(self) -> dict[str, Any]:
         """What the protocol tells of the model."""
@@ -99,18 +100,6 @@ class Protocol:
         )
         about = {"name": self.name, "versions": ["1"], "platform": self._platform}
         return {**about, "inputs": inputs, "outputs": outputs}
-
-    def deadline_s(self, shorter_ms: str | None) -> float:
-        """Seconds that a request has; the header x-deadline-ms may ask for fewer. Raises `Refused`."""
-        if shorter_ms is None:
-            return self._deadline_s
-        try:
-            seconds = float(shorter_ms) / 1000
-        except ValueError:
-            seconds = 0.0
-        if not seconds > 0:
-            raise Refused(400, f"x-deadline-ms wants milliseconds above 0, found {shorter_ms[:20]!r}")
-        return min(seconds, self._deadline_s)
 
     async def read(self, body: bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model.
@@ -151,10 +140,9 @@ class Protocol:
             rows = next(iter(sizes.values()))
             if len(set(sizes.values())) > 1:
                 raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
-        identity = message.get("id")
-        return Asked(
-            feed, rows, dict(self._wanted(message)), None if identity is None else str(identity)
-        )
+        identity, priority = message.get("id"), _parameters(message).get("priority")
+        identity = None if identity is None else str(identity)
+        return Asked(feed, rows, dict(self._wanted(message)), identity, priority)
 
     def write(
         self, asked: Asked, parts: Sequence[Mapping[str, np.ndarray]]
@@ -253,6 +241,19 @@ class Protocol:
                 400, f"the input {name!r} has the shape {wanted['shape']}{varying}, found {found}"
             )
         return tuple(sizes)
+
+
+def seconds_of(shorter_ms: str | None, most_s: float) -> float:
+    """Seconds that a request has: what x-deadline-ms asks for, `most_s` at most. Raises `Refused`."""
+    if shorter_ms is None:
+        return most_s
+    try:
+        seconds = float(shorter_ms) / 1000
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise Refused(400, f"x-deadline-ms wants milliseconds above 0, found {shorter_ms[:20]!r}")
+    return min(seconds, most_s)
 
 
 async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytearray:

@@ -1,0 +1,123 @@
+"""The ways to the model: each has replicas, a bound of what it admits and a deadline of its own.
+
+There is one for all requests, or one for each priority of `bundle.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from admission import Admission
+from metrics import Metrics
+from oip import Asked, Refused, seconds_of
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+
+def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `bundle.json` says of each lane, the most urgent first."""
+    return bundle["priorities"] or [{**bundle, "name": "", "deployment": "Model"}]
+
+
+class Lane:
+    """Requests of one priority, or all of them, and the deployment that answers them.
+
+    `cache` keeps their answers where it is set, `kept` the statistics of inputs that are computed: one
+    sample over all lanes. `replicas` are those that can answer now.
+    """
+
+    def __init__(self, about: Mapping[str, Any], model: DeploymentHandle, metrics: Metrics) -> None:
+        self.name: str = about["name"]
+        self.deployment: str = about["deployment"]
+        self.admission = Admission(about["most_in_flight"], about["deadline_ms"] / 1000)
+        self.metrics = metrics.of(self.name)
+        self.replicas = 0
+        self.cache: Any = None
+        self.kept: Any = None
+        self._infer, self._largest_batch = model.infer, about["largest_batch"]
+        self._deadline_s = about["deadline_ms"] / 1000
+
+    def deadline_s(self, shorter_ms: str | None) -> float:
+        """Seconds that a request has; the header x-deadline-ms may ask for fewer. Raises `Refused`."""
+        return seconds_of(shorter_ms, self._deadline_s)
+
+    def require_replica(self) -> None:
+        """Raise `Refused` where no replica could answer."""
+        if not self.replicas:
+            raise Refused(503, "the server has no replica that is ready", cause="replica")
+
+    async def outputs(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
+        """The outputs of a request in parts: kept ones, or computed ones where it is admitted."""
+
+        async def compute() -> list[dict[str, np.ndarray]]:
+            with self.admission.admitted():
+                return await self.computed(asked, deadline)
+
+        return await (self.cache.parts(asked.feed, compute, deadline) if self.cache else compute())
+
+    async def computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
+        """What the replicas give for the request, in parts of the largest batch at most."""
+        if self.kept:
+            self.kept.offer(asked.feed)
+        sent, parts = time.time(), asked.parts(self._largest_batch)
+        responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
+        try:
+            async with asyncio.timeout(deadline - sent):
+                results = [await response for response in responses]
+        except (asyncio.CancelledError, TimeoutError, RayError, RayServeException) as error:
+            for response in responses:
+                response.cancel()
+            if isinstance(error, RayTaskError):
+                raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
+            if isinstance(error, TimeoutError):
+                raise Refused.late() from error
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise Refused(503, "the replica that had the request is gone", cause="replica") from error
+        self.metrics.observe(results, sent)
+        if any(result["outputs"] is None for result in results):
+            raise Refused.late()
+        return [result["outputs"] for result in results]
+
+
+class Lanes:
+    """All lanes of a server; `models` are handles of their deployments, in the same order."""
+
+    def __init__(
+        self, bundle: Mapping[str, Any], models: Sequence[DeploymentHandle], metrics: Metrics
+    ) -> None:
+        described = zip(about(bundle), models, strict=True)
+        self.every = [Lane(each, model, metrics) for each, model in described]
+        self._by_name = {lane.name: lane for lane in self.every if lane.name}
+
+    def of(self, header: str | None, named: object = None) -> Lane:
+        """The lane of a request, which may name a priority in a header or in its parameters.
+
+        Raises `Refused` for a priority that is not known.
+        """
+        if not self._by_name:
+            return self.every[0]
+        import priorities
+
+        return self._by_name[priorities.chosen(list(self._by_name), header, named)]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every request would find a replica."""
+        return all(lane.replicas for lane in self.every)
+
+    @property
+    def inside(self) -> int:
+        """The requests that wait or are computed."""
+        return sum(lane.admission.inside for lane in self.every)
+
+    def seen(self, deployments: Mapping[str, Any]) -> None:
+        """Take note of the replicas that run, by what Ray says of the deployments."""
+        for lane in self.every:
+            found = deployments.get(lane.deployment)
+            lane.replicas = found.replica_states.get("RUNNING", 0) if found else 0

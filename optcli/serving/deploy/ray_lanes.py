@@ -1,0 +1,162 @@
+"""The deployments of the model in a bundle: one for all requests, or one for each priority."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from optcli.errors import UsageError
+from optcli.results.plan import Autoscaling, Configuration, Plan
+from optcli.serving.bundle import BundlePriority
+
+DEPLOYMENT = "Model"
+# A name stands in requests, in the labels of metrics and in Ray; a number counts the priorities.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One deployment as the plan has it: its part of the replicas, of the queue and of the traffic.
+
+    `name` is that of a priority; "" where one deployment answers all. `note` is what is to be known of
+    its wait.
+    """
+
+    name: str
+    share: float
+    one: Configuration
+    autoscaling: Autoscaling | None
+    wait_ms: float
+    deadline_ms: float
+    note: str = ""
+
+    @property
+    def deployment(self) -> str:
+        """Its name in Ray."""
+        return f"{DEPLOYMENT}-{self.name}" if self.name else DEPLOYMENT
+
+    @property
+    def waiting(self) -> int:
+        """The most requests that wait."""
+        return self.one.reject_newest_cap or 0
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most requests that wait or are computed."""
+        return self.waiting + self.one.instances * self.one.concurrency * self.one.batch
+
+    @property
+    def max_ongoing(self) -> int:
+        """Requests that one replica takes: one batch computes while the next one gathers.
+
+        Beyond that the ingress holds requests back.
+        """
+        return max(
+            2 * self.one.batch, min(self.waiting, math.ceil(self.most_in_flight / self.one.instances))
+        )
+
+    @property
+    def most_instances(self) -> int:
+        """How many replicas there may be."""
+        return self.autoscaling.max_instances if self.autoscaling else self.one.instances
+
+    def adapts(self, *, batched: bool) -> bool:
+        """Whether the wait is left out under light load."""
+        return batched and self.one.batch > 1 and self.wait_ms > 0
+
+    def to_bundle(self, *, batched: bool) -> BundlePriority:
+        """The same as bundle.json has it."""
+        return BundlePriority(
+            name=self.name,
+            deployment=self.deployment,
+            share=self.share,
+            largest_batch=self.one.batch,
+            wait_ms=self.wait_ms,
+            least_wait_ms=self.one.least_wait_ms,
+            adaptive_wait=self.adapts(batched=batched),
+            instances=self.one.instances,
+            queue_cap=self.waiting,
+            most_in_flight=self.most_in_flight,
+            deadline_ms=self.deadline_ms,
+        )
+
+
+def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, ...]:
+    """The deployments that a plan wants; `asked_ms` replaces the wait of all of them.
+
+    Raises `UsageError` for a wait that is too short, and for priorities that cannot be served.
+    """
+    if not plan.priorities:
+        one = plan.recommended
+        assert one is not None
+        return (_lane("", 1.0, one, plan.autoscaling, plan, asked_ms, force=force),)
+    lanes = []
+    for each in plan.priorities:
+        require_name(each.name)
+        if each.configuration is None:
+            raise UsageError(
+                f"the plan has no configuration for the priority {each.name}",
+                place="--plan",
+                hint="plan again with --semantics sealed, more --instances or a longer promise",
+            )
+        lanes.append(
+            _lane(
+                each.name, each.share, each.configuration, each.autoscaling, plan, asked_ms, force=force
+            )
+        )
+    return tuple(lanes)
+
+
+def require_name(name: str) -> None:
+    """Raise `UsageError` for a priority that requests could not name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"a priority cannot be called {name!r}: requests name it in a header",
+            place="--priority",
+            hint="begin with a letter, and take letters, digits, dashes and underscores, at most 32",
+        )
+
+
+def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple[float, str]:
+    """The wait for a batch, and a note where it is forced.
+
+    Raises `UsageError` for one below which the queue of sealed batches grows without bound.
+    """
+    wait_ms = one.wait_ms if asked_ms is None else asked_ms
+    least = one.least_wait_ms
+    if least is None or wait_ms >= least or one.batch == 1:
+        return wait_ms, ""
+    message = (
+        f"a wait of {wait_ms:.4g} ms is too short: Ray Serve seals batches in turn, and below"
+        f" {least:.4g} ms the queue grows without bound at the planned rate"
+    )
+    if not force:
+        raise UsageError(
+            message,
+            place="--plan" if asked_ms is None else "--wait",
+            hint="leave out --wait, or plan again with --semantics sealed; --force deploys it to try"
+            " what happens",
+        )
+    return wait_ms, message
+
+
+def _lane(
+    name: str,
+    share: float,
+    one: Configuration,
+    scaling: Autoscaling | None,
+    plan: Plan,
+    asked_ms: float | None,
+    *,
+    force: bool,
+) -> Lane:
+    wait_ms, note = wait_of(one, asked_ms, force=force)
+    said = f"for the priority {name}, {note}" if name and note else note
+    return Lane(name, share, one, scaling, wait_ms, _deadline_ms(plan, one), said)
+
+
+def _deadline_ms(plan: Plan, one: Configuration) -> float:
+    """When an answer is of no use any more: late requests of a percentile still are, for a while."""
+    longest = max(plan.slo_ms.values())
+    return longest if one.on_full == "deadline" else 2 * longest

@@ -1,0 +1,95 @@
+"""Priorities: in one queue, or each with instances of its own where batches are sealed in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from optcli.queueing import Batching, Curve
+from optcli.queueing.arrivals import with_priorities
+from optcli.queueing.choice import choose
+from optcli.queueing.demand import Demand, requests_of
+from optcli.queueing.simulation import simulate
+from optcli.results.plan import PriorityLatency
+from optcli.serving.configuring import configuration
+from optcli.serving.scaling import autoscaling
+from optcli.serving.settings import PlanSettings
+from optcli.serving.traffic import part_of
+
+
+def in_one_queue(
+    settings: PlanSettings, curve: Curve, demand: Demand, batching: Batching
+) -> Iterator[PriorityLatency]:
+    """Percentiles by priority where the most urgent of all that wait go first."""
+    shares = settings.priorities
+    arrivals = demand.process.draw(requests_of(demand), demand.seed)
+    run = simulate(
+        with_priorities(arrivals, list(shares.values()), demand.seed),
+        curve,
+        batching,
+        demand.overhead,
+        seed=demand.seed,
+    )
+    for place, (name, share) in enumerate(shares.items()):
+        reached = (run.percentile_ms(q, place) for q in (0.5, 0.95, 0.99))
+        p50, p95, p99 = (None if math.isnan(ms) else ms for ms in reached)
+        yield PriorityLatency(name=name, share=share, p50_ms=p50, p95_ms=p95, p99_ms=p99)
+
+
+def apart(
+    settings: PlanSettings,
+    curve: Curve,
+    demand: Demand,
+    mean_per_s: float,
+    lowest_per_s: float | None,
+) -> Iterator[PriorityLatency]:
+    """A configuration for each priority, which keeps the promise for its part of the traffic.
+
+    A fixed number of instances is shared out. `mean_per_s` is the rate that is paid for, `lowest_per_s`
+    the lowest level of traffic where there is something to scale, both of all priorities together.
+    """
+    shares = settings.priorities
+    for (name, share), instances in zip(
+        shares.items(), shared_out(demand.instances, list(shares.values())), strict=True
+    ):
+        own = replace(demand, process=part_of(demand.process, share, demand.seed), instances=instances)
+        choice = choose(curve, own)
+        if choice.best is None or choice.prediction is None:
+            yield PriorityLatency(name=name, share=share)
+            continue
+        batching, prediction = choice.best.batching, choice.prediction
+        one = configuration(settings, curve, own, batching, prediction, share * mean_per_s)
+        yield PriorityLatency(
+            name=name,
+            share=share,
+            p50_ms=one.p50_ms,
+            p95_ms=one.p95_ms,
+            p99_ms=one.p99_ms,
+            configuration=one,
+            autoscaling=None
+            if lowest_per_s is None
+            else autoscaling(
+                curve,
+                own,
+                batching,
+                share * lowest_per_s,
+                prediction.mean_ms.value,
+                settings.cold_start_s or 0.0,
+            ),
+        )
+
+
+def shared_out(instances: int | None, shares: Sequence[float]) -> list[int | None]:
+    """A number of instances by shares of the traffic, at least one each; None: not fixed.
+
+    The next instance goes where the traffic for each is largest. Fewer instances than priorities give
+    one each.
+    """
+    if instances is None:
+        return [None] * len(shares)
+    counts = [1] * len(shares)
+    for _ in range(instances - len(shares)):
+        fullest = max(range(len(shares)), key=lambda place: shares[place] / counts[place])
+        counts[fullest] += 1
+    return list(counts)

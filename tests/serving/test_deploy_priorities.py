@@ -1,0 +1,213 @@
+"""What deploy writes for priorities: deployments in Ray, levels in Triton; and what it refuses."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from small_bundles import bundled, sealed_plan
+from small_variants import IMAGE, onnx_model, variant
+
+import optcli
+from optcli.artifact import Format
+from optcli.cli import run
+from optcli.errors import RecipeError, UsageError
+from optcli.results import RecipeSummary, Report
+from optcli.results.plan import Plan
+from optcli.serving import bundle
+from optcli.serving import deploy as deploying
+from optcli.serving.deploy import kserve, model_configuration, plans, ray_lanes, repository
+
+SHARES = {"high": 0.2, "low": 0.8}
+RECIPE = """\
+version: 1
+name: small
+model: {source: onnx:model/model.onnx}
+inputs:
+  - {name: image, shape: [batch, 3, 4, 4], batch: {max: 8}}
+variants: {small: []}
+slo: {p95_ms: 120, rate_per_s: 200}
+"""
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return sealed_plan(curve="6ms+4ms*b", slo={"p95_ms": 120}, priorities=SHARES, batch=None)
+
+
+def deployed(folder: Path, plan: Plan | None, **asked: Any) -> Any:
+    """A small variant, deployed into `out`; without a plan by the recipe's own promise."""
+    if not (folder / "model").exists():
+        onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
+    built = variant(folder / "model", Format.ONNX, IMAGE)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    if plan is not None:
+        (folder / "plan.json").write_text(plan.to_json())
+        asked["plan"] = folder / "plan.json"
+    report = Report.model_construct(
+        recipe=RecipeSummary.model_construct(name="r", path=str(folder / "recipe.yaml"))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deploying, "open_built", lambda *_, **__: built)
+        return deploying.deploy(
+            "small", report, folder / "report.json", folder / "out", name="net", **asked
+        )
+
+
+def config(folder: Path) -> Any:
+    return YAML(typ="safe").load((folder / bundle.CONFIG).read_text())
+
+
+@pytest.mark.slow
+def test_each_priority_is_a_deployment_with_what_the_plan_gives_it(tmp_path, plan):
+    made = deployed(tmp_path, plan, engine="ray")
+    out = tmp_path / "out"
+    written = bundle.read(out)
+    ingress, *models = config(out)["applications"][0]["deployments"]
+    assert [each["name"] for each in models] == ["Model-high", "Model-low"]
+    for known, model, planned in zip(written.priorities, models, plan.priorities, strict=True):
+        one = planned.configuration
+        assert (known.name, known.share, known.deployment) == (
+            planned.name,
+            planned.share,
+            model["name"],
+        )
+        assert model["num_replicas"] == known.instances == one.instances
+        assert model["user_config"]["max_batch_size"] == known.largest_batch == one.batch
+        assert model["user_config"]["batch_wait_timeout_s"] == pytest.approx(one.wait_ms / 1000)
+        assert known.queue_cap == one.reject_newest_cap
+        assert known.most_in_flight == one.max_in_flight
+        assert known.deadline_ms == 240
+        assert one.batch <= model["max_ongoing_requests"] <= known.most_in_flight
+    assert written.instances == sum(each.instances for each in written.priorities)
+    assert written.most_in_flight == sum(each.most_in_flight for each in written.priorities)
+    assert written.cpus == written.instances * written.threads
+    assert ingress["max_ongoing_requests"] > written.most_in_flight
+    assert (out / "priorities.py").is_file()
+    assert len((out / "app.py").read_text().splitlines()) <= 200
+    readme = (out / "README.md").read_text()
+    (named,) = (command for command in made.commands if "x-priority" in command)
+    assert "x-priority: high" in shlex.split(named)
+    assert named in readme
+    assert "without either it has low" in readme
+    assert "lends none of them: high 1 replica for 0.2 of the traffic" in " ".join(made.notes)
+
+
+@pytest.mark.slow
+def test_a_bundle_without_priorities_has_nothing_of_them(tmp_path):
+    made = deployed(tmp_path, sealed_plan(), engine="ray")
+    assert "priorities.py" not in made.files
+    assert bundle.read(tmp_path / "out").priorities == ()
+    (_, model) = config(tmp_path / "out")["applications"][0]["deployments"]
+    assert model["name"] == "Model"
+    assert "x-priority" not in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_each_priority_scales_within_its_own_bounds(tmp_path):
+    scaled = sealed_plan(priorities=SHARES, cold_start_s=3)
+    out = tmp_path / "out"
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    made = bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), scaled, out).bundle
+    _, *models = config(out)["applications"][0]["deployments"]
+    most = 0
+    for model, planned in zip(models, scaled.priorities, strict=True):
+        bounds = model["autoscaling_config"]
+        assert bounds["max_replicas"] == planned.autoscaling.max_instances
+        assert bounds["target_ongoing_requests"] == planned.autoscaling.target_in_flight
+        most += bounds["max_replicas"]
+    assert made.cpus == most * made.threads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "triton"])
+def test_without_a_plan_the_option_says_the_shares(tmp_path, engine, monkeypatch):
+    settings = {}
+    from_settings = plans.serving.from_settings
+
+    def planned(asked, **_):
+        settings.update(asked.priorities)
+        known = {"curve": "6ms+4ms*b", "batch": 8}
+        return from_settings(asked.model_copy(update=known))
+
+    monkeypatch.setattr(plans.serving, "from_settings", planned)
+    made = deployed(tmp_path, None, engine=engine, priorities=SHARES)
+    assert settings == SHARES
+    if engine == "ray":
+        assert [each.name for each in bundle.read(tmp_path / "out").priorities] == ["high", "low"]
+    else:
+        written = model_configuration.read(tmp_path / "out" / "net" / "config.pbtxt")
+        assert written.dynamic_batching.priority_levels == 2
+        assert "high is 1, low is 2" in " ".join(made.notes)
+
+
+@pytest.mark.slow
+def test_kserve_says_what_it_does_not_know_of_priorities(tmp_path):
+    mixed = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 120}, priorities=SHARES)
+    place = "pvc://models/net"
+    made = deployed(tmp_path, mixed, engine="kserve", storage_uri=place)
+    read = model_configuration.read(tmp_path / "out" / kserve.REPOSITORY / "net" / "config.pbtxt")
+    assert read.dynamic_batching.default_priority_level == 2
+    assert "without regard to them" in " ".join(made.notes)
+
+
+@pytest.mark.slow
+def test_what_does_not_go_together_is_refused_and_leaves_nothing(tmp_path, plan):
+    with pytest.raises(UsageError, match="the plan decides which priorities") as caught:
+        deployed(tmp_path, plan, engine="ray", priorities=SHARES)
+    assert "--priority high=0.2,low=0.8" in caught.value.hint
+    with pytest.raises(RecipeError, match=r"shares of priorities that make 0\.9"):
+        deployed(tmp_path, None, engine="ray", priorities={"high": 0.1, "low": 0.8})
+    without = plan.priorities[1].model_copy(update={"configuration": None})
+    broken = plan.model_copy(update={"priorities": (plan.priorities[0], without)})
+    with pytest.raises(UsageError, match="no configuration for the priority low"):
+        deployed(tmp_path, broken, engine="ray")
+    refused = broken.model_copy(
+        update={"outcome": "not-kept", "sentence": "No configuration keeps it."}
+    )
+    with pytest.raises(UsageError, match="configuration to deploy: No configuration keeps it"):
+        deployed(tmp_path, refused, engine="ray", force=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["", "1", "2nd", "very urgent", "a/b", "a#b", "é", "x" * 33, "a\n"])
+def test_a_name_that_no_request_could_give_is_refused(name):
+    with pytest.raises(UsageError, match="cannot be called") as caught:
+        ray_lanes.require_name(name)
+    assert caught.value.place == "--priority"
+
+
+def test_a_wait_that_is_too_short_names_the_priority(plan):
+    tight = {"least_wait_ms": 9.0, "wait_ms": 10.0, "batch": 4}
+    high, low = plan.priorities
+    low = low.model_copy(update={"configuration": low.configuration.model_copy(update=tight)})
+    plan = plan.model_copy(update={"priorities": (high, low)})
+    assert [lane.wait_ms for lane in ray_lanes.lanes_of(plan, None, force=False)][1] == 10
+    wait_ms = high.configuration.wait_ms
+    with pytest.raises(UsageError, match="is too short") as caught:
+        ray_lanes.lanes_of(plan, min(wait_ms, 8.0), force=False)
+    assert caught.value.place == "--wait"
+    notes = [lane.note for lane in ray_lanes.lanes_of(plan, min(wait_ms, 8.0), force=True)]
+    assert notes[1].startswith("for the priority low, a wait of ")
+
+
+def test_the_less_urgent_have_what_the_others_leave(plan):
+    three = optcli.plan(
+        curve="2ms+1ms*b",
+        rate_per_s=100,
+        slo={"p95_ms": 100},
+        priorities={"a": 0.5, "b": 0.25, "c": 0.25},
+    )
+    queue = repository.Queue(16, None)
+    assert repository.priority_queues(queue, three.priorities) == (16, 8, 4)
+    assert repository.priority_queues(repository.Queue(1, None), three.priorities) == (1, 1, 1)
+    assert repository.priority_queues(queue, ()) == ()
+
+
+@pytest.mark.parametrize("text", ["high", "high=", "=0.2", "high=x"])
+def test_a_share_that_is_none_is_refused_before_anything_is_read(text, capsys):
+    assert run(["deploy", "small", "--target", "ray", "--priority", text]) == 2
+    assert "--priority" in capsys.readouterr().err
