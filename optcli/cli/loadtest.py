@@ -265,15 +265,15 @@ def command(
         agreement=_share(agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
-        found = canary_test(target, second, split, asked, progress)
+        canary = canary_test(target, second, split, asked, progress)
     written = {
-        "report.json": found.to_json() + "\n",
-        "report.html": canary_page(found),
-        "report.md": canary_forms.markdown(found),
-        "junit.xml": canary_forms.junit(found),
+        "report.json": canary.to_json() + "\n",
+        "report.html": canary_page(canary),
+        "report.md": canary_forms.markdown(canary),
+        "junit.xml": canary_forms.junit(canary),
     }
-    _give(written, canary_forms.text(found), out, as_json)
-    return ExitCode.of(found.outcome)
+    _give(written, canary_forms.text(canary), out, as_json)
+    return ExitCode.of(canary.outcome)
 
 
 def _require_no_traffic() -> None:
@@ -291,15 +291,15 @@ def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> i
     from optcli.report.loadtest import drift as forms
     from optcli.serving.drift.comparing import drift_of
 
-    found = drift_of(target, model)
+    comparison = drift_of(target, model)
     written = {
-        "report.json": found.to_json() + "\n",
-        "report.html": drift_page(found),
-        "report.md": forms.markdown(found),
-        "junit.xml": forms.junit(found),
+        "report.json": comparison.to_json() + "\n",
+        "report.html": drift_page(comparison),
+        "report.md": forms.markdown(comparison),
+        "junit.xml": forms.junit(comparison),
     }
-    _give(written, forms.text(found), out, as_json)
-    return ExitCode.of(found.outcome)
+    _give(written, forms.text(comparison), out, as_json)
+    return ExitCode.of(comparison.outcome)
 
 
 def _positive(value: float, place: str) -> float:

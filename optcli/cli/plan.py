@@ -128,18 +128,18 @@ def command(
     from optcli import serving
     from optcli.serving import files
 
-    found = None
+    build_report = None
     file = where if where is not None and _is_plan(where) else None
     if where is not None and file is None:
-        found = reports.find(where, artifacts)
+        build_report = reports.find(where, artifacts)
     settings: PlanSettings = files.load(file, _keys(given), _PLACES)
-    if found is None and settings.curve is None and settings.report is None:
-        found = _newest(artifacts)
+    if build_report is None and settings.curve is None and settings.report is None:
+        build_report = _newest(artifacts)
     with Progress() as progress:
         plan = serving.from_settings(
             settings,
-            report=found.report if found else None,
-            file=found.path if found else None,
+            report=build_report.report if build_report else None,
+            file=build_report.path if build_report else None,
             places=_PLACES,
             observer=progress,
         )

@@ -116,17 +116,17 @@ def _bounds(
     cap = max(cap, batching.batch)
     if demand.semantics == "sealed":
         return _Bounds(cap, timeout_ms, None)
-    found = []
+    offers = []
     for wider in (1.0,) if on_full == "deadline" else _WIDER:
         bounds = _Bounds(math.ceil(wider * cap), wider * timeout_ms, None)
         capped = replace(batching, timeout_ms=max(bounds.timeout_ms, batching.wait_ms))
         if on_full != "deadline":
             capped = replace(capped, queue_cap=bounds.queue_cap, on_full=on_full)
         dropped = simulated(curve, demand, capped).drop_share
-        found.append(replace(bounds, drop_share=dropped))
+        offers.append(replace(bounds, drop_share=dropped))
         if dropped <= demand.promise.error_budget:
-            return found[-1]
-    return found[0]
+            return offers[-1]
+    return offers[0]
 
 
 def _mean_busy(

@@ -365,8 +365,8 @@ class _Planning:
         """What each priority sees; where they are served apart and one breaks the promise, that too."""
         settings, demand = self.settings, self.demand
         if demand.semantics == "oldest-age":
-            found = priorities.in_one_queue(settings, self.curve, demand, batching)
-            return {"priorities": tuple(found)}
+            latencies = priorities.in_one_queue(settings, self.curve, demand, batching)
+            return {"priorities": tuple(latencies)}
         lowest = self.traffic.lowest_per_s * (1 - settings.cache_hit_rate) if self._varies() else None
         mean = self.traffic.mean_per_s
         self._apart = tuple(priorities.apart(settings, self.curve, demand, mean, lowest))

@@ -31,6 +31,6 @@ def node(name: str, place: Place, problems: Problems) -> Node:
     if name not in names():
         problems.add(place, f"there is no preset {name!r}", did_you_mean(name, names()))
         return Node({}, place)
-    found = read(FOLDER / f"{name}.yaml", f"preset {name}", problems, Budget())
-    assert found is not None, f"the preset {name} cannot be read"
-    return found
+    node = read(FOLDER / f"{name}.yaml", f"preset {name}", problems, Budget())
+    assert node is not None, f"the preset {name} cannot be read"
+    return node

@@ -88,8 +88,8 @@ def cameras(text: str, place: str) -> dict[str, float]:
             place=place,
             hint="6x25 is six cameras of 25 frames a second, 6x25/2 takes every second frame of them",
         )
-    found: dict[str, float] = {"count": int(match[1]), "frames_per_s": number(match[2], place)}
-    return found if match[3] is None else {**found, "stride": int(match[3])}
+    cameras_of: dict[str, float] = {"count": int(match[1]), "frames_per_s": number(match[2], place)}
+    return cameras_of if match[3] is None else {**cameras_of, "stride": int(match[3])}
 
 
 def priorities(texts: tuple[str, ...], place: str) -> dict[str, float]:

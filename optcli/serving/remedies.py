@@ -28,7 +28,7 @@ _NEAR = 0.01
 def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...]:
     """What would let the promise be kept where no configuration does: a plan with it keeps it."""
     nearest = choice.tried[0].batching if choice.tried else _smallest(curve, demand)
-    found = (
+    remedies = (
         _longer_wait(curve, demand, nearest),
         _other_batch(curve, demand),
         _faster(curve, demand, nearest),
@@ -36,7 +36,7 @@ def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...
         _smaller_rate(curve, demand, nearest),
         _longer_promise(curve, demand, nearest),
     )
-    return tuple(each for each in found if each is not None)
+    return tuple(each for each in remedies if each is not None)
 
 
 def _smallest(curve: Curve, demand: Demand) -> Batching:
@@ -135,14 +135,14 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
         process = demand.process.scaled(smaller / planned)
         return choose(curve, replace(demand, process=process)).best is not None
 
-    found = _moved(is_kept, rate, lambda each: each / _MOVED)
-    if found is None:
+    kept_rate = _moved(is_kept, rate, lambda each: each / _MOVED)
+    if kept_rate is None:
         return None
     where = "this one instance" if nearest.workers == 1 else f"these {nearest.workers} workers"
     return Would(
         kind="smaller-rate",
-        figure=found,
-        text=f"at most {number(found)} requests a second on {where}",
+        figure=kept_rate,
+        text=f"at most {number(kept_rate)} requests a second on {where}",
     )
 
 

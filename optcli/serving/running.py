@@ -171,12 +171,12 @@ class _Server:
 
     def _family(self) -> list[psutil.Process]:
         """What the child started: all else in its session, also where a parent is gone."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
                 if process.pid != self._process.pid and os.getsid(process.pid) == self._process.pid:
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
 
 def _cause(lines: Sequence[str]) -> str | None:

@@ -79,9 +79,9 @@ def _checked(content: Any, path: Path) -> Any:
 
 
 def _first(error: ValidationError) -> str:
-    found = error.errors()[0]
-    where = ".".join(map(str, found["loc"]))
-    return f"{where}: {found['msg']}" if where else str(found["msg"])
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 def _wrong(message: str, path: Path) -> InputError:

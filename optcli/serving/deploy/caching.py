@@ -30,8 +30,8 @@ def checked_place(place: str) -> str:
     except ValueError:
         known = False
     if not known:
-        found = excerpt(place.partition("@")[2] or place)
-        raise UsageError(f"{found!r} is no cache that optcli knows", place="--cache", hint=hint)
+        given = excerpt(place.partition("@")[2] or place)
+        raise UsageError(f"{given!r} is no cache that optcli knows", place="--cache", hint=hint)
     if url.password or "password=" in url.query:
         raise UsageError(
             "the URL has a password, and it would stand in the bundle",

@@ -143,14 +143,14 @@ def doubts(plan: Plan, variant: str, report: Report, path: Path, *, force: bool)
     if same:
         return
     said = f"the plan rests on {plan.curve.source} ({_points(there)})"
-    found = f"this build measured {_points(here)} for {variant}"
+    measured_here = f"this build measured {_points(here)} for {variant}"
     if not force:
         raise UsageError(
-            f"{said}, and {found}",
+            f"{said}, and {measured_here}",
             place="--plan",
             hint=f"plan again for this build with --variant {variant}, or add --force",
         )
-    yield f"{said}, and {found}: the predictions are not of this artifact"
+    yield f"{said}, and {measured_here}: the predictions are not of this artifact"
 
 
 def _points(points: dict[int, float]) -> str:

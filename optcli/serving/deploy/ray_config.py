@@ -119,9 +119,9 @@ def require_readable(folder: Path, made: Bundle, lanes: Sequence[Lane]) -> None:
     from ruamel.yaml import YAML
 
     path = folder / bundle.CONFIG
-    found = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    written = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     try:
-        read = schema().model_validate(found)
+        read = schema().model_validate(written)
     except ValidationError as error:
         raise InputError(
             f"Ray cannot read it: {error}", place=str(path), hint="deploy again"

@@ -34,11 +34,11 @@ def _scaled(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.nd
 
     raw = how.raw()
     spread = columns_of(raw, "std")
-    usual, found = reference[:, spread].mean(0), weights @ seen[:, spread]
+    usual, current = reference[:, spread].mean(0), weights @ seen[:, spread]
     known = usual > 0
     if not known.any():
         return None
-    factor = float(np.median(found[known] / usual[known]))
+    factor = float(np.median(current[known] / usual[known]))
     if 1 / _FACTOR < factor < _FACTOR:
         return None
     low, high = seen[:, columns_of(raw, "min")].min(), seen[:, columns_of(raw, "max")].max()
@@ -59,9 +59,9 @@ def _exchanged(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np
     prepared = (np.array(how.prepared_std), np.array(how.prepared_mean))
     for std, mean in (prepared, (1.0, 0.0)):
         sides = [each[:, places].astype(np.float64) * std + mean for each in (reference, seen)]
-        usual, found = (each - each.mean(1, keepdims=True) for each in sides)
+        usual, current = (each - each.mean(1, keepdims=True) for each in sides)
         unit = np.maximum(usual.std(0), _SMALLEST)
-        middle, now = usual.mean(0), weights @ found
+        middle, now = usual.mean(0), weights @ current
         as_it_is = float(np.abs((now - middle) / unit).sum())
         exchanged = float(np.abs((now[::-1] - middle) / unit).sum())
         if as_it_is >= _FAR and exchanged <= as_it_is / 2:

@@ -143,5 +143,5 @@ def columns_of(how: Mapping[str, Any], statistic: str) -> list[int]:
 
 def checksums(matrix: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     """What tells the rows of a matrix from each other."""
-    found: np.ndarray = matrix[:, columns_of(how, "checksum")[0]]
-    return found
+    column: np.ndarray = matrix[:, columns_of(how, "checksum")[0]]
+    return column

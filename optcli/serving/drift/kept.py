@@ -113,8 +113,8 @@ def _read(content: bytes, place: str) -> tuple[About, Statistics]:
 
     again = "deploy the variant again with --sample-inputs, and start its server"
     try:
-        found = unpacked(content)
-        about = About.model_validate(found.about)
+        stored = unpacked(content)
+        about = About.model_validate(stored.about)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -122,4 +122,4 @@ def _read(content: bytes, place: str) -> tuple[About, Statistics]:
         raise InputError(message, place=place, hint=again) from error
     except ValueError as error:
         raise InputError(str(error), place=place, hint=again) from error
-    return about, found
+    return about, stored

@@ -21,22 +21,22 @@ def difference(
     import numpy as np
 
     for name, wanted in expected.items():
-        found = answer.get(name)
-        if found is None:
+        given = answer.get(name)
+        if given is None:
             return f"the output {name!r} is missing"
-        if found.size != wanted.size:
-            return f"{name!r} has the shape {list(found.shape)}, wanted {list(wanted.shape)}"
-        found = found.reshape(wanted.shape)
+        if given.size != wanted.size:
+            return f"{name!r} has the shape {list(given.shape)}, wanted {list(wanted.shape)}"
+        given = given.reshape(wanted.shape)
         if wanted.dtype.kind != "f":
-            unlike = int(np.count_nonzero(found != wanted))
+            unlike = int(np.count_nonzero(given != wanted))
             if unlike:
                 return f"{name!r} differs in {unlike} of {wanted.size} values"
             continue
         finite = np.isfinite(wanted)
-        if not np.array_equal(np.isfinite(found), finite):
+        if not np.array_equal(np.isfinite(given), finite):
             return f"{name!r} has values that are not finite"
         largest = float(np.abs(wanted[finite]).max(initial=0.0))
-        apart = float(np.abs(found[finite] - wanted[finite]).max(initial=0.0))
+        apart = float(np.abs(given[finite] - wanted[finite]).max(initial=0.0))
         if apart > tolerance * (largest or 1.0):
             return (
                 f"{name!r} is {apart:.3g} away from what is expected, at most"

@@ -47,7 +47,7 @@ def started(
     variables = {VARIABLE: ""}
     child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
     with child as server:
-        found = endpoint.asked(server.url, about.model)
+        described = endpoint.asked(server.url, about.model)
         if model_cpus:
             _pin(server.pids, model_cpus)
         samples, expected = folder / bundles.SAMPLES, folder / bundles.EXPECTED
@@ -55,8 +55,8 @@ def started(
             golden = inputs.of_golden(folder, scratch)
             samples, expected = golden.samples, golden.expected or expected
         yield replace(
-            found,
-            served=found.served.model_copy(
+            described,
+            served=described.served.model_copy(
                 update={
                     "folder": str(folder),
                     "batch": about.largest_batch if about.batched else 1,

@@ -76,31 +76,31 @@ def calibrated(driver: Driver) -> Calibration:
         for size in _sizes(batch)[1:]:
             # Surely over before the next: no batch takes longer than its rows one by one.
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
-    found = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
+    calibration = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
     for _ in range(2):
-        rate = _LOAD_SHARE * _carried_per_s(driver, found)
+        rate = _LOAD_SHARE * _carried_per_s(driver, calibration)
         work, p95_ms = whole.loaded(rate)
-        found = _calibration(driver, whole, overhead_ms, work)
-    return found.model_copy(update={"ingress_cv2": _variation(driver, found, rate, p95_ms)})
+        calibration = _calibration(driver, whole, overhead_ms, work)
+    return calibration.model_copy(update={"ingress_cv2": _variation(driver, calibration, rate, p95_ms)})
 
 
 def read(path: Path) -> Calibration | None:
     """A calibration that was stored; None where there is none. Raises `InputError`."""
     again = "calibrate again: optcli loadtest TARGET --calibrate"
     try:
-        found = Calibration.model_validate(regular_files.json_of(path))
+        stored = Calibration.model_validate(regular_files.json_of(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, ValidationError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise InputError(f"this is no calibration: {first}", place=str(path), hint=again) from error
-    if found.schema_version != LOADTEST_SCHEMA or not found.points_ms:
+    if stored.schema_version != LOADTEST_SCHEMA or not stored.points_ms:
         raise InputError(
-            f"the calibration has schema {found.schema_version}, wanted {LOADTEST_SCHEMA}, and points",
+            f"the calibration has schema {stored.schema_version}, wanted {LOADTEST_SCHEMA}, and points",
             place=str(path),
             hint=again,
         )
-    return found
+    return stored
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ def _variation(driver: Driver, calibration: Calibration, rate_per_s: float, p95_
 
     def too_short(cv2: float) -> bool:
         model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))
-        found = predicting.predicted(model, batching, Poisson(rate_per_s), driver.seed)
-        return found.p95_ms is not None and found.p95_ms < p95_ms
+        prediction = predicting.predicted(model, batching, Poisson(rate_per_s), driver.seed)
+        return prediction.p95_ms is not None and prediction.p95_ms < p95_ms
 
     low, high = 0.0, _MOST_CV2
     if not calibration.ingress_ms or not too_short(low):

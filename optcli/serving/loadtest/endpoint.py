@@ -93,22 +93,22 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             place="--model",
             hint=f"the server lists {listed}: name one, or give {base}/v2/models/NAME",
         )
-    found = _json(base, f"/v2/models/{urllib.parse.quote(model, safe='')}")
-    if found is None or "inputs" not in found:
+    metadata = _json(base, f"/v2/models/{urllib.parse.quote(model, safe='')}")
+    if metadata is None or "inputs" not in metadata:
         raise UsageError(
             f"the server has no model {model!r}",
             place=base,
             hint=did_you_mean(model, _models(base)) or "name it with --model",
         )
-    inputs = tuple(_tensor(each, base) for each in found["inputs"])
-    outputs = tuple(str(each.get("name")) for each in found.get("outputs") or ())
+    inputs = tuple(_tensor(each, base) for each in metadata["inputs"])
+    outputs = tuple(str(each.get("name")) for each in metadata.get("outputs") or ())
     if not inputs or not outputs:
         raise InputError(
             f"the server names no inputs or no outputs of {model!r}",
             place=base,
             hint="look at GET /v2/models/NAME",
         )
-    served = Served(url=base, model=model, platform=str(found.get("platform") or ""))
+    served = Served(url=base, model=model, platform=str(metadata.get("platform") or ""))
     return Endpoint(served, inputs, outputs)
 
 
@@ -164,10 +164,10 @@ def _models(base: str) -> list[str]:
 def _json(base: str, path: str) -> dict[str, Any] | None:
     status, body = _get(base, path)
     try:
-        found = json.loads(body) if status == 200 else None
+        answer = json.loads(body) if status == 200 else None
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else None
+        answer = None
+    return answer if isinstance(answer, dict) else None
 
 
 def _get(base: str, path: str, data: bytes | None = None) -> tuple[int | None, str]:

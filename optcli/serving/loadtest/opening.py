@@ -21,18 +21,18 @@ def opened(
 ) -> Iterator[tuple[Endpoint, Options]]:
     """The server, ready, and the options with what a bundle brings along."""
     if endpoint.is_url(target):
-        found = endpoint.asked(target, options.model)
-        found = with_plan(found, options.plan) if options.plan else found
-        yield _with_priorities(found, options, own=False), options
+        server = endpoint.asked(target, options.model)
+        server = with_plan(server, options.plan) if options.plan else server
+        yield _with_priorities(server, options, own=False), options
         return
     folder, log = Path(target), scratch / "server.log"
     if options.encoding == "image" and not bundle.read(folder).images:
         raise UsageError(
             "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
         )
-    with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as found:
+    with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as server:
         place = options.calibration or folder / calibrating.FILE
-        yield _with_priorities(found, options, own=True), replace(options, calibration=place)
+        yield _with_priorities(server, options, own=True), replace(options, calibration=place)
 
 
 def _with_priorities(found: Endpoint, options: Options, *, own: bool) -> Endpoint:

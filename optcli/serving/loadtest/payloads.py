@@ -145,12 +145,12 @@ def of_images(setup: Setup, priority: int = 0) -> list[Payload]:
 
 def image_files(folder: Path) -> tuple[Path, ...]:
     """The JPEG and PNG files of a folder, in order. Raises `UsageError` where there are none."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS)
-    if not found:
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS)
+    if not files:
         raise UsageError(
             "the folder has no JPEG or PNG files", place=str(folder), hint="name another with --images"
         )
-    return tuple(found[:256])
+    return tuple(files[:256])
 
 
 def outputs_in(body: bytes, headers: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -232,7 +232,7 @@ class _Whole:
 
     def _highest_by_priority(self) -> dict[str, float]:
         """The highest rate of all requests by each model, where each priority has its own replicas."""
-        found = {}
+        highest_of = {}
         for model in self._models() if self.server.served.priorities else ():
 
             def highest(priority: ServedPriority, model: Model = model) -> float:
@@ -242,8 +242,8 @@ class _Whole:
                 part = part_of(process_of(self.options, 100.0), priority.share)
                 return predicting.highest(model, batching, part, self.terms, self.options.seed)
 
-            found[model.by] = by_priority.highest(self.server.served, highest)
-        return {by: rate for by, rate in found.items() if rate}
+            highest_of[model.by] = by_priority.highest(self.server.served, highest)
+        return {by: rate for by, rate in highest_of.items() if rate}
 
     def _unstable(self, rate: float) -> list[LoadNote]:
         parts: Sequence[ServedPriority | None] = self.server.served.priorities or (None,)
@@ -254,9 +254,9 @@ class _Whole:
             models = self._models() if batching is not None else ()
             for model in models:
                 assert batching is not None
-                found = predicting.unstable(model, batching, part)
-                if found is not None:
-                    notes.append(found)
+                note = predicting.unstable(model, batching, part)
+                if note is not None:
+                    notes.append(note)
         return notes
 
     def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:

@@ -192,10 +192,10 @@ class Memory:
 
     async def read(self, key: str) -> Arrays | None:
         """What is kept under a key."""
-        found = self._kept.get(key)
-        if found is None:
+        entry = self._kept.get(key)
+        if entry is None:
             return None
-        until, _, value = found
+        until, _, value = entry
         if self._now() >= until:
             self._drop(key)
             return None
@@ -260,13 +260,13 @@ class Redis:
             return None
         try:
             async with asyncio.timeout(self._limit_s):
-                found = await self._client.get(_named(key))
+                content = await self._client.get(_named(key))
         except Exception as error:  # the client raises its own kinds, those of sockets, and others
             self._reading.failed(error)
             return None
         self._reading.worked()
         try:
-            return None if found is None else unpacked(key, found)
+            return None if content is None else unpacked(key, content)
         except Exception as error:  # anybody may have written anything there
             _log.debug("the cache holds something else under a key of ours: %s", error)
             return None

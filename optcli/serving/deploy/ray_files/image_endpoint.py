@@ -84,10 +84,10 @@ class ImageEndpoint:
         rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:
-            found = await self._in_thread(lane, "post", deadline, answer, rows, placement, size)
+            result = await self._in_thread(lane, "post", deadline, answer, rows, placement, size)
         except ValueError as error:
             raise Refused(500, f"the outputs cannot be read: {error}") from error
-        return json.dumps(found).encode()
+        return json.dumps(result).encode()
 
     async def _in_thread(
         self, lane: Any, stage: str, deadline: float, call: Callable[..., T], *arguments: Any

@@ -154,9 +154,9 @@ class Kept:
         """The periods of the file: a server that starts again goes on. None of another model."""
         try:
             content = b"" if self._file is None else self._file.read_bytes()
-            found = input_statistics.unpacked(content)
+            stored = input_statistics.unpacked(content)
             ours = self._reference.about
-            if any(found.about[key] != ours[key] for key in ("inputs", "reference", "model")):
+            if any(stored.about[key] != ours[key] for key in ("inputs", "reference", "model")):
                 return []
             return [
                 Period(
@@ -165,7 +165,7 @@ class Kept:
                     said["missed"],
                     dict(enumerate(zip(*matrices, strict=True))),
                 )
-                for said, matrices in zip(found.about["periods"], found.periods, strict=True)
+                for said, matrices in zip(stored.about["periods"], stored.periods, strict=True)
             ]
         except (OSError, ValueError, KeyError, TypeError):
             return []

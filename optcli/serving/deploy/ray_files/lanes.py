@@ -119,5 +119,5 @@ class Lanes:
     def seen(self, deployments: Mapping[str, Any]) -> None:
         """Take note of the replicas that run, by what Ray says of the deployments."""
         for lane in self.every:
-            found = deployments.get(lane.deployment)
-            lane.replicas = found.replica_states.get("RUNNING", 0) if found else 0
+            deployment = deployments.get(lane.deployment)
+            lane.replicas = deployment.replica_states.get("RUNNING", 0) if deployment else 0

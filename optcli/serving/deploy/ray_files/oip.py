@@ -204,16 +204,16 @@ class Protocol:
         """One input, and what follows it in the body."""
         wanted = self._inputs[name]
         if tensor.get("datatype") != wanted["datatype"]:
-            found = tensor.get("datatype")
-            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {found!r}")
+            given = tensor.get("datatype")
+            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {given!r}")
         shape = self._shape(name, tensor.get("shape"))
         dtype = TYPES[wanted["datatype"]]
         size = _parameters(tensor).get("binary_data_size")
         if size is not None:
             bytes_wanted = math.prod(shape) * dtype.itemsize
             if size != bytes_wanted or size > len(rest):
-                found = f"binary_data_size {size} and {len(rest)} bytes in the body"
-                raise Refused(400, f"the input {name!r} takes {bytes_wanted} bytes, found {found}")
+                given = f"binary_data_size {size} and {len(rest)} bytes in the body"
+                raise Refused(400, f"the input {name!r} takes {bytes_wanted} bytes, found {given}")
             array = np.frombuffer(rest[:size], dtype).reshape(shape)
             rest = rest[size:]
         else:
@@ -236,9 +236,9 @@ class Protocol:
             varying = (
                 f", -1 from {wanted['least']} to {wanted['most']}" if -1 in wanted["shape"] else ""
             )
-            found = str(shape)[:100]
+            given = str(shape)[:100]
             raise Refused(
-                400, f"the input {name!r} has the shape {wanted['shape']}{varying}, found {found}"
+                400, f"the input {name!r} has the shape {wanted['shape']}{varying}, found {given}"
             )
         return tuple(sizes)
 
@@ -299,12 +299,12 @@ def _numbers(name: str, data: object, shape: Sequence[int], dtype: np.dtype) -> 
     if not isinstance(data, list):
         raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
     try:
-        found = np.asarray(data)
+        numbers = np.asarray(data)
         kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
-        if found.size and found.dtype.kind not in kinds:
+        if numbers.size and numbers.dtype.kind not in kinds:
             raise ValueError("they are of another type")
-        array = found.astype(dtype)
-        if dtype.kind in "iu" and not np.array_equal(array, found):
+        array = numbers.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(array, numbers):
             raise ValueError(f"some do not fit into {_NAMES[dtype]}")
         return array.reshape(shape)
     except (ValueError, OverflowError, RecursionError) as error:
