@@ -69,7 +69,8 @@ class _Engine(click.Choice[str]):
     "--priority",
     multiple=True,
     metavar="NAME=SHARE",
-    help="Share of the traffic by priority, the most urgent first.  [default: the plan's]",
+    help="Priorities that requests may name, with their shares, the most urgent first."
+    "  [default: the plan's]",
 )
 @click.option(
     "--images",
