@@ -69,7 +69,7 @@ class _Engine(click.Choice[str]):
     "--priority",
     multiple=True,
     metavar="NAME=SHARE",
-    help="Share of the traffic by priority, the most urgent first.  [default: the plan's]",
+    help="A priority and its part of the traffic, the most urgent first.  [default: the plan's]",
 )
 @click.option(
     "--images",
