@@ -17,7 +17,7 @@ _AGAIN = "correct it, or deploy again"
 
 
 class UserConfig(Result):
-    """What can be changed while a server runs: `user_config` of the deployment Model."""
+    """What can be changed while a server runs: `user_config` of each deployment of the model."""
 
     max_batch_size: int = Field(ge=1)
     batch_wait_timeout_s: float = Field(ge=0, allow_inf_nan=False)
@@ -37,14 +37,15 @@ def require_whole(folder: Path, made: Bundle) -> None:
     if not regular_files.is_file(folder / f"{module}.py"):
         raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
     named = {each.name: each for each in first.deployments}
-    for name in ("Ingress", "Model"):
+    models = [each.deployment for each in made.priorities] or ["Model"]
+    for name in ("Ingress", *models):
         if name not in named:
             raise _wrong(f"it has no deployment {name}", path)
-    user = named["Model"].user_config
-    try:
-        UserConfig.model_validate(user, strict=True)
-    except ValidationError as error:
-        raise _wrong(f"user_config of Model: {_first(error)}", path) from error
+    for name in models:
+        try:
+            UserConfig.model_validate(named[name].user_config, strict=True)
+        except ValidationError as error:
+            raise _wrong(f"user_config of {name}: {_first(error)}", path) from error
 
 
 def _content(path: Path) -> Any:

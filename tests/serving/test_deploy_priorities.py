@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused_and_leaves_nothing(tmp_path, plan)
     with pytest.raises(UsageError, match="the plan decides which priorities") as caught:
         deployed(tmp_path, plan, engine="ray", priorities=SHARES)
     assert "--priority high=0.2,low=0.8" in caught.value.hint
-    with pytest.raises(RecipeError, match=r"shares of priorities that make 0\.9"):
+    with pytest.raises(RecipeError, match=r"shares of priorities that add up to 0\.9"):
         deployed(tmp_path, None, engine="ray", priorities={"high": 0.1, "low": 0.8})
     without = plan.priorities[1].model_copy(update={"configuration": None})
     broken = plan.model_copy(update={"priorities": (plan.priorities[0], without)})

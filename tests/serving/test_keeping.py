@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copied_modules import FOLDERS
+from copied_modules import RAY_FILES
 from drifting import described, photographs
 
+from optcli.serving.drift import COPIED
 from optcli.serving.drift.input_statistics import unpacked
 
 NAMES = ("input_statistics", "keeping")
@@ -24,7 +25,7 @@ NAMES = ("input_statistics", "keeping")
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules as a bundle has them, beside each other."""
-    for folder in FOLDERS:
+    for folder in (RAY_FILES, *(file.parent for file in COPIED.values())):
         monkeypatch.syspath_prepend(str(folder))
     known = {name: sys.modules.pop(name, None) for name in NAMES}
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import optcli
-from optcli.errors import RecipeError
 from optcli.queueing import Bursts, Cameras, Constant, Gamma, Poisson, Trace
 from optcli.serving.traffic import missing
 
@@ -155,12 +154,6 @@ def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
     assert fits.outcome == "kept"
     assert fits.cascade.kept
     assert fits.cascade.p95_ms <= 60
-
-
-def test_sealed_batches_have_no_priorities():
-    with pytest.raises(RecipeError) as caught:
-        optcli.plan(**AFFINE, rate_per_s=50, semantics="sealed", priorities={"a": 0.5, "b": 0.5})
-    assert "priorities beside semantics sealed" in str(caught.value)
 
 
 def test_a_priority_that_no_request_of_the_simulation_has_is_null():

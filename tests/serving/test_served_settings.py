@@ -13,8 +13,8 @@ from small_variants import IMAGE, onnx_model, variant
 from optcli import cli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
-from optcli.serving import running
-from optcli.serving.bundle import CONFIG
+from optcli.serving import running, served_settings
+from optcli.serving.bundle import CONFIG, read
 from optcli.serving.loadtest import payloads
 
 pytestmark = pytest.mark.slow
@@ -72,6 +72,20 @@ def test_a_wrong_setting_is_named(folder, change, said, capsys):
         assert CONFIG in err
         assert "hint: correct it, or deploy again" in err
         assert "Traceback" not in err
+
+
+def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    plan = sealed_plan(priorities={"high": 0.25, "low": 0.75})
+    out = tmp_path / "bundle"
+    bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, out)
+    served_settings.require_whole(out, read(out))
+    changed(out, lambda all: user_config(all).update(max_batch_size=0))
+    assert cli.run(["serve", str(out)]) == 2
+    assert "user_config of Model-high: max_batch_size" in capsys.readouterr().err
+    changed(out, lambda all: all["applications"][0]["deployments"].pop())
+    assert cli.run(["serve", str(out)]) == 2
+    assert "no deployment Model-low" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
