@@ -245,6 +245,14 @@ def doubts(
             text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
             " simulation has many of them",
         )
+    is_asked = "on_full" in settings.model_fields_set
+    if settings.semantics == "sealed" and is_asked and settings.on_full != "reject-newest":
+        yield PlanNote(
+            kind="on-full",
+            figures={"asked": settings.on_full},
+            text=f"`on_full: {settings.on_full}` does not hold: with sealed batches, as in Ray Serve, a"
+            " full queue refuses the newest request",
+        )
     busy = demand.ingress_load
     if busy > demand.utilisation:
         most = 1000 / demand.overhead.ingress_ms

@@ -242,7 +242,8 @@ class SloSettings(Settings):
     rate_per_s: float | None = Field(
         None,
         gt=0,
-        description="requests a second: the report then says how to serve them, as `optcli plan` does",
+        description="requests a second; beside a percentile, the report says how to serve them, as"
+        " `optcli plan` does",
     )
 
 

@@ -281,3 +281,13 @@ def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
     assert "No wait is long enough for 1 instance" in plan.reason + plan.sentence
     assert {each.kind for each in plan.would} >= {"more-instances", "smaller-rate"}
     assert "inf" not in " ".join(each.text for each in plan.would)
+
+
+@pytest.mark.parametrize(
+    ("asked", "warned"),
+    [({}, False), ({"on_full": "drop-oldest"}, True), ({"on_full": "reject-newest"}, False)],
+)
+def test_a_full_queue_of_sealed_batches_can_only_refuse(asked, warned):
+    plan = optcli.plan(**GIVEN, semantics="sealed", **asked)
+    assert plan.recommended.on_full == "reject-newest"
+    assert ("on-full" in {each.kind for each in plan.warnings}) == warned
