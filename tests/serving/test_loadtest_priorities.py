@@ -55,7 +55,7 @@ def test_a_bundle_knows_its_priorities_and_keeps_their_numbers():
 @pytest.mark.parametrize(
     ("shares", "own", "says"),
     [
-        ({"high": 0.2, "low": 0.7}, True, "make 0.9"),
+        ({"high": 0.2, "low": 0.7}, True, "add up to 0.9"),
         ({"high": 1.0, "low": 0.0}, True, "none of 0"),
         ({"hihg": 0.2, "low": 0.8}, True, "does not know the priority 'hihg'"),
     ],
