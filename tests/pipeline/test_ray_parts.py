@@ -281,9 +281,9 @@ def test_parts_are_as_many_as_nodes_have_room_for(monkeypatch):
     one = Cluster("local", lambda *_: None)
     monkeypatch.setattr(one, "connect", lambda: None)
     of = nodes({"CPU": 4.0}, {"CPU": 3.0}, {"CPU": 0.0})
-    monkeypatch.setattr(cluster, "_alive", lambda: of)
+    monkeypatch.setattr(cluster, "alive", lambda: of)
     assert [one.room_for(cores) for cores in (1, 2, 4, 8)] == [7, 3, 1, 1]
-    monkeypatch.setattr(cluster, "_alive", lambda: nodes({"CPU": 0.0}))
+    monkeypatch.setattr(cluster, "alive", lambda: nodes({"CPU": 0.0}))
     assert one.room_for(1) == 0
 
 
