@@ -47,7 +47,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibration: Statist
 
 _PLAIN: dict[str, Any] = {
     **dict.fromkeys(("model", "variant", "platform", "file"), "net"),
-    **dict.fromkeys(("inputs", "outputs"), ()),
+    **dict.fromkeys(("inputs", "outputs", "priorities"), ()),
     **dict.fromkeys(("largest_batch", "sealed_batches", "instances", "concurrency", "threads"), 1),
     **dict.fromkeys(("cpus", "queue_cap", "most_in_flight", "most_body_bytes"), 1),
     **dict.fromkeys(("wait_ms", "deadline_ms", "read_timeout_s"), 1.0),
