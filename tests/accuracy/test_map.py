@@ -9,7 +9,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from optcli import accuracy
-from optcli.accuracy import decoding, labels, merging, resampling, shards
+from optcli.accuracy import EvaluationRequest, decoding, labels, merging, resampling, shards
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.map import Map
 from optcli.artifact import Artifact, Format
@@ -211,19 +211,19 @@ def test_yolox_has_the_map_of_an_independent_evaluation(shared, tmp_path, runner
         "source": f"coco:{shared / 'datasets' / 'coco_tiny_val'}",
         "prepare": {"letterbox": letterbox, "channel_order": "bgr"},
     }
-    found = accuracy.evaluate(
-        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
-        runner,
-        {"threads": 2},
-        (spec,),
-        DataSettings.model_validate(data),
-        tmp_path,
-        AccuracySettings(metric="map"),
-        tmp_path / "out",
-        Silent(),
+    request = EvaluationRequest(
+        artifact=Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        runner=runner,
+        options={"threads": 2},
+        inputs=(spec,),
+        data=DataSettings.model_validate(data),
+        folder=tmp_path,
+        settings=AccuracySettings(metric="map"),
+        out=tmp_path / "out",
+        feeds=(spec,),
         postprocess=PostprocessSettings.model_validate({"yolox": {}}),
-        log=tmp_path / "log",
     )
+    found = accuracy.evaluate(request, Silent(), log=tmp_path / "log")
     wanted = independent(shared, data, spec, runner, folder)
     assert found.value == pytest.approx(wanted, abs=1e-9)
     assert found.value == pytest.approx(0.295, abs=0.003)

@@ -105,7 +105,7 @@ def test_a_variant_whose_runner_asks_for_a_gpu_is_skipped_without_one(monkeypatc
     needs = SimpleNamespace(packages=(), gpu=False)
     step = SimpleNamespace(needs=plan.environment.Needs(needs.packages), format=kind.runs[0])
     use = RunnerUse(name=runner, configured=kind(**options), place="variants.x")
-    (missing,) = plan._planned("x", (step,), use, required=True).missing
+    (missing,) = plan._planned("x", (step,), use, required=True, away=False).missing
     assert missing.what == "no NVIDIA GPU was found"
     plain = RunnerUse(name=runner, configured=kind(), place="variants.x")
-    assert plan._planned("x", (step,), plain, required=True).missing == ()
+    assert plan._planned("x", (step,), plain, required=True, away=False).missing == ()

