@@ -15,7 +15,8 @@ from optcli.artifact import Artifact, Format
 from optcli.latency import Candidate, process
 from optcli.latency.messages import MeasureRequest
 from optcli.pipeline.on_ray import device_nodes, sharing
-from optcli.pipeline.on_ray.device_messages import DeviceOrder, LatencyOrder, Travelling
+from optcli.pipeline.on_ray.device_messages import DeviceOrder, Travelling
+from optcli.pipeline.places import LatencyOrder
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.settings.devices import RayPlace
 from optcli.store import Store

@@ -16,7 +16,7 @@ from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.pipeline.places import HERE, Pairs, Place
+from optcli.pipeline.places import HERE, Pairs, PairsOrder, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric
@@ -76,7 +76,7 @@ def compare(
     where one of the two cannot be measured.
     """
     settings, inputs = gating.settings, gating.made.plan.recipe.inputs
-    feeds, logs, observer = gating.made.feeds, gating.logs, gating.observer
+    observer = gating.observer
     measuring = LatencySettings(
         mode="gate",
         batch_sizes=settings.batch_sizes,
@@ -84,10 +84,15 @@ def compare(
         launches=settings.looks[-1],
         max_seconds=settings.max_seconds,
     )
-    pairs = _Launched(
-        place.pairs(STEP, baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
-        candidate.name,
+    order = PairsOrder(
+        baseline=baseline,
+        candidate=candidate,
+        inputs=inputs,
+        feeds=gating.made.feeds,
+        settings=measuring,
+        seed=seed,
     )
+    pairs = _Launched(place.pairs(STEP, order, gating.logs, observer), candidate.name)
     sizes, _ = choose_batch_sizes(inputs, settings.batch_sizes)
     judged_bars = bars(settings, sizes)
     rules = {

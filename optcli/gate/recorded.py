@@ -11,7 +11,7 @@ from optcli.gate import comparisons
 from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, candidate, service_level, threads_of
 from optcli.gate.side import Side
-from optcli.pipeline.places import Place
+from optcli.pipeline.places import LatencyOrder, Place
 from optcli.results import Flag, Latency, Report, flags
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
@@ -65,17 +65,15 @@ def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
         threads=threads_of(gating.settings, place),
     )
     recipe = gating.made.plan.recipe
-    measured = place.measure(
-        STEP,
-        [candidate(side.name, side.now, gating.settings, place)],
-        side.name,
-        recipe.inputs,
-        gating.made.feeds,
-        settings,
-        gating.logs,
-        recipe.seed,
-        gating.observer,
+    order = LatencyOrder(
+        candidates=(candidate(side.name, side.now, gating.settings, place),),
+        baseline=side.name,
+        inputs=recipe.inputs,
+        feeds=gating.made.feeds,
+        settings=settings,
+        seed=recipe.seed,
     )
+    measured = place.measure(STEP, order, gating.logs, gating.observer)
     for reason in measured.failures.values():
         raise RunnerError(reason, place=f"{side.name} › gate")
     return [row for row in latency.to_results(measured)[side.name] if row.region == "host"]

@@ -15,7 +15,7 @@ from optcli.latency import Candidate, Measured
 from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
-from optcli.pipeline.places import Place
+from optcli.pipeline.places import LatencyOrder, Place
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
@@ -92,21 +92,19 @@ def measure(
         observer.cached(step)
         shutil.copyfile(entry.path / "samples.npz", samples)
         return _of_record(entry.record, ids)
-    measured = place.measure(
-        step,
-        [
+    order = LatencyOrder(
+        candidates=tuple(
             Candidate(v.name, artifacts[v.name], v.runner_name, v.runner_options(plan.threads))
             for v in variants
-        ],
-        plan.baseline,
-        plan.recipe.inputs,
-        feeds,
-        plan.recipe.latency.model_copy(update={"threads": plan.threads}),
-        logs,
-        plan.recipe.seed,
-        observer,
+        ),
+        baseline=plan.baseline,
+        inputs=plan.recipe.inputs,
+        feeds=feeds,
+        settings=plan.recipe.latency.model_copy(update={"threads": plan.threads}),
+        seed=plan.recipe.seed,
         wants_p99=_wants_p99(plan),
     )
+    measured = place.measure(step, order, logs, observer)
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)

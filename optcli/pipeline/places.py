@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,43 @@ from optcli.results import Sweep
 from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 
 _COMPARING_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyOrder:
+    """What `latency.measure` measures; `feeds` is its file of samples."""
+
+    candidates: tuple[Candidate, ...]
+    baseline: str
+    inputs: tuple[TensorSpec, ...]
+    feeds: Path | None
+    settings: LatencySettings
+    seed: int
+    wants_p99: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOrder:
+    """What `latency.sweep` measures, with the service level in milliseconds."""
+
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: Path | None
+    settings: SweepSettings
+    seed: int
+    p99_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsOrder:
+    """What `latency.LaunchPairs` measures."""
+
+    baseline: Candidate
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: Path | None
+    settings: LatencySettings
+    seed: int
 
 
 class Pairs(Protocol):
@@ -55,36 +93,11 @@ class Place(Protocol):
         """Static shapes against dynamic ones. Raises `OptcliError` where it could not be done."""
         ...
 
-    def measure(
-        self,
-        step: str,
-        candidates: Sequence[Candidate],
-        baseline: str,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        wants_p99: bool = False,
-    ) -> Measured:
+    def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """What `latency.measure` gives. Raises `OptcliError` where the machine cannot be reached."""
         ...
 
-    def sweep(
-        self,
-        step: str,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: SweepSettings,
-        log: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        p99_ms: float | None = None,
-    ) -> Sweep:
+    def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """What `latency.sweep` gives. Raises `OptcliError` where it could not be done."""
         ...
 
@@ -96,18 +109,7 @@ class Place(Protocol):
         """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
         ...
 
-    def pairs(
-        self,
-        step: str,
-        baseline: Candidate,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-    ) -> Pairs:
+    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> Pairs:
         """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
         ...
 
@@ -145,42 +147,34 @@ class Here:
             observer.finished(step, time.monotonic() - began)
             return comparison
 
-    def measure(
-        self,
-        step: str,
-        candidates: Sequence[Candidate],
-        baseline: str,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        wants_p99: bool = False,
-    ) -> Measured:
+    def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
         with measurement_lock.acquired(step, observer):
             return latency.measure(
-                candidates, baseline, inputs, feeds, settings, logs, seed, observer, wants_p99=wants_p99
+                order.candidates,
+                order.baseline,
+                order.inputs,
+                order.feeds,
+                order.settings,
+                logs,
+                order.seed,
+                observer,
+                wants_p99=order.wants_p99,
             )
 
-    def sweep(
-        self,
-        step: str,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: SweepSettings,
-        log: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        p99_ms: float | None = None,
-    ) -> Sweep:
+    def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
         with measurement_lock.acquired(step, observer):
-            return latency.sweep(candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms)
+            return latency.sweep(
+                order.candidate,
+                order.inputs,
+                order.feeds,
+                order.settings,
+                log,
+                order.seed,
+                observer,
+                p99_ms=order.p99_ms,
+            )
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
         """As `Place` says."""
@@ -190,20 +184,23 @@ class Here:
         """As `Place` says."""
         return measurement_lock.acquired(step, observer)
 
-    def pairs(
-        self,
-        step: str,
-        baseline: Candidate,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-    ) -> Pairs:
+    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> Pairs:
         """As `Place` says."""
-        return latency.LaunchPairs(baseline, candidate, inputs, feeds, settings, logs, seed, observer)
+        return launch_pairs(order, logs, observer)
+
+
+def launch_pairs(order: PairsOrder, logs: Path, observer: Observer) -> latency.LaunchPairs:
+    """Launch pairs on this machine."""
+    return latency.LaunchPairs(
+        order.baseline,
+        order.candidate,
+        order.inputs,
+        order.feeds,
+        order.settings,
+        logs,
+        order.seed,
+        observer,
+    )
 
 
 HERE = Here()

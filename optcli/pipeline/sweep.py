@@ -11,7 +11,7 @@ from optcli.errors import OptcliError
 from optcli.latency import Candidate
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
-from optcli.pipeline.places import Place
+from optcli.pipeline.places import Place, SweepOrder
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
 from optcli.store import Store, key_of
@@ -76,17 +76,15 @@ def _measured(
     settings = plan.recipe.latency.sweeping
     assert settings is not None
     options = variant.runner_options(plan.threads)
-    return place.sweep(
-        step,
-        Candidate(variant.name, artifact, variant.runner_name, options),
-        plan.recipe.inputs,
-        feeds,
-        settings,
-        logs / f"{variant.name}.sweep.log",
-        plan.recipe.seed,
-        observer,
+    order = SweepOrder(
+        candidate=Candidate(variant.name, artifact, variant.runner_name, options),
+        inputs=plan.recipe.inputs,
+        feeds=feeds,
+        settings=settings,
+        seed=plan.recipe.seed,
         p99_ms=plan.recipe.slo.p99_ms if plan.recipe.slo else None,
     )
+    return place.sweep(step, order, logs / f"{variant.name}.sweep.log", observer)
 
 
 def _ingredients(

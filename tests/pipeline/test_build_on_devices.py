@@ -47,11 +47,11 @@ class Edge(Here):
     def lacking(self, variant):
         return self.lacks.get(variant, ())
 
-    def measure(self, step, candidates, *args, **how):
-        self.measured.append((step, [each.name for each in candidates]))
+    def measure(self, step, order, logs, observer):
+        self.measured.append((step, [each.name for each in order.candidates]))
         if self.error is not None:
             raise self.error
-        return super().measure(step, candidates, *args, **how)
+        return super().measure(step, order, logs, observer)
 
     def release(self):
         self.released += 1
@@ -192,10 +192,10 @@ def test_a_verdict_on_any_device_decides_the_exit_code(project, edge):
     class Slow(Edge):
         """Its clock ticks as if each call took a million times as long."""
 
-        def measure(self, *args, **how):
+        def measure(self, *args):
             from dataclasses import replace
 
-            found = super().measure(*args, **how)
+            found = super().measure(*args)
             slower = tuple(replace(each, ns=each.ns * 1_000_000) for each in found.series)
             return replace(found, series=slower)
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.environment import Missing, Needs
-from optcli.latency import Candidate
 from optcli.latency.messages import MeasureRequest
 from optcli.latency.shapes import Comparison
 from optcli.passes import Traits
 from optcli.pipeline.on_ray.messages import Contents
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.results import Sweep
-from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,61 +69,21 @@ class Travelling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapesOrder:
-    """Static shapes against dynamic ones."""
-
-    request: MeasureRequest
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatencyOrder:
-    """What `latency.measure` takes; paths are those of the driver."""
-
-    candidates: tuple[Candidate, ...]
-    baseline: str
-    inputs: tuple[TensorSpec, ...]
-    feeds: str | None
-    settings: LatencySettings
-    seed: int
-    wants_p99: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOrder:
-    """What `latency.sweep` takes; paths are those of the driver."""
-
-    candidate: Candidate
-    inputs: tuple[TensorSpec, ...]
-    feeds: str | None
-    settings: SweepSettings
-    seed: int
-    p99_ms: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairsOrder:
-    """What `latency.LaunchPairs` takes, and how many pairs of this `name` are wanted in all."""
-
-    name: str
-    baseline: Candidate
-    candidate: Candidate
-    inputs: tuple[TensorSpec, ...]
-    feeds: str | None
-    settings: LatencySettings
-    seed: int
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeviceOrder:
-    """One measurement, one of the four; `step` is what it is called."""
+    """One measurement, one of the four; `step` is what it is called. Paths are those of the driver.
+
+    `shapes` compares static shapes with dynamic ones. Of `pairs`, `count` are wanted in all by the
+    `run` of this name.
+    """
 
     step: str
     travelling: Travelling
-    shapes: ShapesOrder | None = None
+    shapes: MeasureRequest | None = None
     latency: LatencyOrder | None = None
     sweep: SweepOrder | None = None
     pairs: PairsOrder | None = None
+    run: str = ""
+    count: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from optcli.artifact import NATIVE, Artifact
 from optcli.digest import FileDigests
 from optcli.environment import Missing
 from optcli.errors import MissingError, StepError, UsageError, from_record
-from optcli.latency import Candidate, Measured
+from optcli.latency import Measured
 from optcli.latency.messages import MeasureRequest
 from optcli.latency.shapes import Comparison
 from optcli.observer import Observer
@@ -27,12 +26,8 @@ from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_messages import (
     DeviceAnswer,
     DeviceOrder,
-    LatencyOrder,
     Look,
-    PairsOrder,
     Seen,
-    ShapesOrder,
-    SweepOrder,
     Travelling,
     Wish,
 )
@@ -40,9 +35,9 @@ from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
 from optcli.pipeline.on_ray.maker import require
 from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.on_ray.parcels import UnreachableError
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
-from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 from optcli.settings.devices import RayPlace
 from optcli.store import Store, pausing
 
@@ -156,50 +151,27 @@ class RayDevice:
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
         """As `Place` says."""
-        order = ShapesOrder(request=request)
         answer, _ = self._asked(
             step,
             observer,
             [request.artifact],
             request.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=order),
+            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
         )
         if answer.comparison is None:
             raise _no_answer(self._name)
         return answer.comparison
 
-    def measure(
-        self,
-        step: str,
-        candidates: Sequence[Candidate],
-        baseline: str,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        wants_p99: bool = False,
-    ) -> Measured:
+    def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
-        order = LatencyOrder(
-            candidates=tuple(candidates),
-            baseline=baseline,
-            inputs=tuple(inputs),
-            feeds=None if feeds is None else str(feeds),
-            settings=settings,
-            seed=seed,
-            wants_p99=wants_p99,
-        )
         answer, samples = self._asked(
             step,
             observer,
-            [each.artifact for each in candidates],
-            feeds,
+            [each.artifact for each in order.candidates],
+            order.feeds,
             lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
         )
-        _keep(answer, logs, [each.name for each in candidates])
+        _keep(answer, logs, [each.name for each in order.candidates])
         return self._loaded(samples)
 
     def _loaded(self, samples: bytes) -> Measured:
@@ -211,38 +183,19 @@ class RayDevice:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise _no_answer(self._name) from error
 
-    def sweep(
-        self,
-        step: str,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: SweepSettings,
-        log: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        p99_ms: float | None = None,
-    ) -> Sweep:
+    def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
-        order = SweepOrder(
-            candidate=candidate,
-            inputs=tuple(inputs),
-            feeds=None if feeds is None else str(feeds),
-            settings=settings,
-            seed=seed,
-            p99_ms=p99_ms,
-        )
         answer, _ = self._asked(
             step,
             observer,
-            [candidate.artifact],
-            feeds,
+            [order.candidate.artifact],
+            order.feeds,
             lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
         )
-        if candidate.name in answer.logs:
+        name = order.candidate.name
+        if name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(answer.logs[candidate.name])
+            log.write_text(answer.logs[name])
         if answer.sweep is None:
             raise _no_answer(self._name)
         return answer.sweep
@@ -255,40 +208,20 @@ class RayDevice:
         finally:
             self.release()
 
-    def pairs(
-        self,
-        step: str,
-        baseline: Candidate,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-    ) -> RayPairs:
+    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> RayPairs:
         """As `Place` says."""
-        order = PairsOrder(
-            name=uuid.uuid4().hex,
-            baseline=baseline,
-            candidate=candidate,
-            inputs=tuple(inputs),
-            feeds=None if feeds is None else str(feeds),
-            settings=settings,
-            seed=seed,
-            count=0,
-        )
-        return RayPairs(self, step, order, feeds, observer)
+        return RayPairs(self, step, order, observer)
 
-    def paired(self, step: str, order: PairsOrder, feeds: Path | None, observer: Observer) -> Measured:
-        """What an order of launch pairs gives. Raises `StepError`."""
-        artifacts = [order.baseline.artifact, order.candidate.artifact]
+    def paired(
+        self, step: str, order: PairsOrder, run: str, count: int, observer: Observer
+    ) -> Measured:
+        """`count` launch pairs in all of a run of this name. Raises `StepError`."""
         _, samples = self._asked(
             step,
             observer,
-            artifacts,
-            feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order),
+            [order.baseline.artifact, order.candidate.artifact],
+            order.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
         )
         return self._loaded(samples)
 
@@ -383,16 +316,14 @@ class RayDevice:
 class RayPairs:
     """Launch pairs on a device."""
 
-    def __init__(
-        self, device: RayDevice, step: str, order: PairsOrder, feeds: Path | None, observer: Observer
-    ) -> None:
-        self._device, self._step, self._order = device, step, order
-        self._feeds, self._observer = feeds, observer
+    def __init__(self, device: RayDevice, step: str, order: PairsOrder, observer: Observer) -> None:
+        self._device, self._step, self._order, self._observer = device, step, order, observer
+        self._run, self._count = uuid.uuid4().hex, 0
 
     def measure(self, count: int) -> Measured:
         """Measure the next `count` pairs; gives all pairs so far. Raises `StepError`."""
-        self._order = replace(self._order, count=self._order.count + count)
-        return self._device.paired(self._step, self._order, self._feeds, self._observer)
+        self._count += count
+        return self._device.paired(self._step, self._order, self._run, self._count, self._observer)
 
 
 def _contents(folder: Path, store: Store) -> Contents:

@@ -19,14 +19,12 @@ from optcli.pipeline.on_ray import fit, node, parcels
 from optcli.pipeline.on_ray.device_messages import (
     DeviceAnswer,
     DeviceOrder,
-    LatencyOrder,
     Look,
-    PairsOrder,
     Seen,
-    SweepOrder,
     Travelling,
     Wish,
 )
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.results import Sweep
 from optcli.workers import confinement, messages
 
@@ -83,10 +81,9 @@ class _Arrived:
     def candidate(self, candidate: Candidate) -> Candidate:
         return replace(candidate, artifact=self.artifact(candidate.artifact))
 
-    def feeds(self, feeds: str | Path | None) -> Path | None:
-        if feeds is None:
+    def feeds(self, path: Path | None) -> Path | None:
+        if path is None:
             return None
-        path = Path(feeds)
         return self.at[str(path.parent)] / path.name if str(path.parent) in self.at else path
 
 
@@ -132,7 +129,7 @@ def _measured(
     order: DeviceOrder, arrived: _Arrived, answer: DeviceAnswer, work: Path, observer: Observer
 ) -> tuple[DeviceAnswer, bytes]:
     if order.shapes is not None:
-        request = order.shapes.request
+        request = order.shapes
         here = replace(
             request, artifact=arrived.artifact(request.artifact), feeds=arrived.feeds(request.feeds)
         )
@@ -140,24 +137,18 @@ def _measured(
     if order.sweep is not None:
         return replace(answer, sweep=_swept(order.step, order.sweep, arrived, work, observer)), b""
     if order.pairs is not None:
-        return answer, _paired(order.step, order.pairs, arrived, work, observer)
+        return answer, _paired(order, order.pairs, arrived, work, observer)
     assert order.latency is not None
     return answer, _timed(order.step, order.latency, arrived, work, observer)
 
 
 def _timed(step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
-    measured = places.HERE.measure(
-        step,
-        [arrived.candidate(each) for each in order.candidates],
-        order.baseline,
-        order.inputs,
-        arrived.feeds(order.feeds),
-        order.settings,
-        work,
-        order.seed,
-        observer,
-        wants_p99=order.wants_p99,
+    here = replace(
+        order,
+        candidates=tuple(arrived.candidate(each) for each in order.candidates),
+        feeds=arrived.feeds(order.feeds),
     )
+    measured = places.HERE.measure(step, here, work, observer)
     return _bytes_of(measured, work)
 
 
@@ -170,40 +161,32 @@ def _bytes_of(measured: latency.Measured, work: Path) -> bytes:
 class _Begun:
     """The launch pairs that this process measures, until others are asked for."""
 
-    name: str = ""
+    run: str = ""
     pairs: latency.LaunchPairs | None = None
 
 
 _begun = _Begun()
 
 
-def _paired(step: str, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
-    if _begun.pairs is None or _begun.name != order.name:
-        logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
-        _begun.name = order.name
-        _begun.pairs = latency.LaunchPairs(
-            arrived.candidate(order.baseline),
-            arrived.candidate(order.candidate),
-            order.inputs,
-            arrived.feeds(order.feeds),
-            order.settings,
-            logs,
-            order.seed,
-            observer,
+def _paired(
+    asked: DeviceOrder, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
+) -> bytes:
+    if _begun.pairs is None or _begun.run != asked.run:
+        here = replace(
+            order,
+            baseline=arrived.candidate(order.baseline),
+            candidate=arrived.candidate(order.candidate),
+            feeds=arrived.feeds(order.feeds),
         )
-    with measurement_lock.acquired(step, observer):
-        return _bytes_of(_begun.pairs.measure(max(0, order.count - _begun.pairs.count)), work)
+        _begun.run = asked.run
+        logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
+        _begun.pairs = places.launch_pairs(here, logs, observer)
+    with measurement_lock.acquired(asked.step, observer):
+        return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
 
 
 def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer) -> Sweep:
-    return places.HERE.sweep(
-        step,
-        arrived.candidate(order.candidate),
-        order.inputs,
-        arrived.feeds(order.feeds),
-        order.settings,
-        work / f"{order.candidate.name}.log",
-        order.seed,
-        observer,
-        p99_ms=order.p99_ms,
+    here = replace(
+        order, candidate=arrived.candidate(order.candidate), feeds=arrived.feeds(order.feeds)
     )
+    return places.HERE.sweep(step, here, work / f"{order.candidate.name}.log", observer)
