@@ -340,7 +340,7 @@ def _fields(schema: Schema, defs: Schema, elsewhere: Mapping[str, str]) -> list[
 
 
 def _plan_file() -> str:
-    from optcli.serving import file_schema, presets
+    from optcli.serving.planning import file_schema, presets
 
     whole = file_schema()
     lines = ["# Plan file", "", *_paragraphs(whole["description"]), ""]

@@ -32,7 +32,7 @@ _REFERENCE = (
     "data/",
     "accuracy/metrics/",
     "results/",
-    "serving/settings",
+    "serving/planning/settings",
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\[\"'(]|optcli)")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optcli.pipeline import build as build
     from optcli.results import Report as Report
-    from optcli.serving import plan as plan
+    from optcli.serving.planning import plan as plan
     from optcli.tuning import tune as tune
 
 __all__ = ["Report", "__version__", "build", "plan", "tune"]
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return tune
     if name == "plan":
-        from optcli.serving import plan
+        from optcli.serving.planning import plan
 
         return plan
     if name == "Report":

@@ -14,7 +14,7 @@ from optcli.paths import shown
 
 if TYPE_CHECKING:
     from optcli.results.plan import Plan
-    from optcli.serving.settings import PlanSettings
+    from optcli.serving.planning.settings import PlanSettings
 
 _CODES = {
     "kept": ExitCode.DONE,
@@ -126,7 +126,7 @@ def command(
     if given["preset"] == "list":
         return _list_presets(as_json)
     from optcli import serving
-    from optcli.serving import files
+    from optcli.serving.planning import files
 
     build_report = None
     file = where if where is not None and _is_plan(where) else None
@@ -256,7 +256,7 @@ def _calibrated(path: Path, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_plan(where: Path) -> bool:
-    from optcli.serving import files
+    from optcli.serving.planning import files
 
     return where.suffix in reports.RECIPES and where.is_file() and not files.is_recipe(where)
 
@@ -277,7 +277,7 @@ def _newest(artifacts: Path | None) -> reports.FoundReport:
 def _list_presets(as_json: bool) -> int:
     import json
 
-    from optcli.serving import presets
+    from optcli.serving.planning import presets
 
     texts = {name: presets.text(name) for name in presets.names()}
     if as_json:

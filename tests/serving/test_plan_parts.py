@@ -11,9 +11,9 @@ from optcli.queueing import Curve
 from optcli.queueing.arrivals import parse
 from optcli.report import plan_text
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving import priorities
-from optcli.serving.remedies import scaled
-from optcli.serving.traffic import part_of
+from optcli.serving.planning import priorities
+from optcli.serving.planning.remedies import scaled
+from optcli.serving.planning.traffic import part_of
 
 GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
 

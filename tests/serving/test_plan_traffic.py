@@ -7,7 +7,7 @@ import pytest
 
 import optcli
 from optcli.queueing import Bursts, Cameras, Constant, Gamma, Poisson, Trace
-from optcli.serving.traffic import missing
+from optcli.serving.planning.traffic import missing
 
 AFFINE = {"curve": "6ms+4ms*b", "slo": {"p95_ms": 120}}
 

@@ -16,7 +16,7 @@ from optcli.observer import Observer
 from optcli.recipe import load
 from optcli.results import Report
 from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan, Semantics
-from optcli.serving import files
+from optcli.serving.planning import files
 
 _AGAIN = (
     "plan again: optcli plan RECIPE --variant VARIANT --rate 600 --slo p95=120ms --json > plan.json"

@@ -15,7 +15,7 @@ from optcli.serving.loadtest import judging
 from optcli.serving.loadtest.judging import Judged, Terms
 from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows
-from optcli.serving.traffic import part_of
+from optcli.serving.planning.traffic import part_of
 
 if TYPE_CHECKING:
     import numpy as np

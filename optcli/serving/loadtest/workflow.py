@@ -40,7 +40,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import Spans
-from optcli.serving.traffic import part_of
+from optcli.serving.planning.traffic import part_of
 
 _CONFIRM_WINDOWS = 6
 

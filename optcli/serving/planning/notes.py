@@ -17,7 +17,7 @@ from optcli.results.plan import (
     PlanNote,
     PriorityLatency,
 )
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning.settings import PlanSettings
 
 # From this load on a queue is so near saturation that no window of measurement is long enough.
 _WISE = 0.8

@@ -10,8 +10,8 @@ from optcli.queueing import Batching, Curve, Mixture, Stage, break_even_share, c
 from optcli.queueing.choice import choose, simulated
 from optcli.queueing.demand import Demand, by_load
 from optcli.results.plan import CascadePlan
-from optcli.serving.files import curve_of_text
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning.files import curve_of_text
+from optcli.serving.planning.settings import PlanSettings
 
 _MORE_INSTANCES = 8
 _REQUESTS = 60_000

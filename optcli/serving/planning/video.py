@@ -8,7 +8,7 @@ from optcli.queueing import Batching, Cameras, Curve, replicate
 from optcli.queueing.demand import Demand
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import VideoPlan
-from optcli.serving.settings import CameraSettings
+from optcli.serving.planning.settings import CameraSettings
 
 # Every camera sends so many times as many frames in a burst.
 _BURST = 2.0

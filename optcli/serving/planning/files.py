@@ -15,8 +15,8 @@ from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
 from optcli.recipe.validation import checked, found
-from optcli.serving import presets
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning import presets
+from optcli.serving.planning.settings import PlanSettings
 
 # What a recipe has and no plan file.
 _OF_RECIPES = ("model", "variants", "extends", "matrix", "inputs", "data")

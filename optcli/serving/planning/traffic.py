@@ -18,7 +18,7 @@ from optcli.queueing import (
     Trace,
 )
 from optcli.queueing.arrivals import kept_at_random, parse
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning.settings import PlanSettings
 
 _TRACE = "trace:"
 # A cache that answers more leaves independent requests of a camera.

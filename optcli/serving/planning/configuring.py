@@ -10,7 +10,7 @@ from optcli.queueing.choice import simulated, without_headroom
 from optcli.queueing.demand import Demand, requests_for, sealed_least_ms
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, OnFull, Stages
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning.settings import PlanSettings
 
 # Times the formulas' queue cap and timeout, until they drop no more than the error budget.
 _WIDER = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)

@@ -9,7 +9,7 @@ from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
 from optcli.queueing.demand import Demand, by_load, requests_of
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import Autoscaling
-from optcli.serving.growth import fewest
+from optcli.serving.planning.growth import fewest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,16 +25,16 @@ from optcli.results.plan import (
     PriorityLatency,
     RatePoint,
 )
-from optcli.serving import modes, notes, priorities
-from optcli.serving.cascades import cascade_plan
-from optcli.serving.configuring import configuration
-from optcli.serving.files import curve_of_text
-from optcli.serving.growth import breaks_first
-from optcli.serving.remedies import would_keep
-from optcli.serving.scaling import autoscaling
-from optcli.serving.settings import PlanSettings
-from optcli.serving.traffic import Traffic, traffic_of
-from optcli.serving.video import video_plan
+from optcli.serving.planning import modes, notes, priorities
+from optcli.serving.planning.cascades import cascade_plan
+from optcli.serving.planning.configuring import configuration
+from optcli.serving.planning.files import curve_of_text
+from optcli.serving.planning.growth import breaks_first
+from optcli.serving.planning.remedies import would_keep
+from optcli.serving.planning.scaling import autoscaling
+from optcli.serving.planning.settings import PlanSettings
+from optcli.serving.planning.traffic import Traffic, traffic_of
+from optcli.serving.planning.video import video_plan
 
 STEP = "plan"
 _RATE_POINTS = 10

@@ -7,7 +7,7 @@ import math
 from optcli.queueing import Curve
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import BatchWork, ModeAdvice
-from optcli.serving.settings import PlanSettings
+from optcli.serving.planning.settings import PlanSettings
 
 # Results that may wait less than this are waited for: somebody, or something, looks at each.
 _WAITED_FOR_S = 60.0

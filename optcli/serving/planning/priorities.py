@@ -12,10 +12,10 @@ from optcli.queueing.choice import choose
 from optcli.queueing.demand import Demand, requests_of
 from optcli.queueing.simulation import simulate
 from optcli.results.plan import PriorityLatency
-from optcli.serving.configuring import configuration
-from optcli.serving.scaling import autoscaling
-from optcli.serving.settings import PlanSettings
-from optcli.serving.traffic import part_of
+from optcli.serving.planning.configuring import configuration
+from optcli.serving.planning.scaling import autoscaling
+from optcli.serving.planning.settings import PlanSettings
+from optcli.serving.planning.traffic import part_of
 
 
 def in_one_queue(
