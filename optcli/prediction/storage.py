@@ -84,7 +84,7 @@ def write(place: Place, name: str, content: bytes) -> None:
         place.fs.pipe_file(fresh, content)
         place.fs.mv(fresh, target)
 
-    hint = "look at the permissions and the room there, then run it again: it goes on"
+    hint = "look at the permissions and the room there, then run the command again: it continues"
     with raised_as(StoreError, "answers cannot be written", of=OSError, place=target, hint=hint):
         _again(once)
 

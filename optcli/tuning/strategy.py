@@ -108,7 +108,7 @@ class Strategy:
                 continue
             if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
                 return
-            why = "how fast it is with so much cut away, before anything is trained"
+            why = "how fast the smaller network is, before it is trained"
             parameters = {**base.parameters, "blocks": blocks, "width": width}
             yield Proposal(why, parameters, only_speed=True)
 
@@ -124,7 +124,7 @@ class Strategy:
             wanted = _WANTED_GAIN * _score(base)
             rung = min(range(len(ladder)), key=lambda i: abs(_score(ladder[i]) - wanted))
             yield self._training(
-                done, ladder[rung], train_s, "the cut that promises the gain that is wanted"
+                done, ladder[rung], train_s, "the smaller network that promises the wanted gain"
             )
             return
         last = trained[-1]
@@ -138,7 +138,7 @@ class Strategy:
             nested = [each for each in harder if _is_part(last, each)]
             if harder:
                 yield self._training(
-                    done, (nested or harder)[0], train_s, "the last one was inside: a harder cut"
+                    done, (nested or harder)[0], train_s, "the last one was inside the bar: prune more"
                 )
             return
         if self._is_near(last):
@@ -146,12 +146,14 @@ class Strategy:
                 yield self._aware_of(last, train_s)
             elif not last.parameters.get("more_s"):
                 more = {**last.parameters, "more_s": int(train_s)}
-                yield Proposal("the last one was nearly inside: more training", more)
+                yield Proposal("the last one was nearly inside the bar: train longer", more)
                 return
         inside = max((_score(trial) for trial in trained if trial.stage == "inside"), default=0.0)
         milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > inside]
         if milder:
-            yield self._training(done, milder[-1], train_s, "the last one stayed outside: a milder cut")
+            yield self._training(
+                done, milder[-1], train_s, "the last one was outside the bar: prune less"
+            )
 
     def _training_s(self, left_s: float) -> float:
         return min(_TRAINING_SHARE * self.budget_s, left_s - _OVERHEAD_S)

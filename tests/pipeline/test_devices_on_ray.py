@@ -155,7 +155,7 @@ def test_a_remote_store_that_is_gone_costs_the_devices_that_need_it(
     )
     report, _ = built(project, cluster.address)
     reason = report.devices["edge"].variants["plain"].reason or ""
-    assert "files do not come to the device edge: it does not answer" in reason
+    assert "files do not reach the device edge: it does not answer" in reason
     assert report.variants["copied"].latency
 
 

@@ -93,7 +93,7 @@ def test_each_priority_is_a_deployment_with_what_the_plan_gives_it(tmp_path, pla
     assert "x-priority: high" in shlex.split(named)
     assert named in readme
     assert "without either it has low" in readme
-    assert "lends none of them: high 1 replica for 0.2 of the traffic" in " ".join(made.notes)
+    assert "which no other priority uses: high 1 replica for 0.2 of the traffic" in " ".join(made.notes)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def calibrated(driver: Driver) -> Calibration:
     batch, instances = served.batch, served.instances
     if batch is None or instances is None:
         raise UsageError(
-            "it is not known how the server batches",
+            "optcli does not know how the server batches",
             place="--calibrate",
             hint="name the plan that it was deployed with: --plan plan.json",
         )

@@ -154,7 +154,7 @@ class _Whole:
             start = limit.START_SHARE * known
         else:
             raise UsageError(
-                "no rate keeps the promise by the prediction",
+                "by the prediction, no rate keeps the promise",
                 place="--find-limit",
                 hint="name a low --rate to begin at",
             )
