@@ -120,8 +120,8 @@ def command(
     promise. A queueing simulation with several seeds chooses among the rest and predicts p50, p95 and
     p99. With --batch, --wait and --instances it checks the configuration that you name.
 
-    The exit code is 0 where the configuration keeps the promise, 1 where none does, 5 where the curve
-    was measured on a busy machine.
+    The exit code is 0 if the configuration keeps the promise, 1 if none does, 5 if the curve was
+    measured on a busy machine.
     """
     if given["preset"] == "list":
         return _list_presets(as_json)

@@ -20,7 +20,7 @@ from optcli.errors import RunnerError
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; with another than this, other machines reach the server.",
+    help="The address to listen on; at another address, other machines can reach the server.",
 )
 @click.option(
     "--port",

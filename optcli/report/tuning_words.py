@@ -89,7 +89,7 @@ def answer(tuning: Tuning) -> str:
         better = "cheaper" if tuning.objective == "cost" else "faster"
         told += f" It is not known to be {better} than the baseline."
     if not winner.certain:
-        told += " It is inside the bar on these samples; they are too few to say so of others."
+        told += " It is inside the bar on these samples, which are too few for a claim about others."
     return told
 
 
@@ -154,9 +154,9 @@ def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str
     trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]
     yield from _compared(
         [*uncut, *trained],
-        "Cutting and training the network",
+        "Pruning and training the network",
         _is_cut,
-        "leaving it whole",
+        "leaving it unpruned",
         _is_whole,
     )
     aware = [trial for trial in trials if trial.parameters.get("aware_s")]

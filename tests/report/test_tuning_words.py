@@ -64,7 +64,7 @@ def test_a_gain_is_told_with_its_price() -> None:
     assert "INT8 over fp32: 2.50 times, 0.40 points more lost." in said
     assert "INT8 over bf16: 1.67 times, 0.30 points more lost." in said
     expected = (
-        "Cutting and training the network over leaving it whole: 1.60 times, 0.40 points more lost"
+        "Pruning and training the network over leaving it unpruned: 1.60 times, 0.40 points more lost"
     )
     assert f"{expected}, for 1.0 minutes of training." in said
 

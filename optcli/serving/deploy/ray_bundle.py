@@ -208,9 +208,9 @@ def _full(made: Bundle) -> str:
     late = "the header `x-deadline-ms` may ask for less"
     if not made.priorities:
         return (
-            f"the queue is full with {made.most_in_flight} requests in flight: the server answers 429 to"
-            f" the next. It answers 504 to a request that has no answer after {made.deadline_ms:.4g} ms;"
-            f" {late}"
+            f"the queue is full with {made.most_in_flight} requests in flight: the server answers 429"
+            f" to the next. It answers 504 to a request that has no answer after"
+            f" {made.deadline_ms:.4g} ms; {late}"
         )
     each = ", ".join(
         f"{one.name} with {one.most_in_flight} in flight, after {one.deadline_ms:.4g} ms"
