@@ -55,7 +55,7 @@ class AotInductor(Pass):
         "packed on every call or, of a quantized network, at which it is faster",
     )
     freezing: bool = Field(
-        True, description="make weights constants: folded, and packed as the kernels like them best"
+        True, description="make weights constants, which PyTorch folds and packs for its kernels"
     )
     max_autotune: bool = Field(
         False, description="try several kernels for matrix products and keep the fastest; slow to build"

@@ -38,9 +38,9 @@ class Finetune(Pass):
     It learns from labels, from the model as it came from its source (its teacher), or from both;
     without labels from the teacher alone. Only weights change: what was cut away stays away, and
     zeros that `sparsify` made stay zero. The epoch that is best on the validation data is kept. A
-    build that is killed goes on after the last whole epoch. With `feature_weight` its blocks learn to
-    give what the teacher's blocks give, as far as they have the same shape; the block before removed
-    ones takes their place.
+    build that is killed goes on after the last whole epoch. With `feature_weight` its blocks also learn
+    the outputs of the teacher's blocks, where both have the same shape. If blocks were removed, the
+    block before them learns their output.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -58,13 +58,15 @@ class Finetune(Pass):
         "adamw", description="AdamW, or SGD with Nesterov momentum 0.9"
     )
     learning_rate: float | None = Field(
-        None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
+        None, gt=0, description="learning rate after the warm-up, from which it falls along a cosine; "
         "default: 0.0005 for adamw, 0.01 for sgd",
     )  # fmt: skip
     batch_size: int = Field(32, ge=1, description="samples per step; the rest of an epoch is left out")
     weight_decay: float = Field(1e-4, ge=0, description="pull of all weights towards zero")
     clip_norm: float | None = Field(
-        1.0, gt=0, description="longest gradient that is followed; null: any"
+        1.0,
+        gt=0,
+        description="largest norm of the gradient; a longer one is scaled down; null: no limit",
     )
     distillation_weight: float | None = Field(
         None, ge=0, le=1, description="the teacher's share of the loss, the labels have the rest; "

@@ -16,7 +16,7 @@ Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weight
 class TuneSettings(Settings):
     """What `optcli tune` may try and what it looks for; options of the command come before these.
 
-    Everything is allowed that the recipe, its data and this machine permit, unless it is narrowed here.
+    The search tries all that the recipe, its data and this machine allow, unless a key narrows it here.
     """
 
     minutes: float = Field(
@@ -28,8 +28,8 @@ class TuneSettings(Settings):
     objective: Objective = Field(
         "p50",
         description="what the search makes small: `p50` or `p99` of latency, `cost` of an image"
-        " (latency times threads), `size` of the files or `memory` of the process; `throughput` it"
-        " makes large",
+        " (latency times threads), `size` of the files or `memory` of the process; or large:"
+        " `throughput`",
     )
     core_hour: float | None = Field(
         None,

@@ -118,7 +118,7 @@ def require_usable(
         raise UsageError(message, place=place, hint=hint)
     if plan.outcome != "kept" and not force:
         raise UnfitError(
-            "the plan decides nothing: its curve was measured on a busy machine",
+            "the plan is inconclusive: its curve was measured on a busy machine",
             place=place,
             hint="build again with --remeasure on a quiet machine, or deploy it with --force",
         )
