@@ -61,9 +61,9 @@ class Finalist(Result):
     `validation_loss` and `loss` are what it loses on validation and on evaluation samples;
     `optimism` is by how much the first was too small. `certain` says whether the bound of the loss lies
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
-    baseline, by batch size. `cheaper` is how many times as many images a core-hour answers as of the
-    baseline, `cost_per_1000` what 1,000 of them cost where the price is known, both by batch size and
-    for the objective `cost`. `score` is None where the machine was not quiet enough to measure it.
+    baseline, by batch size. `cheaper` is the number of images that a core-hour answers, over that of
+    the baseline; `cost_per_1000` is what 1,000 images cost where the price is known. Both are by batch
+    size, and for the objective `cost` alone. `score` is None where the machine was not quiet enough to measure it.
     """
 
     variant: str

@@ -288,7 +288,10 @@ class GateSettings(Settings):
         (8, 16, 24), min_length=1, description="after how many pairs of launches the gate may decide"
     )
     false_alarms: float = Field(
-        0.01, gt=0, lt=0.5, description="probability that any bar fails at exactly its margin"
+        0.01,
+        gt=0,
+        lt=0.5,
+        description="probability that any bar fails where the growth is just its margin",
     )
     robust: Literal["ranks", "sign"] = Field(
         "ranks",
