@@ -63,7 +63,8 @@ class Finalist(Result):
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
     baseline, by batch size. `cheaper` is the number of images that a core-hour answers, over that of
     the baseline; `cost_per_1000` is what 1,000 images cost where the price is known. Both are by batch
-    size, and for the objective `cost` alone. `score` is None where the machine was not quiet enough to measure it.
+    size, and for the objective `cost` alone. `score` is None where the machine was not quiet enough to
+    measure it.
     """
 
     variant: str
