@@ -46,7 +46,7 @@ class AotiRunner(PytorchRunner):
             raise RunnerError(
                 f"torch cannot load the package: {first_line(error)}",
                 place=place,
-                hint="build it again here: it wants the processor and the torch that it was made with",
+                hint="build it again here: it needs the processor and the torch that it was made with",
             ) from error
         self._names = tuple(artifact.facts.get("outputs", ()))
         self._precision = self._precision_of(artifact.precision)

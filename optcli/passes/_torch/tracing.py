@@ -135,7 +135,7 @@ def _cannot_vary(symbol: str, size: int, job: Job) -> StepError:
     span = _ranges(job.inputs)[symbol]
     return StepError(
         f"the network works with {symbol} = {size} only, wanted {span.min} to {span.max}",
-        hint=f"write {size} instead of {symbol} under `inputs:`, or mend the network's forward()",
+        hint=f"write {size} instead of {symbol} under `inputs:`, or correct the network's forward()",
     )
 
 
