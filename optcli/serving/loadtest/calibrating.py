@@ -39,7 +39,7 @@ _FEWEST_CALLS = 4
 _LOAD_SHARE, _LOAD_S = 0.5, 15.0
 # Parts of a load; the first does not count.
 _PARTS = 6
-# Others take at most this share of the ingress' processor; where more is measured, the machine was busy.
+# Other processes have at most this share of the ingress' processor: more is a busy machine.
 _MOST_OTHERS = 0.5
 # The work at the ingress varies at most so much, and its variation is found so closely.
 _MOST_CV2, _CV2_STEPS = 16.0, 8

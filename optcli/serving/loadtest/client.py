@@ -326,7 +326,7 @@ def _client_error() -> type[Exception]:
 
 
 def _prompt() -> None:
-    """Go before other processes of a shared processor, where the user may: late requests say nothing."""
+    """Go before other processes of a shared processor, where the user may: it then sends in time."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
 
