@@ -39,7 +39,7 @@ from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
-from optcli.serving.loadtest.records import Spans
+from optcli.serving.loadtest.records import WINDOW_S, Spans
 from optcli.serving.planning.traffic import part_of
 
 _CONFIRM_WINDOWS = 6
@@ -195,6 +195,8 @@ class _Whole:
         if self.options.seconds is not None:
             length = self.options.seconds / self.options.windows
             spans = replace(spans, window_s=length)
+        elif purpose == "ramp":
+            spans = replace(spans, window_s=WINDOW_S)
         spans = replace(spans, settle_s=self.options.settle_s)
         return self.client.point(
             process_of(self.options, rate), spans, encoding=encoding, purpose=purpose
