@@ -27,12 +27,17 @@ def configuration(
     """What to serve with, and what it is predicted to do; `mean_per_s` is the rate that is paid for."""
     batch, workers = batching.batch, batching.workers
     occupied, limit = demand.occupied_ms, demand.tightest_ms
-    overhead = demand.overhead.total_ms
+    overhead, ingress = demand.overhead.alone_ms, demand.ingress_ms
     rate = demand.process.rate_per_s
-    capacity = formulas.capacity_per_s(curve, batch, workers, occupied)
+    capacity = formulas.capacity_per_s(curve, batch, workers, occupied, ingress_ms=ingress)
     machines = math.ceil(batching.instances / settings.on_one_machine)
-    reject = formulas.queue_cap_reject_newest(limit, curve, batch, workers, overhead, occupied)
-    drop = formulas.queue_cap_drop_oldest(limit, curve, batch, workers, overhead, occupied)
+    of_queue = (limit, curve, batch, workers, overhead, occupied)
+    reject = formulas.queue_cap_reject_newest(*of_queue, ingress_ms=ingress)
+    drop = formulas.queue_cap_drop_oldest(*of_queue, ingress_ms=ingress)
+    in_flight, at_ingress = reject + workers * batch, None
+    if ingress:
+        at_ingress = max(batch, formulas.ingress_cap(limit, curve, batch, ingress, overhead))
+        in_flight = min(in_flight, at_ingress)
     sealed = demand.semantics == "sealed"
     on_full = "reject-newest" if sealed else settings.on_full
     timeout = formulas.timeout_ms(limit, curve, batch, overhead)
@@ -75,7 +80,8 @@ def configuration(
         on_full=on_full,
         reject_newest_cap=rejecting.queue_cap,
         timeout_ms=bounds.timeout_ms,
-        max_in_flight=reject + workers * batch,
+        max_in_flight=in_flight,
+        ingress_cap=at_ingress,
         least_wait_ms=sealed_least_ms(curve, demand, batching) if sealed else None,
         longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead, occupied),
         cost_per_1000=_cost(settings, machines, mean_per_s),
