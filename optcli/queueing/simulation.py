@@ -145,7 +145,8 @@ def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarr
     import numpy as np
 
     own, beside = arrivals.times_ms, arrivals.beside_ms
-    every, is_own = own, slice(None)
+    every = own
+    is_own: np.ndarray | slice = slice(None)
     if overhead.ingress_ms and beside is not None and beside.size:
         every = np.concatenate([own, beside])
         order = np.argsort(every, kind="stable")
