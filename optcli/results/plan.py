@@ -64,8 +64,9 @@ class Configuration(Result):
     `max_in_flight` is the most requests, waiting and running, that all keep the promise.
     Where the plan knows the work of an ingress, `utilisation` is the larger load of the instances and of
     the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
-    requests in the server that all pass it within the promise. Of a priority with instances of its own
-    they are that priority's share.
+    requests in the server that all pass it within the promise; it is wider where that would drop more
+    than the error budget. Of a priority with instances of its own they are that priority's share.
+    The queue cap of sealed batches is as wide as the error budget asks for, by what requests find.
     `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
     `longest_wait_ms` is the delay budget of the promise.
     """

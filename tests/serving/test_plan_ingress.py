@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 import optcli
-from optcli.queueing import Batching, Poisson
+from optcli.queueing import Batching, Curve, Overhead, Poisson, simulate
 from optcli.report import plan_text
 from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
@@ -201,3 +201,34 @@ def test_the_plan_of_a_calibrated_server_predicts_with_its_ingress():
     calibrated = predicting.of_calibration(CALIBRATION)
     again = predicting.predicted(calibrated, Batching(8, 5, semantics="sealed"), Poisson(300), 0)
     assert by_plan.p95_ms == pytest.approx(again.p95_ms)
+
+
+@pytest.mark.parametrize("budget", [0.001, 0.02])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # Near the promise, where the formulas alone would drop one request in a hundred.
+        {"curve": "6ms+4ms*b", "rate_per_s": 200, "p95_ms": 150, "instances": 1},
+        {"curve": "2ms+1ms*b", "rate_per_s": 410, "p95_ms": 40, "overhead": {"ingress_ms": 2}},
+    ],
+)
+def test_what_sealed_batches_refuse_at_the_planned_rate_is_within_the_error_budget(asked, budget):
+    asked = dict(asked)
+    slo = {"p95_ms": asked.pop("p95_ms"), "error_budget": budget}
+    plan = optcli.plan(**asked, slo=slo, semantics="sealed", headroom=0, utilisation=1)
+    assert plan.is_kept
+    one = plan.recommended
+    (lane,) = ray_lanes.lanes_of(plan, None, force=False)
+    batching = Batching(one.batch, one.wait_ms, one.instances, semantics="sealed")
+    overhead = Overhead(ingress_ms=asked.get("overhead", {}).get("ingress_ms", 0.0))
+    run = simulate(
+        Poisson(asked["rate_per_s"]).draw(60_000, 99), Curve.parse(asked["curve"]), batching, overhead
+    )
+    # Events in order of time: how often a request finds the server full.
+    came = [(time, 1) for time in (run.finished_ms - run.latencies_ms).tolist()]
+    events = sorted([*came, *((time, -1) for time in run.finished_ms.tolist())])
+    inside = full = 0
+    for _, change in events:
+        full += change > 0 and inside >= lane.most_in_flight
+        inside += change
+    assert full / 60_000 < 2 * budget
