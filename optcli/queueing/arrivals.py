@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLACE = "arrivals"
 _FORMS = "write poisson, constant, gamma:CV2 or bursts:BURST_PER_S,BASE_LENGTH,BURST_LENGTH"
 # How many are drawn of a part with all others beside it, and of a very small part at least.
-_MOST_WITH_A_PART = 1_000_000
+_MOST_WITH_A_PART = 400_000
 _FEWEST_OF_A_PART = 5_000
 
 

@@ -143,8 +143,8 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
             f" {demand.tightest_ms:g} ms that are promised."
         )
     headroom = 0.0 if demand.instances is not None else demand.headroom
-    if demand.ingress_load * (1 + headroom) >= 1:
-        above = f" with {headroom:.0%} headroom" if headroom else ""
+    if (reserved := demand.ingress_load * (1 + headroom)) >= 1:
+        above = f", {reserved:.2f} with {headroom:.0%} headroom" if headroom else ""
         return (
             f"The ingress takes one request after the other: its load is {demand.ingress_load:.2f}"
             f"{above}, and more instances do not help."
