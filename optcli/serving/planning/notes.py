@@ -268,7 +268,7 @@ def doubts(
         )
     busy = demand.ingress_load
     if busy > demand.utilisation:
-        most = 1000 / demand.ingress_ms
+        most = 1000 / demand.overhead.ingress_ms
         yield PlanNote(
             kind="ingress",
             figures={"most_per_s": most, "load": busy},
