@@ -212,6 +212,13 @@ def test_what_the_client_did_wrong_is_one_sentence(served, body, headers, status
     assert ask(served.url)["status"] == 200
 
 
+def test_another_page_or_method_is_one_sentence_too(served):
+    for path, status, says in ((f"{MODEL}/infer", 405, "are posted"), ("/v3", 404, "no such page")):
+        found, text = page(served, path)
+        assert found == status
+        assert says in json.loads(text)["error"]
+
+
 def test_a_body_of_unknown_length_is_cut_off_where_it_is_too_large(served):
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
