@@ -66,7 +66,8 @@ class Configuration(Result):
     the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
     requests in the server that all pass it within the promise; it is wider where that would drop more
     than the error budget. Of a priority with instances of its own they are that priority's share.
-    The queue cap of sealed batches is as wide as the error budget asks for, by what requests find.
+    Of sealed batches, `queue_cap` is so wide that no more than the error budget finds it full at the
+    planned rate.
     `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
     `longest_wait_ms` is the delay budget of the promise.
     """
