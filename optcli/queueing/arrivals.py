@@ -6,6 +6,7 @@ and lengths that make no sense.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 PLACE = "arrivals"
 _FORMS = "write poisson, constant, gamma:CV2 or bursts:BURST_PER_S,BASE_LENGTH,BURST_LENGTH"
+# How many are drawn of a part with all others beside it, and of a very small part at least.
+_MOST_WITH_A_PART = 400_000
+_FEWEST_OF_A_PART = 5_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +30,14 @@ class Arrivals:
 
     `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; `stream`
     [requests] says which camera or caller a request is from. Both are None where there is one only.
-    Raises `InputError` for no requests, for times that fall or are negative, and for other lengths.
+    `beside_ms` [others], ascending, is when other requests come that pass the same ingress. Raises
+    `InputError` for no requests, for times that fall or are negative, and for other lengths.
     """
 
     times_ms: np.ndarray
     priority: np.ndarray | None = None
     stream: np.ndarray | None = None
+    beside_ms: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -75,6 +81,7 @@ class Arrivals:
             self.times_ms[chosen],
             None if self.priority is None else self.priority[chosen],
             None if self.stream is None else self.stream[chosen],
+            self.beside_ms,
         )
 
 
@@ -269,6 +276,48 @@ class Cameras:
 
     def scaled(self, factor: float) -> Cameras:
         return replace(self, frames_per_s=self.frames_per_s * factor)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A random share of the requests of a process; the others pass the same ingress.
+
+    `alone` is the same part without the others.
+    """
+
+    whole: Process
+    share: float
+    alone: Process
+
+    def __post_init__(self) -> None:
+        number(self.share, "the share of the requests", PLACE, least=0, above=True)
+        share(self.share, "the share of the requests", PLACE)
+
+    @property
+    def rate_per_s(self) -> float:
+        """The mean rate of the part."""
+        return self.whole.rate_per_s * self.share
+
+    def draw(self, count: int, seed: int) -> Arrivals:
+        """About `count` requests of the part, with the others; fewer of a small part."""
+        few = max(_FEWEST_OF_A_PART, int(_MOST_WITH_A_PART * self.share))
+        every = self.whole.draw(math.ceil(min(_counted(count), few) / self.share), seed)
+        mine = kept_at_random(every.count, self.share, seed)
+        mine[-1] = mine[-1] or not mine.any()
+        return replace(every.only(mine), beside_ms=every.times_ms[~mine])
+
+    def scaled(self, factor: float) -> Part:
+        return replace(self, whole=self.whole.scaled(factor), alone=self.alone.scaled(factor))
+
+
+def without_others(process: Process) -> Process:
+    """The process without the requests that only share its ingress."""
+    return process.alone if isinstance(process, Part) else process
+
+
+def share_of_ingress(process: Process) -> float:
+    """The requests of a process as a share of all that pass its ingress."""
+    return process.share if isinstance(process, Part) else 1.0
 
 
 def parse(text: str, rate_per_s: float) -> Process:

@@ -136,6 +136,11 @@ class Overhead:
         return self.before_ms + self.after_ms
 
     @property
+    def alone_ms(self) -> float:
+        """What it adds to the latency of a request that is alone in the server."""
+        return self.total_ms + self.ingress_ms
+
+    @property
     def occupied_ms(self) -> float:
         """What it adds to the time for which a batch keeps its worker."""
         return self.total_ms if self.occupies else 0.0

@@ -51,8 +51,9 @@ Progress = Callable[[float, str], None]
 class Tried:
     """One configuration that was simulated.
 
-    `growth` is the factor by which the traffic may grow (at most `MOST_GROWTH`) before the promise is
-    broken; 0 where it is broken already. `with_headroom` says whether it is kept with the headroom.
+    `load` is that of the instances; an ingress has its own. `growth` is the factor by which the traffic
+    may grow (at most `MOST_GROWTH`) before the promise is broken; 0 where it is broken already.
+    `with_headroom` says whether it is kept with the headroom.
     """
 
     batching: Batching
@@ -111,14 +112,15 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
     A trace is gone through as a whole: its worst moments may lie anywhere.
     """
     prediction = predict(curve, demand, batching)
-    if isinstance(demand.process, Trace) and demand.process.times_ms.size > prediction.requests:
+    trace = demand.own
+    if isinstance(trace, Trace) and trace.times_ms.size > prediction.requests:
         prediction = replicate(
             demand.process,
             curve,
             batching,
             demand.overhead,
             runs=2,
-            requests=min(MOST_OF_A_TRACE, int(demand.process.times_ms.size)),
+            requests=min(MOST_OF_A_TRACE, int(trace.times_ms.size)),
             seed=demand.seed + 1,
         )
     if keeps(prediction, demand.promise) or not keeps(prediction, demand.promise, surely=False):

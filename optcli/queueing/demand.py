@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass
 
 from optcli.queueing import formulas
-from optcli.queueing.arrivals import Bursts, Constant, Poisson, Process
+from optcli.queueing.arrivals import (
+    Bursts,
+    Constant,
+    Poisson,
+    Process,
+    share_of_ingress,
+    without_others,
+)
 from optcli.queueing.batching import Batching, Overhead, Semantics
 from optcli.queueing.curve import Curve
 from optcli.queueing.search import Promise
@@ -29,10 +36,11 @@ _OF_A_REPLICA = 2000
 class Demand:
     """What is asked of a server, and what of the answer is fixed already.
 
-    `process` is what comes at the rate that is planned for. `headroom` is the share that is kept free
-    above it, `utilisation` the largest load with full batches. `batch`, `wait_ms` and `instances` fix
-    a part of the configuration; with a fixed number of instances, headroom and utilisation prune
-    nothing. `requests` is how many a simulation has.
+    `process` is what comes at the rate that is planned for; where it is a `Part`, the other requests
+    pass the same ingress. `headroom` is the share that is kept free above it, `utilisation` the largest
+    load with full batches. `batch`, `wait_ms` and `instances` fix a part of the configuration; with a
+    fixed number of instances, headroom and utilisation prune nothing. `requests` is how many a
+    simulation has.
     """
 
     process: Process
@@ -51,14 +59,24 @@ class Demand:
     seed: int = 0
 
     @property
+    def own(self) -> Process:
+        """`process` without other requests that pass the same ingress."""
+        return without_others(self.process)
+
+    @property
     def occupied_ms(self) -> float:
         """The part of the overhead for which a batch keeps its worker, in milliseconds."""
         return self.overhead.occupied_ms
 
     @property
+    def ingress_ms(self) -> float:
+        """The ingress' work for each request, and for those of others that come meanwhile."""
+        return self.overhead.ingress_ms / share_of_ingress(self.process)
+
+    @property
     def ingress_load(self) -> float:
-        """The share of time for which the requests keep the ingress busy; above 1 its queue grows."""
-        return self.process.rate_per_s * self.overhead.ingress_ms / 1000
+        """The share of time for which all requests keep the ingress busy; above 1 its queue grows."""
+        return self.process.rate_per_s * self.ingress_ms / 1000
 
     @property
     def tightest_ms(self) -> float:
@@ -68,7 +86,7 @@ class Demand:
 
 def requests_of(demand: Demand) -> int:
     """How many requests one simulation has: more where bursts are rare, and of a long trace."""
-    process = demand.process
+    process = demand.own
     if isinstance(process, Trace):
         return min(_MOST_REQUESTS, max(demand.requests, int(process.times_ms.size)))
     if not isinstance(process, Bursts):
@@ -87,7 +105,7 @@ def requests_for(demand: Demand, batching: Batching) -> int:
 
 def bursts_of(demand: Demand) -> float | None:
     """How many bursts one simulation has; None where the traffic has none."""
-    process = demand.process
+    process = demand.own
     if not isinstance(process, Bursts):
         return None
     per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
@@ -127,7 +145,7 @@ def offered_batches(curve: Curve, demand: Demand) -> list[int]:
     sizes = sorted({*doubled, *curve.sizes})
     sizes = [size for size in sizes if size <= largest and not curve.is_extrapolated(size)]
     occupied = demand.occupied_ms
-    room = demand.tightest_ms - (demand.overhead.total_ms - occupied)
+    room = demand.tightest_ms - (demand.overhead.alone_ms - occupied)
     calls = 1 if demand.instances is not None else 2
     fitting = [size for size in sizes if calls * (curve.time_ms(size) + occupied) <= room]
     return fitting or [size for size in sizes[:1] if curve.time_ms(size) + occupied <= room]
@@ -161,7 +179,7 @@ def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
     if batch == 1:
         return [0.0]
     budget = formulas.longest_wait_ms(
-        slo, curve, batch, rate, demand.overhead.total_ms, demand.occupied_ms
+        slo, curve, batch, rate, demand.overhead.alone_ms, demand.occupied_ms
     )
     return sorted({*(wait for wait in _WAITS_MS if wait <= budget), float(int(budget))})
 
@@ -191,6 +209,6 @@ def waits_too_little(curve: Curve, demand: Demand, batching: Batching) -> bool:
     So near to the least wait a queue grows more slowly than a simulation of this length can tell.
     Bursts fill batches that independent requests would not: of them the simulation decides.
     """
-    return isinstance(demand.process, Poisson | Constant) and batching.wait_ms < sealed_least_ms(
+    return isinstance(demand.own, Poisson | Constant) and batching.wait_ms < sealed_least_ms(
         curve, demand, batching
     )

@@ -18,16 +18,34 @@ PLACE = "plan"
 _HAIR = 1e-9
 
 
-def capacity_per_s(curve: Curve, batch: int, workers: int = 1, occupied_ms: float = 0.0) -> float:
-    """Full batches on all workers: workers * B / (t(B) + occupied)."""
-    return 1000 * workers * batch / (curve.time_ms(batch) + occupied_ms)
+def capacity_per_s(
+    curve: Curve,
+    batch: int,
+    workers: int = 1,
+    occupied_ms: float = 0.0,
+    *,
+    ingress_ms: float = 0.0,
+) -> float:
+    """Full batches on all workers: workers * B / (t(B) + occupied), and at most 1 / ingress.
+
+    `ingress_ms` is the work of a request at an ingress that takes one request after the other; 0: there
+    is none.
+    """
+    carried = 1000 * workers * batch / (curve.time_ms(batch) + occupied_ms)
+    return min(carried, 1000 / ingress_ms) if ingress_ms else carried
 
 
 def load(
-    rate_per_s: float, curve: Curve, batch: int, workers: int = 1, occupied_ms: float = 0.0
+    rate_per_s: float,
+    curve: Curve,
+    batch: int,
+    workers: int = 1,
+    occupied_ms: float = 0.0,
+    *,
+    ingress_ms: float = 0.0,
 ) -> float:
     """rho_B, the rate as a share of the capacity with full batches."""
-    return _rate(rate_per_s) / capacity_per_s(curve, batch, workers, occupied_ms)
+    return _rate(rate_per_s) / capacity_per_s(curve, batch, workers, occupied_ms, ingress_ms=ingress_ms)
 
 
 def fewest_instances(
@@ -224,13 +242,16 @@ def queue_cap_drop_oldest(
     workers: int = 1,
     overhead_ms: float = 0.0,
     occupied_ms: float = 0.0,
+    *,
+    ingress_ms: float = 0.0,
 ) -> int:
     """(SLO - overhead - t(B)) * capacity: who is served has waited no longer. 0: nothing may wait.
 
-    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker.
+    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker. `ingress_ms` as in
+    `capacity_per_s`.
     """
-    budget = timeout_ms(slo_ms, curve, batch, overhead_ms)
-    return int(budget * capacity_per_s(curve, batch, workers, occupied_ms) / 1000 + _HAIR)
+    capacity = capacity_per_s(curve, batch, workers, occupied_ms, ingress_ms=ingress_ms)
+    return int(timeout_ms(slo_ms, curve, batch, overhead_ms) * capacity / 1000 + _HAIR)
 
 
 def queue_cap_reject_newest(
@@ -240,15 +261,30 @@ def queue_cap_reject_newest(
     workers: int = 1,
     overhead_ms: float = 0.0,
     occupied_ms: float = 0.0,
+    *,
+    ingress_ms: float = 0.0,
 ) -> int:
     """The last one let in is served in time: workers * B * (floor((SLO - overhead) / t(B)) - 1).
 
     `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker: batches in front take
-    t(B) + occupied each. 0: nothing may wait.
+    t(B) + occupied each. It is at most `ingress_cap` where requests pass an ingress. 0: nothing may
+    wait.
     """
     left = _slo(slo_ms) - (overhead_ms - occupied_ms)
     batches = math.floor(left / (curve.time_ms(batch) + occupied_ms) + _HAIR)
-    return max(0, workers * batch * (batches - 1))
+    cap = max(0, workers * batch * (batches - 1))
+    return min(cap, ingress_cap(slo_ms, curve, batch, ingress_ms, overhead_ms)) if ingress_ms else cap
+
+
+def ingress_cap(
+    slo_ms: float, curve: Curve, batch: int, ingress_ms: float, overhead_ms: float = 0.0
+) -> int:
+    """(SLO - overhead - t(B)) / ingress: of so many at the ingress the last one is served in time.
+
+    Raises `InputError` where `ingress_ms` is not above 0.
+    """
+    each = number(ingress_ms, "the work at the ingress", PLACE, least=0, above=True)
+    return int(timeout_ms(slo_ms, curve, batch, overhead_ms) / each + _HAIR)
 
 
 def timeout_ms(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> float:

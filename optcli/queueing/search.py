@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from optcli.errors import InputError
-from optcli.queueing.arrivals import Process
+from optcli.queueing.arrivals import Process, share_of_ingress
 from optcli.queueing.batching import Batching, Overhead, Simulation
 from optcli.queueing.curve import Curve
 from optcli.queueing.formulas import capacity_per_s
@@ -88,11 +88,15 @@ def highest_rate(
         return promise.kept_by_all(simulations)
 
     capacity = max(
-        capacity_per_s(curve, size, batching.workers, overhead.occupied_ms)
+        capacity_per_s(
+            curve,
+            size,
+            batching.workers,
+            overhead.occupied_ms,
+            ingress_ms=overhead.ingress_ms / share_of_ingress(process),
+        )
         for size in range(1, batching.batch + 1)
     )
-    if overhead.ingress_ms:
-        capacity = min(capacity, 1000 / overhead.ingress_ms)
     # What drops within its budget can be offered a little more than it answers.
     breaks = capacity / (1 - min(promise.error_budget, 0.5))
     kept = breaks * _STEP

@@ -68,9 +68,7 @@ def simulate(
             place=PLACE,
             hint="leave out stream_cap, or draw the requests from Cameras",
         )
-    at_ingress_ms = _at_ingress(overhead, arrivals.times_ms.size, seed)
-    times = recursions.one_by_one(arrivals.times_ms, 1, at_ingress_ms).started_ms + at_ingress_ms
-    times = np.maximum.accumulate(times)  # rounding may let them fall by a hair
+    times = _past_ingress(arrivals, overhead, seed)
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     passed = replace(arrivals, times_ms=times)
     batches, dropped = _sent(passed, curve, batching, overhead, draw)
@@ -140,6 +138,23 @@ def seeds_of(seed: int, runs: int) -> list[int]:
 
     whole(seed, "the seed", PLACE, least=0)
     return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
+
+
+def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarray:
+    """When each request has passed the ingress [requests], in milliseconds; others pass it as well."""
+    import numpy as np
+
+    own, beside = arrivals.times_ms, arrivals.beside_ms
+    every = own
+    is_own: np.ndarray | slice = slice(None)
+    if overhead.ingress_ms and beside is not None and beside.size:
+        every = np.concatenate([own, beside])
+        order = np.argsort(every, kind="stable")
+        every, is_own = every[order], order < own.size
+    at_ingress_ms = _at_ingress(overhead, every.size, seed)
+    times = recursions.one_by_one(every, 1, at_ingress_ms).started_ms + at_ingress_ms
+    passed: np.ndarray = np.maximum.accumulate(times)[is_own]  # rounding may let them fall by a hair
+    return passed
 
 
 def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
@@ -265,7 +280,7 @@ def _summary(
             if (number := int(np.count_nonzero(np.array(requests, dtype=int) >= skipped)))
         },
         stages=_stages(times, passed, overhead, batches, skipped),
-        grows=_grows(counted, max(busy, overhead.ingress_ms * (counted.size - 1) / (end - begin)))
+        grows=_grows(counted, max(busy, _ingress_busy(arrivals, overhead, skipped)))
         if window_s
         else False,
         skipped=skipped,
@@ -273,6 +288,18 @@ def _summary(
         finished_ms=finished,
         priority=arrivals.priority,
     )
+
+
+def _ingress_busy(arrivals: Arrivals, overhead: Overhead, skipped: int) -> float:
+    """The work that comes to the ingress from request `skipped` on, as a share of the time."""
+    import numpy as np
+
+    begin, end = float(arrivals.times_ms[skipped]), float(arrivals.times_ms[-1])
+    came = arrivals.times_ms.size - skipped - 1
+    if arrivals.beside_ms is not None:
+        beside = arrivals.beside_ms
+        came += int(np.count_nonzero((beside > begin) & (beside <= end)))
+    return overhead.ingress_ms * came / (end - begin)
 
 
 def _stages(

@@ -62,6 +62,12 @@ class Configuration(Result):
     `drop_share` is what that cap and the timeout drop at the planned rate; the percentiles are without
     drops. It is None for sealed batches.
     `max_in_flight` is the most requests, waiting and running, that all keep the promise.
+    Where the plan knows the work of an ingress, `utilisation` is the larger load of the instances and of
+    the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
+    requests in the server that all pass it within the promise; it is wider where that would drop more
+    than the error budget. Of a priority with instances of its own they are that priority's share.
+    Of sealed batches, `queue_cap` is so wide that no more than the error budget finds it full at the
+    planned rate.
     `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
     `longest_wait_ms` is the delay budget of the promise.
     """
@@ -94,6 +100,7 @@ class Configuration(Result):
     reject_newest_cap: int | None = None
     timeout_ms: float | None = None
     max_in_flight: int | None = None
+    ingress_cap: int | None = None
     least_wait_ms: float | None = None
     longest_wait_ms: float | None = None
     cost_per_1000: float | None = None
@@ -116,8 +123,9 @@ class Alternative(Result):
 class Growth(Result):
     """How the recommended configuration behaves at `factor` times the traffic.
 
-    `breaks` names what gives way: `capacity` (the queue grows without bound), `latency`, `reserve` (the
-    promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then.
+    `breaks` names what gives way: `capacity` (a queue grows without bound), `latency`, `reserve` (the
+    promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then;
+    None where no number of them does, as where the ingress gives way.
     """
 
     factor: float
@@ -276,7 +284,8 @@ class Would(Result):
     """One thing that would let the promise be kept, all else as asked.
 
     `figure` is how many times as fast calls must be, how many instances, which rate, how many
-    milliseconds of promise or of wait, or which batch size. A plan with that in it keeps the promise.
+    milliseconds of promise or of wait, which batch size, or how many servers, each with an ingress of
+    its own and an equal part of the traffic. A plan with that in it keeps the promise.
     """
 
     kind: Literal[
@@ -286,6 +295,7 @@ class Would(Result):
         "longer-promise",
         "longer-wait",
         "other-batch",
+        "more-servers",
     ]
     figure: float
     text: str

@@ -60,6 +60,13 @@ CASES = {
         "batch": 8,
         "wait_ms": 10,
     },
+    "a busy ingress": {
+        "curve": "2ms+1ms*b",
+        "overhead": {"ingress_ms": 2.0, "ingress_cv2": 1.0},
+        "rate_per_s": 600,
+        "slo": {"p95_ms": 60},
+        "semantics": "sealed",
+    },
 }
 
 
@@ -97,6 +104,7 @@ def applied(given, would):
         "longer-promise": lambda: with_longer_promise(given, would.text),
         "longer-wait": lambda: {"wait_ms": would.figure},
         "other-batch": lambda: {"batch": int(would.figure), "wait_ms": None},
+        "more-servers": lambda: slower_traffic(given, given["rate_per_s"] / would.figure),
     }
     return {**given, **changes[would.kind]()}
 

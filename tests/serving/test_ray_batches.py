@@ -123,6 +123,49 @@ def test_rows_go_back_to_who_sent_them_and_the_late_are_left_out(copied):
     assert model.rows == [2]
 
 
+def test_an_input_that_the_model_cannot_take_costs_its_own_request_alone(copied):
+    made, model = batches(copied)
+    compute = model.run
+
+    def run(feed):
+        if (feed["image"] == 13).any():
+            raise IndexError("13 is no token\nof this model")
+        return compute(feed)
+
+    model.run = run
+    model.rows.clear()
+    item = copied["batches"].Item
+    feeds = [np.full((1, 2), value, np.float32) for value in (1, 13, 3)]
+    results = made.call([item({"image": feed}, 1, 1e12, 0.0) for feed in feeds], 1.0, "here")
+    assert [each["failed"] for each in results] == [None, "13 is no token", None]
+    sums = [None if each["outputs"] is None else each["outputs"]["sums"].item() for each in results]
+    assert sums == [2, None, 6]
+    assert results[0]["rows"] == 2
+    (alone,) = made.call([item({"image": feeds[1]}, 1, 1e12, 0.0)], 1.0, "here")
+    assert (alone["failed"], alone["outputs"], alone["rows"]) == ("13 is no token", None, 0)
+
+
+def test_inputs_of_other_sizes_are_a_batch_of_their_own(copied):
+    made, model = batches(copied)
+    model.rows.clear()
+    item = copied["batches"].Item
+    sizes = (2, 3, 2, 5, 3)
+    feeds = [np.full((1, size), place, np.float32) for place, size in enumerate(sizes)]
+    results = made.call([item({"image": feed}, 1, 1e12, 0.0) for feed in feeds], 1.0, "here")
+    assert [each["outputs"]["sums"].item() for each in results] == [
+        place * size for place, size in enumerate(sizes)
+    ]
+    assert sorted(model.rows) == [1, 2, 2]
+    assert results[0]["rows"] == 5
+    # By name, whatever the order in which a request has its inputs.
+    two, other = np.zeros((1, 2), np.float32), np.zeros((1, 4), np.float32)
+    one = item({"image": two, "more": other}, 1, 1e12, 0.0)
+    turned = item({"more": other, "image": two}, 1, 1e12, 0.0)
+    model.rows.clear()
+    assert all(each["outputs"] is not None for each in made.call([one, turned], 1.0, "here"))
+    assert model.rows == [2]
+
+
 def test_admission_counts_those_inside(copied):
     admission, refused = copied["admission"].Admission(2, 0.3), copied["oip"].Refused
     with admission.admitted():

@@ -6,6 +6,8 @@ Nothing asserts on time. The model waits for a file where a test must know what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -14,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -209,6 +212,13 @@ def test_what_the_client_did_wrong_is_one_sentence(served, body, headers, status
     assert ask(served.url)["status"] == 200
 
 
+def test_another_page_or_method_is_one_sentence_too(served):
+    for path, status, says in ((f"{MODEL}/infer", 405, "are posted"), ("/v3", 404, "no such page")):
+        found, text = page(served, path)
+        assert found == status
+        assert says in json.loads(text)["error"]
+
+
 def test_a_body_of_unknown_length_is_cut_off_where_it_is_too_large(served):
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
@@ -247,14 +257,39 @@ def test_slow_clients_and_those_that_leave_disturb_nobody(served):
     assert ask(served.url)["status"] == 200
 
 
-def test_a_full_queue_admits_so_many_whoever_asks(served):
+def entrances(served: Served) -> list[str]:
+    """Where requests come in: at the ingress itself, and at Ray's own proxy, which routes to it."""
+    family = psutil.Process(served.server.pids[0]).children(recursive=True)
+    ports = {
+        connection.laddr.port
+        for each in family
+        if "ProxyActor" in "".join(each.cmdline())
+        for connection in each.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    found = [served.url]
+    for port in sorted(ports):
+        url = f"http://127.0.0.1:{port}"
+        # Its other ports speak no HTTP.
+        live = f"{url}/v2/health/live"
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException),
+            urllib.request.urlopen(live, timeout=10) as response,
+        ):
+            found += [url] if response.status == 200 else []
+    return found
+
+
+def test_a_full_queue_admits_so_many_through_all_proxies_together(served):
+    through = entrances(served)
+    assert len(through) == 2
     served.gate.unlink()
     before = metric(served, 'model_dropped_total{cause="queue_full"}')
 
     async def overload() -> tuple[Counter, Counter]:
         async with client() as one, client() as other:
             asked = [
-                asyncio.create_task(post((one, other)[number % 2], served.url))
+                asyncio.create_task(post((one, other)[number % 2], through[number % 2]))
                 for number in range(3 * ADMITTED)
             ]
             refused: list[dict] = []

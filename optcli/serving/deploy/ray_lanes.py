@@ -43,8 +43,9 @@ class Lane:
 
     @property
     def most_in_flight(self) -> int:
-        """The most requests that wait or are computed."""
-        return self.waiting + self.one.instances * self.one.concurrency * self.one.batch
+        """The most requests that wait or are computed: no more than all pass the ingress in time."""
+        most = self.waiting + self.one.instances * self.one.concurrency * self.one.batch
+        return most if self.one.ingress_cap is None else min(most, self.one.ingress_cap)
 
     @property
     def max_ongoing(self) -> int:

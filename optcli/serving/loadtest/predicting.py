@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
+from optcli.queueing.arrivals import share_of_ingress, without_others
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
 from optcli.results.loadtest import Calibration, LoadNote, Predicted, Served, ServedPriority
 from optcli.results.plan import Plan
@@ -43,6 +44,8 @@ def of_plan(plan: Plan) -> Model:
         float(asked.get("before_ms") or 0.0),
         float(asked.get("after_ms") or 0.0),
         bool(asked.get("occupies_worker")),
+        float(asked.get("ingress_ms") or 0.0),
+        float(asked.get("ingress_cv2") or 0.0),
     )
     return Model("plan", curve, overhead)
 
@@ -108,11 +111,19 @@ def as_served(served: Served, priority: ServedPriority | None) -> Served:
 
 
 def predicted(model: Model, batching: Batching, process: Process, seed: int) -> Predicted:
-    """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
+    """Percentiles at the rate of a process; none where the queue grows or the curve ends before.
+
+    Of a `Part` the other requests pass the same ingress.
+    """
+    process = _at_ingress(model, process)
     rho = load(
-        process.rate_per_s, model.curve, batching.batch, batching.workers, model.overhead.occupied_ms
+        process.rate_per_s,
+        model.curve,
+        batching.batch,
+        batching.workers,
+        model.overhead.occupied_ms,
+        ingress_ms=model.overhead.ingress_ms / share_of_ingress(process),
     )
-    rho = max(rho, process.rate_per_s * model.overhead.ingress_ms / 1000)
     runs = replicate(
         process, model.curve, batching, model.overhead, runs=_RUNS, requests=_REQUESTS, seed=seed
     )
@@ -127,10 +138,11 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
 
 
 def highest(model: Model, batching: Batching, process: Process, terms: Terms, seed: int) -> float:
-    """The highest rate at which the promise is kept, by simulation."""
+    """The highest rate at which the promise is kept, by simulation; of a `Part` that of the part."""
     promise = Promise(
         {QUANTILES[name]: limit for name, limit in terms.limits_ms.items()}, terms.error_budget
     )
+    process = _at_ingress(model, process)
     return highest_rate(
         process,
         model.curve,
@@ -142,6 +154,11 @@ def highest(model: Model, batching: Batching, process: Process, terms: Terms, se
         seed=seed,
         precision=0.01,
     )
+
+
+def _at_ingress(model: Model, process: Process) -> Process:
+    """The process with the others only where the model knows the ingress: they cost time to draw."""
+    return process if model.overhead.ingress_ms else without_others(process)
 
 
 def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:

@@ -40,7 +40,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import WINDOW_S, Spans
-from optcli.serving.planning.traffic import part_of
+from optcli.serving.planning.traffic import beside_others
 
 _CONFIRM_WINDOWS = 6
 
@@ -241,7 +241,7 @@ class _Whole:
                 batching = self._batching(None, priority)
                 if batching is None or not _reaches(model, batching):
                     return 0.0
-                part = part_of(process_of(self.options, 100.0), priority.share)
+                part = beside_others(process_of(self.options, 100.0), priority.share)
                 return predicting.highest(model, batching, part, self.terms, self.options.seed)
 
             highest_of[model.by] = by_priority.highest(self.server.served, highest)

@@ -27,18 +27,31 @@ def configuration(
     """What to serve with, and what it is predicted to do; `mean_per_s` is the rate that is paid for."""
     batch, workers = batching.batch, batching.workers
     occupied, limit = demand.occupied_ms, demand.tightest_ms
-    overhead = demand.overhead.total_ms
+    overhead, ingress = demand.overhead.alone_ms, demand.ingress_ms
     rate = demand.process.rate_per_s
-    capacity = formulas.capacity_per_s(curve, batch, workers, occupied)
+    capacity = formulas.capacity_per_s(curve, batch, workers, occupied, ingress_ms=ingress)
     machines = math.ceil(batching.instances / settings.on_one_machine)
-    reject = formulas.queue_cap_reject_newest(limit, curve, batch, workers, overhead, occupied)
-    drop = formulas.queue_cap_drop_oldest(limit, curve, batch, workers, overhead, occupied)
+    of_queue = (limit, curve, batch, workers, overhead, occupied)
+    reject = formulas.queue_cap_reject_newest(*of_queue, ingress_ms=ingress)
+    drop = formulas.queue_cap_drop_oldest(*of_queue, ingress_ms=ingress)
+    in_flight, at_ingress = reject + workers * batch, None
+    if ingress:
+        at_ingress = max(batch, formulas.ingress_cap(limit, curve, batch, ingress, overhead))
+        in_flight = min(in_flight, at_ingress)
     sealed = demand.semantics == "sealed"
     on_full = "reject-newest" if sealed else settings.on_full
     timeout = formulas.timeout_ms(limit, curve, batch, overhead)
-    rejecting = _bounds(curve, demand, batching, "reject-newest", reject, timeout)
+    found = _found_inside(curve, demand, batching) if sealed or ingress else 0
+    if at_ingress is not None:
+        at_ingress = max(at_ingress, found + 1)
+    if sealed:
+        # In a shorter queue no batch could fill.
+        rejecting = _Bounds(max(reject, batch, found + 1 - workers * batch), timeout, None)
+    else:
+        rejecting = _bounds(curve, demand, batching, "reject-newest", reject, timeout)
     cap = reject if on_full == "reject-newest" else drop
-    bounds = rejecting if cap == reject else _bounds(curve, demand, batching, on_full, cap, timeout)
+    same = sealed or cap == reject
+    bounds = rejecting if same else _bounds(curve, demand, batching, on_full, cap, timeout)
     return Configuration(
         batch=batch,
         wait_ms=batching.wait_ms,
@@ -75,7 +88,8 @@ def configuration(
         on_full=on_full,
         reject_newest_cap=rejecting.queue_cap,
         timeout_ms=bounds.timeout_ms,
-        max_in_flight=reject + workers * batch,
+        max_in_flight=in_flight,
+        ingress_cap=at_ingress,
         least_wait_ms=sealed_least_ms(curve, demand, batching) if sealed else None,
         longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead, occupied),
         cost_per_1000=_cost(settings, machines, mean_per_s),
@@ -109,13 +123,9 @@ def _bounds(
     """The cap and the timeout of the formulas; wider where they drop more than the error budget.
 
     At the planned rate, that is: a promise of p95 lets 5 of 100 requests be late, which the formulas
-    would drop. `deadline` is never wider. Sealed batches are not simulated: what they drop depends on
-    how the server spreads what waits over its replicas.
+    would drop. `deadline` is never wider. Not for sealed batches, of which no drops are simulated.
     """
-    # In a shorter queue no batch could fill.
     cap = max(cap, batching.batch)
-    if demand.semantics == "sealed":
-        return _Bounds(cap, timeout_ms, None)
     offers = []
     for wider in (1.0,) if on_full == "deadline" else _WIDER:
         bounds = _Bounds(math.ceil(wider * cap), wider * timeout_ms, None)
@@ -127,6 +137,23 @@ def _bounds(
         if dropped <= demand.promise.error_budget:
             return offers[-1]
     return offers[0]
+
+
+def _found_inside(curve: Curve, demand: Demand, batching: Batching) -> int:
+    """How many requests in the server all find at most, but for the error budget, at the planned rate.
+
+    A server that has room for one more drops no more than the budget: with what it refuses it would
+    find fewer. By a simulation without bounds, of all replicas together: that is what a server with one
+    ingress counts.
+    """
+    import numpy as np
+
+    run = simulated(curve, demand, batching)
+    came = run.finished_ms - run.latencies_ms
+    gone = np.searchsorted(np.sort(run.finished_ms), came, side="right")
+    inside = (np.arange(came.size) - gone)[run.skipped :]
+    most: float = np.quantile(inside, 1 - demand.promise.error_budget, method="inverted_cdf")
+    return int(most)
 
 
 def _mean_busy(

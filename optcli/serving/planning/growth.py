@@ -22,7 +22,8 @@ def breaks_first(curve: Curve, demand: Demand, batching: Batching) -> tuple[Grow
 
 def _grown(curve: Curve, demand: Demand, batching: Batching, factor: float) -> Growth:
     rate = demand.process.rate_per_s * factor
-    used = load(rate, curve, batching.batch, batching.workers, demand.occupied_ms)
+    ingress = demand.ingress_load * factor
+    used = max(ingress, load(rate, curve, batching.batch, batching.workers, demand.occupied_ms))
     prediction = predict(curve, demand, batching, factor=factor, runs=2)
     kept = keeps(prediction, demand.promise, surely=False)
     grows = prediction.grows or used >= 1
@@ -30,7 +31,9 @@ def _grown(curve: Curve, demand: Demand, batching: Batching, factor: float) -> G
     if kept and breaks is None and used > demand.utilisation:
         breaks = "reserve"
     p95 = None if grows else prediction.p95_ms.value
-    needed = None if breaks is None else _instances_for(curve, demand, batching, factor)
+    needed = None
+    if breaks is not None and ingress < 1:
+        needed = _instances_for(curve, demand, batching, factor)
     return Growth(
         factor=factor,
         rate_per_s=rate,
@@ -39,7 +42,7 @@ def _grown(curve: Curve, demand: Demand, batching: Batching, factor: float) -> G
         kept=kept and not grows,
         breaks=breaks,
         instances=needed,
-        then=_then(breaks, batching.instances, needed, used, demand.utilisation),
+        then=_then(breaks, batching.instances, needed, used, ingress, demand.utilisation),
     )
 
 
@@ -72,15 +75,26 @@ def fewest(is_enough: Callable[[int], bool], first: int, most: int) -> int | Non
     return high
 
 
-def _then(breaks: str | None, have: int, needed: int | None, used: float, cap: float) -> str:
+def _then(
+    breaks: str | None, have: int, needed: int | None, used: float, ingress: float, cap: float
+) -> str:
+    """What gives way at a load of `used`, that of the ingress where it is `ingress`, and what helps."""
     if breaks is None:
         return "nothing breaks"
+    at_ingress = ingress >= used
+    who = "the ingress" if at_ingress else "the instances"
+    where = "a load of the ingress of" if at_ingress else "a load of"
     what = {
-        "capacity": f"the instances cannot carry it (load {used:.2f}): the queue grows without bound",
-        "latency": f"the promise breaks at a load of {used:.2f}",
-        "reserve": f"the promise is kept, at a load of {used:.2f} above the cap of {cap:g}",
+        "capacity": f"{who} cannot carry it (load {used:.2f}): the queue grows without bound",
+        "latency": f"the promise breaks at {where} {used:.2f}",
+        "reserve": f"the promise is kept, at {where} {used:.2f} above the cap of {cap:g}",
     }[breaks]
     if needed is None:
-        return f"{what}; more instances alone do not help"
+        server = ", a second server does" if at_ingress else ""
+        return f"{what}; more instances alone do not help{server}"
     more = needed - have
-    return f"{what}; serve with {needed} instances, {more} more" if more else what
+    if more:
+        return f"{what}; serve with {needed} instances, {more} more"
+    if at_ingress:
+        return f"{what}; more instances do not lower it, a second server does"
+    return what

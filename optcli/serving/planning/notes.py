@@ -108,6 +108,12 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
             f" ({demand.headroom:.0%}"
             f" headroom) at a load of {demand.utilisation:g} at most and keep the promise"
         )
+    reserved = demand.ingress_load * (1 + demand.headroom)
+    if reserved > demand.utilisation and demand.instances is None:
+        parts.append(
+            f"the load of the ingress is {reserved:.2f} with the headroom, which more instances do not"
+            " lower"
+        )
     if demand.batch is None:
         grown = (
             f"carries {MOST_GROWTH:g} times the traffic"
@@ -130,11 +136,18 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
 
 def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     smallest = curve.sizes[0] if curve.sizes else 1
-    fastest = curve.time_ms(smallest) + demand.overhead.total_ms
+    fastest = curve.time_ms(smallest) + demand.overhead.alone_ms
     if fastest > demand.tightest_ms:
         return (
             f"The fastest batch ({smallest}) takes {fastest:.4g} ms with the overhead, more than the"
             f" {demand.tightest_ms:g} ms that are promised."
+        )
+    headroom = 0.0 if demand.instances is not None else demand.headroom
+    if (reserved := demand.ingress_load * (1 + headroom)) >= 1:
+        above = f", {reserved:.2f} with {headroom:.0%} headroom" if headroom else ""
+        return (
+            f"The ingress takes one request after the other: its load is {demand.ingress_load:.2f}"
+            f"{above}, and more instances do not help."
         )
     if not choice.tried:
         return (
@@ -176,14 +189,14 @@ def _figures(one: Tried, promise: Promise) -> str:
     )
 
 
-def alternative(one: Tried, lost: str) -> Alternative:
+def alternative(demand: Demand, one: Tried, lost: str) -> Alternative:
     """A configuration that was not chosen."""
     return Alternative(
         batch=one.batching.batch,
         wait_ms=one.batching.wait_ms,
         instances=one.batching.instances,
         p95_ms=one.run.p95_ms,
-        utilisation=one.load,
+        utilisation=max(one.load, demand.ingress_load),
         growth=one.growth or None,
         lost_because=lost,
     )
@@ -292,8 +305,8 @@ def doubts(
             text=f"one simulation has {bursts:.2g} bursts: the intervals are rough; a plan for the rate"
             " of a burst (--rate, without --arrivals) is on the safe side",
         )
-    if isinstance(demand.process, Trace):
-        yield from _of_trace(demand.process)
+    if isinstance(demand.own, Trace):
+        yield from _of_trace(demand.own)
     if recommended is not None and choice.best is not None:
         yield from _tight(settings, demand, choice.best, recommended)
 

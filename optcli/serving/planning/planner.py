@@ -125,7 +125,14 @@ def _carried(settings: PlanSettings, curve: Curve) -> float | None:
     batches = offered_batches(curve, demand) or [(curve.sizes or (1,))[0]]
     workers = settings.instances * settings.concurrency
     capacity = max(
-        formulas.capacity_per_s(curve, batch, workers, demand.occupied_ms) for batch in batches
+        formulas.capacity_per_s(
+            curve,
+            batch,
+            workers,
+            demand.occupied_ms,
+            ingress_ms=settings.overhead.ingress_ms / (1 - settings.cache_hit_rate),
+        )
+        for batch in batches
     )
     return settings.utilisation * capacity
 
@@ -208,7 +215,7 @@ class _Planning:
             headroom=self.settings.headroom,
             utilisation=self.settings.utilisation,
             seed=self.settings.seed,
-            curve=_curve(self.known, self.demand.tightest_ms, self.demand.overhead.total_ms),
+            curve=_curve(self.known, self.demand.tightest_ms, self.demand.overhead.alone_ms),
             recommended=recommended,
             mode=self._mode(recommended),
             drawn=self._drawn(),
@@ -295,7 +302,8 @@ class _Planning:
         runner_up = self.choice.tried[0] if self.choice.tried else None
         return {
             "would": would_keep(self.curve, self.demand, self.choice),
-            "runner_up": runner_up and notes.alternative(runner_up, self._lost(runner_up, None)),
+            "runner_up": runner_up
+            and notes.alternative(self.demand, runner_up, self._lost(runner_up, None)),
         }
 
     def _progress(self, share: float, text: str) -> None:
@@ -313,7 +321,7 @@ class _Planning:
             runner_up = tried.best or (tried.tried[0] if tried.tried else None)
         if runner_up is None:
             return None
-        return notes.alternative(runner_up, self._lost(runner_up, recommended))
+        return notes.alternative(self.demand, runner_up, self._lost(runner_up, recommended))
 
     def _lost(self, other: Tried, recommended: Configuration | None) -> str:
         return notes.lost_because(self.demand, self.choice.best, other, recommended)
@@ -328,7 +336,11 @@ class _Planning:
             )
             run = simulated(self.curve, self.demand, batching)
             capacity = formulas.capacity_per_s(
-                self.curve, batch, batching.workers, self.demand.occupied_ms
+                self.curve,
+                batch,
+                batching.workers,
+                self.demand.occupied_ms,
+                ingress_ms=self.demand.ingress_ms,
             )
             yield BatchPoint(
                 batch=batch,

@@ -15,7 +15,7 @@ from optcli.results.plan import PriorityLatency
 from optcli.serving.planning.configuring import configuration
 from optcli.serving.planning.scaling import autoscaling
 from optcli.serving.planning.settings import PlanSettings
-from optcli.serving.planning.traffic import part_of
+from optcli.serving.planning.traffic import beside_others, part_of
 
 
 def in_one_queue(
@@ -46,14 +46,17 @@ def apart(
 ) -> Iterator[PriorityLatency]:
     """A configuration for each priority, which keeps the promise for its part of the traffic.
 
+    All priorities pass one ingress, and the simulation of each has the requests of the others there.
     A fixed number of instances is shared out. `mean_per_s` is the rate that is paid for, `lowest_per_s`
     the lowest level of traffic where there is something to scale, both of all priorities together.
     """
     shares = settings.priorities
+    part = beside_others if demand.overhead.ingress_ms else part_of
     for (name, share), instances in zip(
         shares.items(), shared_out(demand.instances, list(shares.values())), strict=True
     ):
-        own = replace(demand, process=part_of(demand.process, share, demand.seed), instances=instances)
+        process = part(demand.process, share, demand.seed)
+        own = replace(demand, process=process, instances=instances)
         choice = choose(curve, own)
         if choice.best is None or choice.prediction is None:
             yield PriorityLatency(name=name, share=share)

@@ -13,6 +13,7 @@ from optcli.queueing.demand import Demand, offer, requests_for
 from optcli.queueing.formulas import capacity_per_s, load
 from optcli.report.wording import number
 from optcli.results.plan import Would
+from optcli.serving.planning.traffic import part_of
 
 _SPEED_STEPS = 8
 _FASTEST = 64.0
@@ -21,6 +22,9 @@ _MOVES = 6
 _MOVED = 1.02
 # Of what the ingress carries at most.
 _OF_INGRESS = 0.9
+# From which load of the ingress on a second server is tried, and how many more than its load asks for.
+_BUSY_INGRESS = 0.5
+_MORE_SERVERS = 3
 # Of a rate that is then tried.
 _NEAR = 0.01
 
@@ -33,6 +37,7 @@ def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...
         _other_batch(curve, demand),
         _faster(curve, demand, nearest),
         _more_instances(curve, demand),
+        _more_servers(curve, demand),
         _smaller_rate(curve, demand, nearest),
         _longer_promise(curve, demand, nearest),
     )
@@ -111,6 +116,25 @@ def _more_instances(curve: Curve, demand: Demand) -> Would | None:
     )
 
 
+def _more_servers(curve: Curve, demand: Demand) -> Would | None:
+    """Servers that share the traffic, where the ingress has much of the work."""
+    if demand.ingress_load * (1 + demand.headroom) < _BUSY_INGRESS:
+        return None
+    first = max(2, math.ceil(demand.ingress_load * (1 + demand.headroom)))
+    for servers in range(first, first + _MORE_SERVERS):
+        process = part_of(demand.process, 1 / servers, demand.seed)
+        best = choose(curve, replace(demand, process=process)).best
+        if best is not None:
+            of = best.batching
+            return Would(
+                kind="more-servers",
+                figure=servers,
+                text=f"{servers} servers, each with an ingress of its own, 1/{servers} of the traffic,"
+                f" {_count(of.instances)}, batch {of.batch} and a wait of {of.wait_ms:g} ms",
+            )
+    return None
+
+
 def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
     rate = highest_rate(
         demand.process,
@@ -125,8 +149,8 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
     if demand.instances is None:
         full = capacity_per_s(curve, nearest.batch, nearest.workers, demand.occupied_ms)
         rate = min(rate, full * demand.utilisation / (1 + demand.headroom))
-    if demand.overhead.ingress_ms:
-        rate = min(rate, _OF_INGRESS * 1000 / demand.overhead.ingress_ms / (1 + demand.headroom))
+    if demand.ingress_ms:
+        rate = min(rate, _OF_INGRESS * 1000 / demand.ingress_ms / (1 + demand.headroom))
     planned = demand.process.rate_per_s
     if not 0 < rate < planned:
         return None
@@ -139,6 +163,8 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
     if kept_rate is None:
         return None
     where = "this one instance" if nearest.workers == 1 else f"these {nearest.workers} workers"
+    if demand.ingress_load * (1 + demand.headroom) >= 1:
+        where = "one server, whose ingress carries no more"
     return Would(
         kind="smaller-rate",
         figure=kept_rate,
@@ -188,7 +214,7 @@ def _moved(
 
 def _speed_needed(curve: Curve, demand: Demand, batching: Batching) -> float | None:
     """How many times as fast calls must be; None where no speed helps, as under the overhead."""
-    if demand.tightest_ms <= demand.overhead.total_ms:
+    if demand.tightest_ms <= demand.overhead.alone_ms:
         return None
     slow, fast = 1.0, _FASTEST
     if not _kept_at(curve, demand, batching, fast):

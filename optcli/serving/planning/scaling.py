@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
+from optcli.queueing.arrivals import share_of_ingress
 from optcli.queueing.demand import Demand, by_load, requests_of
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import Autoscaling
 from optcli.serving.planning.growth import fewest
+from optcli.serving.planning.traffic import beside_others
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,21 +71,28 @@ class _Step:
         high_per_s: float,
         cold_start_s: float,
     ) -> None:
-        import numpy as np
-
         self._curve, self._demand, self._batching = curve, demand, batching
         self._ready_ms = 1e3 * (_BEFORE_S + cold_start_s)
         before = max(1, round(low_per_s * _BEFORE_S))
         after = max(1, round(high_per_s * (cold_start_s + _AFTER_S)))
         after = min(after, _MOST_REQUESTS)
-        first = Poisson(low_per_s).draw(before, demand.seed).times_ms
+        share = share_of_ingress(demand.process)
+        calm = beside_others(Poisson(low_per_s / share), share, demand.seed)
+        first = calm.draw(before, demand.seed)
         factor = high_per_s / demand.process.rate_per_s
-        drawn = demand.process.scaled(factor).draw(max(after, requests_of(demand) // 10), demand.seed)
-        second = drawn.times_ms[:after]
-        start = 1e3 * _BEFORE_S
-        first = first[first < start]
-        self._arrivals = Arrivals(np.concatenate([first, start + second]))
-        self._counts: np.ndarray = self._arrivals.times_ms >= start
+        second = demand.process.scaled(factor).draw(max(after, requests_of(demand) // 10), demand.seed)
+        self._start_ms = 1e3 * _BEFORE_S
+        times = self._stepped(first.times_ms, second.times_ms[:after])
+        beside = None
+        if first.beside_ms is not None and second.beside_ms is not None:
+            beside = self._stepped(first.beside_ms, second.beside_ms)
+        self._arrivals = Arrivals(times, beside_ms=beside)
+        self._counts: np.ndarray = times >= self._start_ms
+
+    def _stepped(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        return np.concatenate([first[first < self._start_ms], self._start_ms + second])
 
     def _latencies_ms(self, warm: int) -> np.ndarray:
         import numpy as np

@@ -13,11 +13,12 @@ from optcli.queueing import (
     Constant,
     Gamma,
     Levels,
+    Part,
     Poisson,
     Process,
     Trace,
 )
-from optcli.queueing.arrivals import kept_at_random, parse
+from optcli.queueing.arrivals import kept_at_random, parse, without_others
 from optcli.serving.planning.settings import PlanSettings
 
 _TRACE = "trace:"
@@ -77,7 +78,8 @@ class Traffic:
     """Requests as they come, and those that the model sees at the rate that is planned for.
 
     `mean_per_s` is what comes on average, `lowest_per_s` the lowest level. `planned` has the peak
-    factor in it, and no requests that a cache answers.
+    factor in it, and no requests that a cache answers. Where the ingress' work is known, those pass it
+    as well.
     """
 
     mean_per_s: float
@@ -97,8 +99,11 @@ def traffic_of(settings: PlanSettings, rate_per_s: float | None = None) -> Traff
         mean = sum(level.rate_per_s * level.seconds for level in settings.rate_per_s) / total
         lowest = min(level.rate_per_s for level in settings.rate_per_s)
     planned = came.scaled(settings.peak_factor) if settings.peak_factor > 1 else came
-    if settings.cache_hit_rate:
-        planned = missing(planned, settings.cache_hit_rate, settings.seed)
+    hits = settings.cache_hit_rate
+    if hits and settings.overhead.ingress_ms:
+        planned = Part(planned, 1 - hits, missing(planned, hits, settings.seed))
+    elif hits:
+        planned = missing(planned, hits, settings.seed)
     return Traffic(mean, lowest, planned)
 
 
@@ -108,7 +113,20 @@ def part_of(process: Process, share: float, seed: int = 0) -> Process:
         return process.scaled(share)  # a random part of these is one of them
     if isinstance(process, Misses):
         return missing(process.process, 1 - share * (1 - process.hit_share), seed)
+    if isinstance(process, Part):
+        own = part_of(process.alone, share, seed)
+        return Part(part_of(process.whole, share, seed), process.share, own)
     return missing(process, 1 - share, seed)
+
+
+def beside_others(process: Process, share: float, seed: int = 0) -> Process:
+    """The same part, which passes an ingress together with all other requests of the process."""
+    own = without_others(process)
+    if share == 1:
+        return process
+    if isinstance(process, Part):
+        return Part(process.whole, process.share * share, part_of(own, share, seed))
+    return Part(process, share, part_of(own, share, seed))
 
 
 def _process(settings: PlanSettings, rate_per_s: float | None) -> Process:

@@ -32,7 +32,11 @@ def video_plan(curve: Curve, demand: Demand, batching: Batching, cameras: Camera
         seed=demand.seed,
     )
     room = demand.utilisation * capacity_per_s(
-        curve, batching.batch, batching.workers, demand.occupied_ms
+        curve,
+        batching.batch,
+        batching.workers,
+        demand.occupied_ms,
+        ingress_ms=demand.overhead.ingress_ms,
     )
     stride = cameras.stride
     while _BURST * cameras.count * cameras.frames_per_s / stride > room:

@@ -115,7 +115,9 @@ class Ingress:
             routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
         routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
-        return Starlette(routes=routes, exception_handlers={404: lambda *_: missing()})
+        method = Refused(405, "requests are posted, and all other pages take GET").response
+        handlers: Any = {404: lambda *_: missing(), 405: lambda *_: method()}
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     async def check_health(self) -> None:
         """Ray asks every second; here it counts the replicas that can answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,23 +65,50 @@ class Batches:
     def call(self, items: Sequence[Item], sealed: float, identity: str) -> list[dict[str, Any]]:
         """Compute the items that somebody still waits for, as one batch; for each, outputs and times.
 
-        `outputs` is None for the others. The first result counts the call, and what the process used.
+        `outputs` is None for the others, and where the model failed: `failed` says why. Items of other
+        sizes are a batch of their own. The first result counts the call, and what the process used.
         """
         start = time.time()
         due = [item for item in items if item.is_due(start)]
-        parts = dict(zip(map(id, due), self._outputs(due) if due else (), strict=True))
+        outputs: dict[int, Arrays] = {}
+        failed: dict[int, str] = {}
+        for alike in _of_one_size(due):
+            self._compute(alike, outputs, failed)
         call: dict[str, Any] = {
             "start": start,
             "end": time.time(),
             "sealed": sealed,
             "replica": identity,
         }
-        rows = sum(item.rows for item in due)
+        rows = sum(item.rows for item in due if id(item) in outputs)
         if rows == 1:
             self.single_s += 0.1 * (call["end"] - start - self.single_s)
-        results = [{**call, "arrived": each.arrived, "outputs": parts.get(id(each))} for each in items]
+        results = [
+            {
+                **call,
+                "arrived": each.arrived,
+                "outputs": outputs.get(id(each)),
+                "failed": failed.get(id(each)),
+            }
+            for each in items
+        ]
         results[0].update(rows=rows, usage=usage())
         return results
+
+    def _compute(
+        self, items: Sequence[Item], outputs: dict[int, Arrays], failed: dict[int, str]
+    ) -> None:
+        """Add the outputs of items of one size. Where the call fails each is computed by itself.
+
+        An input that the model cannot take, such as an unknown token, then costs its own request alone.
+        """
+        try:
+            outputs.update(zip(map(id, items), self._outputs(items), strict=True))
+        except Exception as error:  # runtimes raise kinds of their own
+            for item in items if len(items) > 1 else ():
+                self._compute([item], outputs, failed)
+            if len(items) == 1:
+                failed[id(items[0])] = str(error).partition("\n")[0] or type(error).__name__
 
     def _outputs(self, items: Sequence[Item]) -> list[Arrays]:
         if len(items) == 1:
@@ -116,3 +143,12 @@ class Batches:
         start = time.perf_counter()
         self._model.run(feed)
         return time.perf_counter() - start
+
+
+def _of_one_size(items: Iterable[Item]) -> Iterable[list[Item]]:
+    """The items in groups whose inputs have the same sizes, but for the rows."""
+    groups: dict[tuple[tuple[int, ...], ...], list[Item]] = {}
+    for item in items:
+        sizes = tuple(item.feed[name].shape[1:] for name in sorted(item.feed))
+        groups.setdefault(sizes, []).append(item)
+    return groups.values()

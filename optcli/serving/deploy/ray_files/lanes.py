@@ -80,6 +80,8 @@ class Lane:
                 raise
             raise Refused(503, "the replica that had the request is gone", cause="replica") from error
         self.metrics.observe(results, sent)
+        if failed := next((result["failed"] for result in results if result["failed"]), None):
+            raise Refused(500, f"the model failed: {failed}")
         if any(result["outputs"] is None for result in results):
             raise Refused.late()
         return [result["outputs"] for result in results]
