@@ -15,6 +15,7 @@ import quiet
 from needs import REPOSITORY, needs, shared_folder
 
 if TYPE_CHECKING:
+    from edge_device import Edge
     from tiny_project import Project
 
     from optcli.store import Store
@@ -113,3 +114,15 @@ def project(template: Path, tmp_path: Path) -> Project:
 
     shutil.copytree(template, tmp_path / "project")
     return Project(tmp_path / "project", tmp_path / "store", tmp_path / "artifacts")
+
+
+@pytest.fixture
+def edge(monkeypatch: pytest.MonkeyPatch) -> Edge:
+    """A device of this name in the place of a cluster's."""
+    from edge_device import Edge, opened
+
+    from optcli.pipeline.on_ray import devices
+
+    device = Edge()
+    monkeypatch.setattr(devices, "opened", lambda *_: opened(device))
+    return device
