@@ -139,7 +139,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_a_protocol_whose_library_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    def missing(_: str) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
