@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/infer_killed.py --shared FOLDER --work FOLDER [--images 20000]
 
-The images are Fashion-MNIST's training images as PNGs; 50 of them are damaged in five ways. Each attempt
+The images are Fashion-MNIST's training images as PNGs. 50 of them are damaged, in five ways. Each attempt
 gets a kill -9 ten seconds after its first finished shard, until one ends by itself. Then the answers
 must be those of the undisturbed run, byte for byte: complete, each image once, the 50 in the files of
 errors. No process of a killed attempt may be left a minute later.
@@ -46,7 +46,8 @@ data:
     root: "{datasets}"
     split: test
     samples: 16
-    prepare: {{resize: 32, resize_in: float32, channel_order: rgb, scale: 1/255, mean: 0.2860, std: 0.3530}}
+    prepare:
+      {{resize: 32, resize_in: float32, channel_order: rgb, scale: 1/255, mean: 0.2860, std: 0.3530}}
 latency: {{mode: quick, batch_sizes: [1]}}
 variants:
   served: []
@@ -80,8 +81,10 @@ def main() -> None:
     given.results.parent.mkdir(parents=True, exist_ok=True)
     given.results.write_text(json.dumps(found, indent=1) + "\n")
     for attempt in attempts:
-        how = f"killed after {attempt['seconds']} s" if attempt["killed"] else "ended by itself"
-        print(f"{attempt['shards_before']:4} shards were there, {how}: {attempt['shards_after']}")
+        end = f"killed {given.after:g} s after one more" if attempt["killed"] else "ended by itself"
+        print(
+            f"{attempt['shards_before']:3} shards were there, then {attempt['shards_after']:3}: {end}"
+        )
     print("\n".join(found["wrong"]) or "the same as undisturbed")
     sys.exit(bool(found["wrong"]))
 
