@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/infer_killed.py --shared FOLDER --work FOLDER [--images 20000]
 
-The images are Fashion-MNIST's training images as PNGs. 50 of them are damaged, in five ways. Each attempt
+The images are Fashion-MNIST's training images as PNGs, 50 of them damaged in five ways. Each attempt
 gets a kill -9 ten seconds after its first finished shard, until one ends by itself. Then the answers
 must be those of the undisturbed run, byte for byte: complete, each image once, the 50 in the files of
 errors. No process of a killed attempt may be left a minute later.
