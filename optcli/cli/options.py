@@ -43,7 +43,8 @@ _remote_store = click.option(
     metavar="URL",
     expose_value=False,
     callback=_for_opened,
-    help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE.",
+    help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE, else"
+    " `remote_store` in ~/.config/optcli/config.toml.",
 )
 _remote_readonly = click.option(
     "--remote-readonly",
