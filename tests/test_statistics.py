@@ -1,5 +1,7 @@
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -234,3 +236,20 @@ def test_how_far_a_median_may_be_off(values, off):
 def test_monotone_is_the_nearest_rising_sequence():
     assert statistics.monotone([3, 1, 2, 5, 4]) == [2, 2, 2, 4.5, 4.5]
     assert statistics.monotone([1, 2, 3]) == [1, 2, 3]
+
+
+def test_nothing_here_imports_scipy_stats():
+    code = """\
+import sys
+from optcli import statistics
+statistics.percentile_over_rounds([[1.0, 2, 3, 4], [2.0, 3, 4, 5]], 0.5)
+statistics.sign_bounds(range(9), 0.1)
+statistics.hodges_lehmann(range(9))
+statistics.t_interval([1.0, 2.0])
+statistics.drop_interval(1, 2, 9)
+statistics.mcnemar(1, 2)
+assert "scipy.special" in sys.modules
+assert "scipy.stats" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
