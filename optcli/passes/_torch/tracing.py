@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+# What the passes that trace name as `imports_ahead`: torch.export itself brings in Dynamo and SymPy.
+IMPORTS_AHEAD = ("torch.export._trace",)
+
 # How torch.export says that a size which should vary cannot.
 _FIXED = re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
 
