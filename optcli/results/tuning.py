@@ -89,7 +89,8 @@ class Tuning(Result):
     else `none`. `left_out` says what was not tried and why. `findings` are sentences. `bar` is the
     recipe's: the largest loss. `confidence` is the one of each finalist's verdict; all of them together
     then have the recipe's. `path` is the tuned recipe, `baseline` its baseline. `next_idea` is what the
-    search would try with more time. `isa` names the instructions of 8-bit sums.
+    search would try with more time. `isa` names the instructions of 8-bit sums; `int8_cause` is what a
+    profile says where INT8 is no faster than FP32.
     """
 
     recipe: str
@@ -112,6 +113,7 @@ class Tuning(Result):
     stopped_because: str = ""
     next_idea: str | None = None
     isa: str | None = None
+    int8_cause: str | None = None
     baseline: str | None = None
 
 

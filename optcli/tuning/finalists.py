@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from optcli.results.tuning import TuningTrial
 
 
+# Trials whose scores differ by less, and whose losses differ by less than this share of the bar, are alike.
+_CLOSE, _CLOSE_LOSS = 0.03, 0.1
+
+
 @dataclass(frozen=True)
 class Choice:
     """A trial that becomes a finalist, and why in words."""
@@ -40,7 +44,9 @@ def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]
     add([t for t in inside if not t.trains], "the fastest without training")
     add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
     for trial in front(inside):
-        add([trial], "on the Pareto front of speed and loss")
+        # Each finalist widens the bounds of all: one that hardly differs is not worth that.
+        if not any(_is_like(trial, each.trial, bar) for each in chosen.values()):
+            add([trial], "on the Pareto front of speed and loss")
     return sorted(chosen.values(), key=lambda each: _rank(each.trial))
 
 
@@ -69,6 +75,11 @@ def _high(trial: TuningTrial) -> float:
     if trial.loss is None or trial.loss.high is None:
         return 1.0
     return trial.loss.high
+
+
+def _is_like(one: TuningTrial, other: TuningTrial, bar: float) -> bool:
+    close = abs(_score(one) / _score(other) - 1.0) < _CLOSE if _score(other) else False
+    return close and abs(_loss(one) - _loss(other)) < _CLOSE_LOSS * bar
 
 
 def _same(one: TuningTrial, other: TuningTrial) -> bool:

@@ -23,6 +23,8 @@ from optcli.tuning.finalists import Choice
 # information, by that of the verdict that decides where it does.
 _NOT_SEEN = {"fixed-set": "non-inferiority", "non-inferiority": "accuracy"}
 _MS_PER_HOUR = 3.6e6
+# Where no bound is known to lie inside the bar, a finalist may lose this share of it.
+_CAREFUL = 0.25
 _MOST_MEASURING_S, _LEAST_MEASURING_S = 30.0, 2.0
 
 
@@ -90,7 +92,7 @@ def with_finalists(
         )
         for name, choice in choices.items()
     )
-    won = winner(judged)
+    won = winner(judged, tuning.bar)
     return tuning.model_copy(
         update={
             "finalists": judged,
@@ -111,18 +113,29 @@ def _outcome(won: Finalist | None, tuning: Tuning) -> str:
     return "faster" if surely else "accurate"
 
 
-def winner(judged: Sequence[Finalist]) -> Finalist | None:
+def winner(judged: Sequence[Finalist], bar: float | None = None) -> Finalist | None:
     """The best finalist that is accepted; of those surely inside the bar, where there are any.
 
-    A row that the machine was not quiet for decides nothing: where that is so of all, the one that the
-    search found the best is named, which stands first.
+    Where the samples are too few for that, it is the best of those that lose at most a quarter of the
+    bar, else of those that lose least: other samples would put the others outside more often. A row that
+    the machine was not quiet for decides nothing: where that is so of all, the one that the search found
+    the best is named, which stands first.
     """
     accepted = [each for each in judged if each.outcome == "accept"]
-    pool = [each for each in accepted if each.certain] or accepted
+    pool = [each for each in accepted if each.certain] or _careful(accepted, bar)
     measured = [each for each in pool if each.score is not None]
     if measured:
         return max(measured, key=lambda each: each.score or 0.0)
     return pool[0] if pool else None
+
+
+def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finalist]:
+    """Those of whom it is least likely that they are outside the bar on other samples."""
+    known = [each.loss for each in accepted if each.loss is not None]
+    if bar is None or not known:
+        return accepted
+    most = max(min(known), _CAREFUL * bar)
+    return [each for each in accepted if each.loss is not None and each.loss <= most]
 
 
 def _finalist(

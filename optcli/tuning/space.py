@@ -39,7 +39,7 @@ _OTHER_PRECISIONS = {
     "pytorch": ("fp32", "bf16", "int8"),
 }
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
-_MOST_EPOCHS = 100
+_MOST_EPOCHS = 200
 _BATCH = 64
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
 
@@ -182,7 +182,10 @@ class Space:
             shares = {key: _share_left(cut.get(key, 0.0), gone[key]) for key in gone}
             gone = {key: max(gone[key], cut.get(key, 0.0)) for key in gone}
             names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
-            options = {name: share for name, share in names.items() if share}
+            options: dict[str, Any] = {name: share for name, share in names.items() if share}
+            if shares["width"]:
+                ranked = ("importance", "global_ranking")
+                options |= {name: cut[name] for name in ranked if cut.get(name)}
             if options:
                 yield "prune", options
             yield from self._learning(cut)
@@ -195,7 +198,7 @@ class Space:
                     options["learning_rate"] = cut["rate"]
                 if cut.get("feature_weight"):
                     options["feature_weight"] = cut["feature_weight"]
-                yield "finetune", {**options, "batch_size": _BATCH}
+                yield "finetune", {**options, "batch_size": _BATCH, "augment": "auto"}
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
         """Options of a pass that trains for so many seconds."""
@@ -321,7 +324,8 @@ def _label(parameters: Mapping[str, Any]) -> str:
     if parameters.get("blocks"):
         words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
     if parameters.get("width"):
-        words.append(f"{100 * parameters['width']:.0f} % of the channels gone")
+        ranked = " of all layers together" if parameters.get("global_ranking") else ""
+        words.append(f"{100 * parameters['width']:.0f} % of the channels{ranked} gone")
     trained = sum(
         cut.get("train_s", 0) + cut.get("more_s", 0)
         for cut in (*parameters.get("learned", ()), parameters)

@@ -37,6 +37,8 @@ WITHOUT_METRIC = 0.01
 _RANKING_S = 60.0
 _WORST = (2, 4, 8)
 _LAUNCHES = 2
+# Objectives by which a trial that has longer calls than the best one is behind it.
+_RACING = ("p50", "throughput")
 _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 _SECONDS = 3.0
 
@@ -112,7 +114,8 @@ class Trials:
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
         trial = self._timed(workshop, made, [*variants, name], trial)
-        if best is not None and _BEST not in variants:
+        races = self.recipe.tune.objective in _RACING
+        if best is not None and _BEST not in variants and races:
             trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
@@ -176,7 +179,7 @@ class Trials:
         return trial.model_copy(
             update={
                 "speedups": speedups,
-                "ahead": ahead if objective in ("p50", "p99", "throughput") else None,
+                "ahead": ahead if objective in _RACING else None,
                 "score": score,
                 "p50_ms": {size: row.p50_ms.value for size, row in rows.items()},
                 "memory_bytes": max(memory, default=None),

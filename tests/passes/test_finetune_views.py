@@ -33,6 +33,8 @@ CODE = """
             super().__init__()
             self.stem = nn.Conv2d(1, 4, 3, padding=1)
             self.head = nn.Linear(4, 2)
+            nn.init.constant_(self.stem.weight, 0.1)
+            nn.init.constant_(self.head.bias, 0.0)
 
         def forward(self, image):
             return self.head(torch.relu(self.stem(image)).mean((2, 3)))
@@ -150,7 +152,7 @@ def test_views_are_shown_in_a_long_training(tmp_path: Path, epochs: int, shown: 
     options = {"batch_size": 16, "threads": 1, "autocast": "off", "validate_epochs": False}
     made = Finetune(epochs=epochs, augment="auto", **options).run(source, job)
     facts = made.facts["finetuning"]
-    # The network sums all places up: its answers to mirrored images are the same.
+    # The network sums all places up, to each side alike: its answers to mirrored images are the same.
     assert facts.get("augmentation", {}).get("mirrored", False) is shown
 
 
