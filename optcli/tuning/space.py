@@ -42,6 +42,7 @@ _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
 _MOST_EPOCHS = 200
 _BATCH = 64
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
+_RUNNER_OPTIONS = ("threads", "shapes", "hint", "optimization_level")
 
 # Options of the quantizers that the search varies: `None` leaves the pass's own default.
 _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -128,6 +129,8 @@ class Space:
             parameters["threads"] = choose("threads", self.threads)
         if runtime in ("openvino", "onnxruntime"):
             parameters["shapes"] = choose(f"{runtime} shapes", ("static", "dynamic"))
+        if runtime == "onnxruntime":
+            parameters["optimization_level"] = choose("optimization_level", (None, "extended"))
         if runtime == "openvino" and self.recipe.tune.objective == "throughput":
             parameters["hint"] = choose("hint", ("latency", "throughput"))
         for name, options in self.recipe.tune.passes.items():
@@ -240,7 +243,7 @@ class Space:
         runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
         if runtime == "openvino" and parameters["precision"] in _COMPUTED_IN:
             runner["precision"] = _COMPUTED_IN[parameters["precision"]]
-        for key in ("threads", "shapes", "hint"):
+        for key in _RUNNER_OPTIONS:
             if parameters.get(key) is not None:
                 runner[key] = parameters[key]
         return runner
@@ -332,8 +335,8 @@ def _label(parameters: Mapping[str, Any]) -> str:
     )
     if trained:
         words.append(f"trained for {trained} s")
-    for key in ("threads", "shapes", "hint"):
+    for key in _RUNNER_OPTIONS:
         if parameters.get(key) is not None:
-            words.append(f"{key} {parameters[key]}")
+            words.append(f"{key.replace('_', ' ')} {parameters[key]}")
     words += parameters.get("passes", {})
     return ", ".join(words)
