@@ -17,12 +17,12 @@ compete always.
 
 A third part of the labelled samples, which neither the search nor its judgement reads, says what the
 winner's promise is worth. `--repeats` runs the search alone with that many seeds, which also divide the
-samples. What a network failed of stands in its row. Results are written after each network, and every
-row has its command and the revision of the code. Ends with 1 where an aim is missed or a network failed.
+samples. What a network failed of stands in its row. Results are written after each network; every row
+has its command and the revision of the code. Ends with 1 where an aim is missed or a network failed.
 
 One network at a time, on as many days as it takes: `--networks NAME` puts its row in the place of its
-older one and leaves the other rows. A run that fails does not replace one that ended well. `--list` says
-which rows there are and how long each network takes.
+older one and leaves the other rows. A run that fails does not replace one that ended well. `--list`
+says which rows there are and how long each network takes.
 """
 
 from __future__ import annotations

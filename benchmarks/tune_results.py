@@ -16,7 +16,7 @@ from tune_networks import NETWORKS, Network
 MEANS = {"1": 1.3, "8": 1.5}
 LEAST = 0.98
 HONEST = 0.95
-# Minutes beside the search: peers, judging and turns. ViT-tiny took 4.6; the large networks compile longer.
+# Minutes beside the search: peers, judging and turns. ViT-tiny took 4.6; large networks compile longer.
 _BESIDE_SMALL, _BESIDE_LARGE = 6.0, 20.0
 
 

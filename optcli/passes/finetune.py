@@ -82,8 +82,8 @@ class Finetune(Pass):
     )
     augment: Literal["off", "auto"] = Field(
         "off",
-        description="`auto`: show every image mirrored or shifted at random, each as far as the teacher "
-        "stays right on such images; only where the time is enough to see every sample five times",
+        description="`auto`: show images mirrored and shifted at random, each where the teacher stays "
+        "right on such images; only where the time is enough to see every sample five times",
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label given to all classes")
     output: str | None = Field(

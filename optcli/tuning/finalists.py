@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
 
-
-# Trials whose scores differ by less, and whose losses differ by less than this share of the bar, are alike.
+# Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
 
 

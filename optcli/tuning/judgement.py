@@ -117,9 +117,9 @@ def winner(judged: Sequence[Finalist], bar: float | None = None) -> Finalist | N
     """The best finalist that is accepted; of those surely inside the bar, where there are any.
 
     Where the samples are too few for that, it is the best of those that lose at most a quarter of the
-    bar, else of those that lose least: other samples would put the others outside more often. A row that
-    the machine was not quiet for decides nothing: where that is so of all, the one that the search found
-    the best is named, which stands first.
+    bar, else of those that lose least: other samples would put the others outside more often. A row
+    that the machine was not quiet for decides nothing: where that is so of all, the one that the search
+    found the best is named, which stands first.
     """
     accepted = [each for each in judged if each.outcome == "accept"]
     pool = [each for each in accepted if each.certain] or _careful(accepted, bar)

@@ -106,7 +106,10 @@ def test_a_profile_s_cause_stands_before_guesses_and_after_what_the_cpu_lacks() 
 @pytest.mark.parametrize(
     ("trials", "said"),
     [
-        ((("fp32", 1.0, {}), ("int8", 2.5, {})), "Most was gained by the precision (int8): 2.50 times."),
+        (
+            (("fp32", 1.0, {}), ("int8", 2.5, {})),
+            "Most was gained by the precision (int8): 2.50 times.",
+        ),
         (
             (("fp32", 1.0, {}), ("int8", 1.2, {}), ("int8", 2.4, {"blocks": 0.5})),
             "Most was gained by cutting and training the network: 2.00 times.",

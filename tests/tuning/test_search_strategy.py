@@ -204,7 +204,7 @@ def test_the_first_training_is_short_and_the_rest_goes_to_one_that_needs_it(reci
 
 
 def test_more_training_that_cannot_help_gives_way_to_a_milder_cut(recipe: Recipe) -> None:
-    """Two points lost: more of the same time brings that to 1.2 at best; half of the gain costs less."""
+    """Three points lost: with all of the time they would be two; a smaller gain costs less."""
 
     def loss(parameters: Any) -> float:
         return 0.03 if parameters.get("blocks", 0) > 0.3 else 0.002

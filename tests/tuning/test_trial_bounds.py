@@ -59,7 +59,12 @@ def attempted(objective: str, monkeypatch: pytest.MonkeyPatch) -> TuningTrial:
     recipe: Any = SimpleNamespace(tune=SimpleNamespace(objective=objective))
     carried = Trials(place, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
     best = TuningTrial(
-        number=0, label="float", why="", parameters={}, passes=FLOAT.passes, runner=dict(FLOAT.runner or {})
+        number=0,
+        label="float",
+        why="",
+        parameters={},
+        passes=FLOAT.passes,
+        runner=dict(FLOAT.runner or {}),
     )
     return carried.attempt(1, OTHER, "a rule", best, 60.0)
 
