@@ -96,7 +96,8 @@ def shapes(space: Space) -> Iterator[Parameters]:
     """
     depths = ((0.5, 0.0), (0.34, 0.0), (0.67, 0.0), (0.5, 0.4), (0.17, 0.0), (0.34, 0.3))
     widths = ((0.0, 0.5), (0.0, 0.3), (0.0, 0.7))
-    for blocks, width in (*depths, *widths):
+    both = ((0.67, 0.4), (0.84, 0.0), (0.84, 0.5))
+    for blocks, width in (*depths, *widths, *both):
         yield {"blocks": blocks, "width": width}
     if "calibration" in space.recipe.data:
         by_loss = {"importance": "taylor", "global_ranking": True}

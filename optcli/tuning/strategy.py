@@ -115,7 +115,9 @@ class Strategy:
         base = self._base(done)
         if not self.space.prunes or base is None:
             return
-        if any(trial.parameters.get("train_s") for trial in done):
+        if trained := _trained(done):
+            if self._training_s(left_s - self._overhead_s(done), done) >= _LEAST_TRAINING_S:
+                yield from self._harder_looks(base, trained[-1], done)
             return
         looked = [trial for trial in done if trial.stage == "timed" or _is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
@@ -128,6 +130,27 @@ class Strategy:
         if not any(trial.why == _LOOK_BETWEEN for trial in done):
             for shape in self._between(base, done):
                 yield Proposal(_LOOK_BETWEEN, {**base.parameters, **shape}, only_speed=True)
+
+    def _harder_looks(
+        self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
+    ) -> Iterator[Proposal]:
+        """Cuts beyond the hardest that was looked at, where training has brought that one inside."""
+        if not self._is_safe(last, done) or self._harder(last, done):
+            return
+        for shape in rules.shapes(self.space):
+            more = shape["blocks"], shape["width"]
+            beyond = all(mine <= its for mine, its in zip(_cut(last), more, strict=True))
+            if beyond and more != _cut(last) and not (shape["blocks"] and _blocks_cannot_go(done)):
+                yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
+
+    def _harder(self, last: TuningTrial, done: Sequence[TuningTrial]) -> list[TuningTrial]:
+        """Cuts that were looked at and not trained, faster than the last one that was, in order."""
+        ladder = self._ladder(done)
+        cuts = [_cut(each) for each in ladder]
+        tried = {_cut(trial) for trial in _trained(done)}
+        rung = cuts.index(_cut(last)) if _cut(last) in cuts else len(cuts)
+        harder = [each for each in ladder[rung + 1 :] if _cut(each) not in tried]
+        return [each for each in harder if _is_part(last, each)] or harder
 
     def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The share of blocks that should give the wanted gain, by the times of its neighbours."""
@@ -161,10 +184,8 @@ class Strategy:
             return
         rung = cuts.index(_cut(last))
         results = {_cut(trial): trial for trial in trained}
-        if self._is_safe(last, base):
-            harder = [each for each in ladder[rung + 1 :] if _cut(each) not in results]
-            harder = [each for each in harder if _is_part(last, each)] or harder
-            if harder:
+        if self._is_safe(last, done):
+            if harder := self._harder(last, done):
                 easy = last.loss is not None and last.loss.value < _EASY * self.bar
                 look = harder[1] if easy and len(harder) > 1 else harder[0]
                 why = "the last one was surely inside: a harder cut"
@@ -179,21 +200,22 @@ class Strategy:
                 more = {**last.parameters, "more_s": int(most_s)}
                 yield Proposal("more training should bring the last one surely inside", more)
                 return
-        safe = max((_score(trial) for trial in trained if self._is_safe(trial, base)), default=0.0)
+        safe = max((_score(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
         milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > safe]
         if milder:
             why = "the last one was not surely inside: a milder cut"
             yield self._training(done, self._hopeful(milder, last, base, train_s), train_s, why)
 
-    def _is_safe(self, trial: TuningTrial, base: TuningTrial) -> bool:
+    def _is_safe(self, trial: TuningTrial, done: Sequence[TuningTrial]) -> bool:
         """Whether a trial is inside the bar by so much that it should be on the evaluation samples too.
 
         Of the finalists those win whose bound lies inside the bar: where the samples are enough to know
-        that of the whole network, a cut one that is not as sure loses to it, however fast it is.
+        that of a whole network, a cut one that is not as sure loses to it, however fast it is.
         """
         if trial.stage != "inside" or trial.loss is None:
             return False
-        if base.stage == "inside" and _high(base) <= self.bar:
+        whole = [each for each in done if each.stage == "inside" and not each.trains]
+        if any(_high(each) <= self.bar for each in whole):
             return _high(trial) <= self.bar
         return trial.loss.value <= _CAREFUL * self.bar or trial.loss.high is None
 
