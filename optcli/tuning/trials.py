@@ -7,6 +7,7 @@ best so far beyond doubt, or outside the bar beyond doubt on a part of the sampl
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ _LAUNCHES = 2
 _RACING = ("p50", "throughput")
 _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 _SECONDS = 3.0
+# Samples that take longer are judged in two parts.
+_LONG_S = 5.0
 
 
 @dataclass
@@ -205,7 +208,7 @@ class Trials:
     def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
         part = self.validation.part(self._samples) if self._samples else None
-        if part is not None:
+        if part is not None and self._takes_long(trial):
             judged = workshop.judge(made, name, part)
             trial = self._with_loss(trial, judged)
             if trial.loss is not None and (trial.loss.low or 0.0) > self.bar(judged):
@@ -213,6 +216,11 @@ class Trials:
         judged = workshop.judge(made, name)
         self._samples = judged.samples
         return self._with_loss(trial, judged)
+
+    def _takes_long(self, trial: TuningTrial) -> bool:
+        """Whether all samples take so long that a part of them pays, though it opens the artifact twice."""
+        an_image_ms = min((ms / size for size, ms in trial.p50_ms.items()), default=math.inf)
+        return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
     def _with_groups(
         self, workshop: Workshop, made: Made, name: str, trial: TuningTrial

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
+from optcli.data import DataSettings
 from optcli.errors import RunnerError, StepError
 from optcli.observer import Silent
 from optcli.pipeline.execute import Settings
 from optcli.profiling import Finding
-from optcli.results import Estimate
+from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
+from optcli.settings import AccuracySettings
 from optcli.store import Store
 from optcli.tuning import causes, trials, workshop
 from optcli.tuning.candidates import Candidate
 from optcli.tuning.trials import Trials
+from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop
 
 FLOAT = Candidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
@@ -78,6 +81,27 @@ def test_a_trial_is_behind_by_what_is_looked_for(
 ) -> None:
     """A smaller file, or half of the threads, may be what is wanted though calls take longer."""
     assert attempted(objective, monkeypatch).stage == stage
+
+
+@pytest.mark.parametrize(("ms", "asked"), [(40.0, [256]), (4.0, [None])])
+def test_a_part_is_judged_first_where_all_samples_take_long(ms: float, asked: list[int | None]) -> None:
+    """4,000 samples in batches of 8: 20 s, of which a part saves most, or 2 s."""
+    judged: list[int | None] = []
+
+    def judge(_: Any, __: str, part: Any = None) -> Accuracy:
+        judged.append(part.samples if part is not None else None)
+        lost = Estimate(value=0.5, low=0.4, high=0.6)
+        return Accuracy(metric="top1", value=0.4, baseline=0.9, samples=4000, drop=lost)
+
+    place: Any = SimpleNamespace(judge=judge)
+    recipe: Any = SimpleNamespace(accuracy=AccuracySettings(metric="top1", max_drop=0.01))
+    validation = Validation(DataSettings(source="npz:samples.npz"), "data.validation", {})
+    carried = Trials(place, recipe, (), ("plain", {}), validation, (1, 8), FLOAT)
+    carried._samples = 4000
+    trial = int8_at(2.0)[1].model_copy(update={"p50_ms": {1: 20.0, 8: ms}})
+    found = carried._judged(place, NOTHING, "int8", trial)
+    assert judged == asked
+    assert found.stage == "outside"
 
 
 def int8_at(score: float) -> list[TuningTrial]:
