@@ -218,7 +218,7 @@ class Trials:
         return self._with_loss(trial, judged)
 
     def _takes_long(self, trial: TuningTrial) -> bool:
-        """Whether all samples take so long that a part of them pays: it opens the artifact once more."""
+        """Whether all samples take so long that a part of them, judged before, saves time."""
         an_image_ms = min((ms / size for size, ms in trial.p50_ms.items()), default=math.inf)
         return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
