@@ -74,4 +74,9 @@ class TuneSettings(Settings):
         description="further passes to try, your own included: options by name, each with its values",
         examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
     )
-    finalists: int = Field(5, ge=1, le=5, description="the most artifacts that are judged at the end")
+    finalists: int = Field(
+        3,
+        ge=1,
+        le=5,
+        description="the most artifacts that are judged at the end: each more widens the bounds of all",
+    )

@@ -22,9 +22,9 @@ class Choice:
 def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]:
     """At most so many finalists: a pure function of the trials, the fastest first.
 
-    The fastest inside the bar; the fastest whose loss is surely inside; the fastest without training;
-    the fastest that loses nearly nothing; then others of the Pareto front of score and loss. Without a
-    trial inside the bar there is none.
+    The fastest inside the bar; the fastest whose loss is surely inside, or where none is, that uses
+    half of the bar; the fastest without training; the fastest that loses nearly nothing; then others of
+    the Pareto front of score and loss. Without a trial inside the bar there is none.
     """
     inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
     inside = sorted(inside, key=_rank)
@@ -38,8 +38,11 @@ def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]
                 chosen[trial.number] = Choice(trial, why)
 
     add(inside, "the fastest inside the bar on validation samples")
-    add([t for t in inside if _high(t) <= bar], "the fastest that is surely inside the bar")
-    add([t for t in inside if _loss(t) <= bar / 2], "the fastest that uses at most half of the bar")
+    sure = [t for t in inside if _high(t) <= bar]
+    add(sure, "the fastest that is surely inside the bar")
+    if not sure:
+        half = [t for t in inside if _loss(t) <= bar / 2]
+        add(half, "the fastest that uses at most half of the bar")
     add([t for t in inside if not t.trains], "the fastest without training")
     add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
     for trial in front(inside):
