@@ -331,7 +331,7 @@ class Strategy:
         overhead_s = self._overhead_s(done)
         if left_s < 1.5 * overhead_s:
             return
-        if left_s > 6 * overhead_s and not self.space.prunes:
+        if left_s > max(6 * _OVERHEAD_S, 2 * overhead_s) and not self.space.prunes:
             for rule in rules.slow_starts(self.space):
                 yield Proposal(rule.why, rule.parameters)
         best = best_of(done)
