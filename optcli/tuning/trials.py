@@ -153,7 +153,7 @@ class Trials:
         settings = LatencySettings.model_validate(
             {
                 "mode": "quick",
-                "batch_sizes": self.batch_sizes,
+                "batch_sizes": self._measured_sizes(),
                 "launches": _LAUNCHES,
                 "threads": made.plan.threads,
                 "max_seconds": _SECONDS,
@@ -184,11 +184,18 @@ class Trials:
                 "speedups": speedups,
                 "ahead": ahead if objective in _RACING else None,
                 "score": score,
-                "p50_ms": {size: row.p50_ms.value for size, row in rows.items()},
+                "p50_ms": {s: row.p50_ms.value for s, row in rows.items() if s in self.batch_sizes},
                 "memory_bytes": max(memory, default=None),
                 "promises_kept": self._keeps_promises(rows, trial),
             }
         )
+
+    def _measured_sizes(self) -> tuple[int, ...]:
+        """Those that the objective is about, and the one that the service level is about."""
+        slo = self.recipe.slo
+        if slo is None or not (slo.p50_ms or slo.p95_ms or slo.p99_ms):
+            return self.batch_sizes
+        return tuple(sorted({*self.batch_sizes, min(self.recipe.latency.batch_sizes)}))
 
     def _keeps_promises(self, rows: Mapping[int, Latency], trial: TuningTrial) -> bool:
         """Whether service level and largest size are kept, by the figures as they are."""

@@ -13,6 +13,7 @@ from optcli.pipeline.execute import Settings
 from optcli.profiling import Finding
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
+from optcli.settings import SloSettings
 from optcli.settings.accuracy import AccuracySettings
 from optcli.store import Store
 from optcli.tuning import causes, trials, workshop
@@ -102,6 +103,20 @@ def test_a_part_is_judged_first_where_all_samples_take_long(ms: float, asked: li
     found = carried._judged(place, NOTHING, "int8", trial)
     assert judged == asked
     assert found.stage == "outside"
+
+
+@pytest.mark.parametrize(("slo", "sizes"), [(None, (8,)), (SloSettings(p99_ms=5.0), (1, 8))])
+def test_the_service_level_is_judged_at_its_own_batch_size(
+    slo: SloSettings | None, sizes: tuple[int, ...]
+) -> None:
+    """`--batch-size 8` is about throughput; the promise is about single requests all the same."""
+    recipe: Any = SimpleNamespace(
+        slo=slo,
+        tune=SimpleNamespace(max_size_mb=None),
+        latency=SimpleNamespace(batch_sizes=(1, 8)),
+    )
+    carried = Trials(NOTHING, recipe, (), ("plain", {}), NOTHING, (8,), FLOAT)
+    assert carried._measured_sizes() == sizes
 
 
 def int8_at(score: float) -> list[TuningTrial]:
