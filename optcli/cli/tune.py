@@ -106,7 +106,8 @@ def command(
     Without an argument it takes the recipe of the last build; for a REPORT, the recipe of that build.
 
     The exit code is 0 where the winner is inside the bar and faster than the baseline (with --from:
-    than in float), 5 where it is inside and not known to be faster, 1 where none is inside.
+    than in float; by --objective, cheaper or smaller), 5 where it is inside and not known to be that,
+    1 where none is inside.
     """
     _require_together(
         start,

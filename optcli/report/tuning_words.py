@@ -86,7 +86,8 @@ def answer(tuning: Tuning) -> str:
         told += f", {_points(winner.loss)} points lost on the evaluation samples"
     told += "."
     if tuning.outcome == "accurate":
-        better = "cheaper" if tuning.objective == "cost" else "faster"
+        smaller = dict.fromkeys(("size", "memory"), "smaller")
+        better = {"cost": "cheaper", **smaller}.get(tuning.objective, "faster")
         told += f" It is not known to be {better} than the baseline."
     if not winner.certain:
         told += " It is inside the bar on these samples; they are too few to say so of others."

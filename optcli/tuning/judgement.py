@@ -98,15 +98,19 @@ def with_finalists(
             "finalists": judged,
             "confidence": confidence_of(recipe, len(choices)),
             "winner": won.variant if won is not None else None,
-            "outcome": _outcome(won, tuning),
+            "outcome": _outcome(won, tuning, report),
             "baseline": report.baseline,
         }
     )
 
 
-def _outcome(won: Finalist | None, tuning: Tuning) -> str:
+def _outcome(won: Finalist | None, tuning: Tuning, report: Report) -> str:
     if won is None:
         return "none"
+    if tuning.objective in ("size", "memory"):
+        sizes = [_bytes_of(report.variants[n], tuning) for n in (won.variant, report.baseline)]
+        mine, its = sizes
+        return "faster" if mine is not None and its is not None and mine < its else "accurate"
     gains = won.cheaper if tuning.objective == "cost" else won.speedup
     known = [gains.get(size) for size in tuning.batch_sizes]
     surely = all(each is not None and (each.low or 0.0) > 1.0 for each in known)
@@ -194,13 +198,19 @@ def _blocked(variant: VariantReport) -> Outcome:
     return "accept" if is_there and "inconclusive" not in outcomes else "inconclusive"
 
 
+def _bytes_of(variant: VariantReport, tuning: Tuning) -> int | None:
+    """What the objective makes small: the files, or the memory at its batch sizes."""
+    if tuning.objective == "size":
+        return variant.artifact.size_bytes if variant.artifact else None
+    rows = [row for row in variant.on_host if row.batch_size in tuning.batch_sizes]
+    return max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None)
+
+
 def _score(tuning: Tuning, variant: VariantReport, rows: Mapping[int, Latency]) -> float | None:
     """The objective as the finalists were measured; larger is better. None where a row is not fit."""
-    if tuning.objective == "size":
-        return 1.0 / max(1, variant.artifact.size_bytes if variant.artifact else 1)
-    if tuning.objective == "memory":
-        known = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
-        return 1.0 / max(known) if known else None
+    if tuning.objective in ("size", "memory"):
+        known = _bytes_of(variant, tuning)
+        return 1.0 / max(1, known) if known is not None else None
     if not rows or not all(row.fit for row in rows.values()):
         return None
     figure: Callable[[Latency], float] = (
