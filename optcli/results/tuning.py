@@ -86,11 +86,11 @@ class Tuning(Result):
 
     `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
     (by the objective: cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it is
-    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings` are sentences. `bar` is the
-    recipe's: the largest loss. `confidence` is the one of each finalist's verdict; all of them together
-    then have the recipe's. `path` is the tuned recipe, `baseline` its baseline. `next_idea` is what the
-    search would try with more time. `isa` names the instructions of 8-bit sums; `int8_cause` is what a
-    profile says where INT8 is no faster than FP32.
+    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings`
+    are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each finalist's
+    verdict; all of them together then have the recipe's. `path` is the tuned recipe, `baseline` its
+    baseline. `next_idea` is what the search would try with more time. `isa` names the instructions of
+    8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than FP32.
     """
 
     recipe: str
