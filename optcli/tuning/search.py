@@ -355,7 +355,13 @@ def _searched(
             left_s = until + grace_s - time.monotonic()
             left_s = left_s if number else trials.workshop.settings.timeout_s
             trial = trials.attempt(
-                number, candidate, proposal.why, best, left_s, only_speed=proposal.only_speed
+                number,
+                candidate,
+                proposal.why,
+                best,
+                left_s,
+                only_speed=proposal.only_speed,
+                hopeless_db=strategy.hopeless_db(study.trials),
             )
             if number == 0:
                 _require_sound(trial)

@@ -41,6 +41,7 @@ _EASY = 1 / 3
 _CAREFUL = 0.25
 # A cut whose gain is so near to the wanted one needs no other between its neighbours.
 _CLOSE = 0.07
+_MARGIN_DB = 3.0
 # The sampler ends after so many trials without a better one.
 _PATIENCE = 8
 
@@ -91,6 +92,20 @@ class Strategy:
                 if proposal.parameters is None or not self._was_tried(proposal, done):
                     return proposal
         return None
+
+    def hopeless_db(self, done: Sequence[TuningTrial]) -> float | None:
+        """Below which ratio of signal to noise a quantized network need not be judged.
+
+        It is that of the best one that was surely outside, less a margin: the ratio of a few samples
+        differs from that of all. None where there is no such trial.
+        """
+        known = [
+            trial.sqnr_db
+            for trial in done
+            if trial.stage == "outside" and trial.sqnr_db is not None and not trial.trains
+            if trial.loss is not None and (trial.loss.low or 0.0) > self.bar
+        ]
+        return max(known) - _MARGIN_DB if known else None
 
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
         assert proposal.parameters is not None

@@ -72,10 +72,12 @@ class Trials:
         seconds: float,
         *,
         only_speed: bool = False,
+        hopeless_db: float | None = None,
     ) -> TuningTrial:
         """Carry out a trial within so many seconds. Its errors are its `reason`.
 
-        `best` is the fastest trial inside the bar so far, which it is timed beside.
+        `best` is the fastest trial inside the bar so far, which it is timed beside. Outputs with a
+        ratio of signal to noise below `hopeless_db` are outside the bar without more ado.
         """
         began = time.monotonic()
         trial = TuningTrial(
@@ -89,7 +91,8 @@ class Trials:
         )
         try:
             workshop = self.workshop.within(seconds)
-            trial = self._carried_out(workshop, trial, candidate, best, only_speed=only_speed)
+            limit_db = None if candidate.trains else hopeless_db
+            trial = self._carried_out(workshop, trial, candidate, best, limit_db, only_speed=only_speed)
         except OptcliError as error:
             trial = trial.model_copy(update={"stage": "failed", "reason": error.message})
         return trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
@@ -100,6 +103,7 @@ class Trials:
         trial: TuningTrial,
         candidate: Candidate,
         best: TuningTrial | None,
+        hopeless_db: float | None,
         *,
         only_speed: bool,
     ) -> TuningTrial:
@@ -125,6 +129,10 @@ class Trials:
         if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
+        if hopeless_db is not None and self._takes_long(trial):
+            trial = self._looked_at(workshop, made, name, trial, hopeless_db)
+            if trial.stage == "outside":
+                return trial
         trial = self._judged(workshop, made, name, trial)
         return self._with_groups(workshop, made, name, trial)
 
@@ -211,6 +219,21 @@ class Trials:
             for limit, figure in limits
             if limit is not None and figure is not None
         )
+
+    def _looked_at(
+        self, workshop: Workshop, made: Made, name: str, trial: TuningTrial, hopeless_db: float
+    ) -> TuningTrial:
+        """The trial, outside the bar where a few of its outputs are further off than some that were."""
+        judged = workshop.judge(made, name, self.validation.few())
+        error = judged.output_error
+        if error is None or error.sqnr_db is None or error.sqnr_db >= hopeless_db:
+            return trial
+        reason = (
+            f"outputs {error.sqnr_db:.1f} dB from the baseline's on {judged.samples} samples: a network"
+            f" nearer to it ({hopeless_db:.1f} dB) was outside"
+        )
+        about = {"sqnr_db": error.sqnr_db, "samples": judged.samples, "reason": reason}
+        return trial.model_copy(update={"stage": "outside", **about})
 
     def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""

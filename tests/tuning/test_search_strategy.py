@@ -273,6 +273,23 @@ def test_what_a_trial_takes_is_learned_from_those_before(recipe: Recipe) -> None
     assert any(trial.parameters.get("train_s") for trial in done)
 
 
+def test_what_was_surely_outside_says_which_outputs_are_hopeless(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    simulated = Simulated(strategy, lambda _: 0.02)
+    for _ in range(4):
+        proposal = strategy.next(simulated.done)
+        assert proposal is not None
+        simulated.done.append(simulated.trial(proposal))
+    done = simulated.done
+    assert strategy.hopeless_db(done) is None, "no ratio is known"
+    noisy = [each.model_copy(update={"sqnr_db": 10.0 + each.number}) for each in done]
+    assert strategy.hopeless_db(noisy) == 10.0, "of the last of four, less 3 dB"
+    unsure = [
+        each.model_copy(update={"loss": Estimate(value=0.02, low=0.0, high=0.04)}) for each in noisy
+    ]
+    assert strategy.hopeless_db(unsure) is None
+
+
 def test_channels_may_be_ranked_by_the_loss_and_across_layers(recipe: Recipe) -> None:
     found = space(recipe)
     shapes = list(rules.shapes(found))
