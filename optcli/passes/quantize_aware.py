@@ -81,6 +81,7 @@ class QuantizeAware(Finetune):
     reestimate_batchnorm: ClassVar[bool] = False  # type: ignore[misc]
     # Blocks of a quantized network give other values than the teacher's: its outputs are compared.
     feature_weight: ClassVar[float] = 0.0  # type: ignore[misc]
+    augment: ClassVar[Literal["off"]] = "off"  # type: ignore[misc]
 
     epochs: int = Field(3, ge=1, description="how many times to train on all training data")
     learning_rate: float | None = Field(

@@ -86,11 +86,12 @@ class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
     `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
-    (cheaper, where `cost` is the objective), `accurate` where it is inside and not known to be faster,
-    else `none`. `left_out` says what was not tried and why. `findings` are sentences. `bar` is the
-    recipe's: the largest loss. `confidence` is the one of each finalist's verdict; all of them together
-    then have the recipe's. `path` is the tuned recipe, `baseline` its baseline. `next_idea` is what the
-    search would try with more time. `isa` names the instructions of 8-bit sums.
+    (by the objective: cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it is
+    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings`
+    are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each finalist's
+    verdict; all of them together then have the recipe's. `path` is the tuned recipe, `baseline` its
+    baseline. `next_idea` is what the search would try with more time. `isa` names the instructions of
+    8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than FP32.
     """
 
     recipe: str
@@ -113,6 +114,7 @@ class Tuning(Result):
     stopped_because: str = ""
     next_idea: str | None = None
     isa: str | None = None
+    int8_cause: str | None = None
     baseline: str | None = None
 
 
