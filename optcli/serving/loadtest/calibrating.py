@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ _FEWEST_CALLS = 4
 _LOAD_SHARE, _LOAD_S = 0.5, 15.0
 # Parts of a load; the first does not count.
 _PARTS = 6
-# Other processes have at most this share of the ingress' processor: more is a busy machine.
+# Of the ingress' processor Ray's other processes are taken to have at most this share.
 _MOST_OTHERS = 0.5
 # The work at the ingress varies at most so much, and its variation is found so closely.
 _MOST_CV2, _CV2_STEPS = 16.0, 8
@@ -146,16 +147,16 @@ class _Phases:
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
         served = self.driver.endpoint.served
-        alone = served.cpus[0] if len(served.cpus) == 1 else None
-        begin, busy_s = time.monotonic(), _busy_s(alone)
+        begin, before_s = time.monotonic(), _processor_s(self.driver.endpoint.pids)
         records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
-        seconds, busy_s = time.monotonic() - begin, _busy_s(alone) - busy_s
+        seconds = time.monotonic() - begin
+        spent_s = _processor_s(self.driver.endpoint.pids) - before_s
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
-        if alone in self.driver.cpus:
-            ingress_ms += 1000 * sent.cpu_s / times.size
-        if alone is not None:
-            # Ray's other processes and the kernel work there, too: the ingress has what they leave.
-            others = (busy_s - ingress_ms * times.size / 1000) / seconds
+        if len(served.cpus) == 1:
+            # Ray's other processes work there, too: the ingress has what they leave.
+            others = (spent_s - metrics.processor_s(*self.readings[-1])) / seconds
+            if set(served.cpus) & set(self.driver.cpus):
+                ingress_ms += 1000 * sent.cpu_s / times.size
             ingress_ms /= 1 - min(max(others, 0.0), _MOST_OTHERS)
         parts = np.array_split(records.latencies_ms, _PARTS)[1:]
         p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
@@ -187,15 +188,16 @@ class _Phases:
         return records, sent
 
 
-def _busy_s(processor: int | None) -> float:
-    """How long a processor has worked, for whatever process; 0 where that is not known."""
+def _processor_s(pids: Sequence[int]) -> float:
+    """Processor time that these processes have taken so far; those that are gone count nothing."""
     import psutil
 
-    every = psutil.cpu_times(percpu=True)
-    if processor is None or processor >= len(every):
-        return 0.0
-    known = every[processor]
-    return float(sum(known) - known.idle - getattr(known, "iowait", 0.0) - getattr(known, "guest", 0.0))
+    spent = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            known = psutil.Process(pid).cpu_times()
+            spent += known.user + known.system
+    return spent
 
 
 def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: Work) -> Calibration:
