@@ -125,7 +125,7 @@ def command(
     """
     if given["preset"] == "list":
         return _list_presets(as_json)
-    from optcli import serving
+    from optcli.serving import planning
     from optcli.serving.planning import files
 
     build_report = None
@@ -136,7 +136,7 @@ def command(
     if build_report is None and settings.curve is None and settings.report is None:
         build_report = _newest(artifacts)
     with Progress() as progress:
-        plan = serving.from_settings(
+        plan = planning.from_settings(
             settings,
             report=build_report.report if build_report else None,
             file=build_report.path if build_report else None,
