@@ -201,7 +201,7 @@ def test_a_server_without_metrics_by_batch_cannot_be_calibrated(tmp_path, url):
     with driving_at(url, tmp_path) as driver:
         unknown = driver.endpoint.served.model_copy(update={"batch": None})
         driver.endpoint = replace(driver.endpoint, served=unknown)
-        with pytest.raises(UsageError, match="not known how the server batches"):
+        with pytest.raises(UsageError, match="optcli does not know how the server batches"):
             calibrating.calibrated(driver)
 
 
