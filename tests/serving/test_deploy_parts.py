@@ -441,7 +441,7 @@ def test_a_batch_beyond_the_models_range_is_refused(plan):
             repository.served_of("small", built, Interface(shapes, shapes), plan.recommended, backend)
     uneven = Interface(shapes, shapes, follows_batch=False)
     built = variant(Path("model"), Format.ONNX, IMAGE)
-    with pytest.raises(UsageError, match="not one row for each row"):
+    with pytest.raises(UsageError, match="different numbers of rows"):
         repository.served_of("small", built, uneven, plan.recommended, repository.backend_for(built))
 
 

@@ -134,7 +134,7 @@ def test_an_image_that_comes_again_and_again_counts_once(calibration):
     assert found.kept == 800
     assert found.inputs[0].rows == pytest.approx(40)
     assert found.outcome == "inconclusive"
-    assert "the same come again" in found.notes[0]
+    assert "the same inputs come again" in found.notes[0]
 
 
 def test_days_count_by_their_traffic(calibration):
