@@ -2,7 +2,9 @@
 
     .venv/bin/python benchmarks/serving_limits.py --work FOLDER [--models NAMES]
 
-FOLDER is that of `serving_points.py`, which made the bundles and their calibrations. For each network:
+FOLDER is that of `serving_points.py`, which made the bundles and their calibrations. For each network a
+plan is made with the calibration (`optcli plan --calibration`) for 0.7 times the limit, and a bundle
+with that plan, whose queue then fits the server as it is:
 
 - overload: 60 s at 1.5 times the highest rate that was confirmed (or that the calibration predicts).
   Wanted is: goodput of at least 85 % of that rate, p99 of what was answered within the deadline, memory
@@ -22,6 +24,7 @@ import http.client
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import threading
@@ -38,7 +41,7 @@ from optcli.observer import Silent
 from optcli.serving.loadtest import bundles
 
 LIMITS = RESULTS.with_name("serving_limits.json")
-_TIMES, _GOOD, _GROWTH, _BATCHED = 1.5, 0.85, 0.05, 0.9
+_TIMES, _PLANNED, _GOOD, _GROWTH, _BATCHED = 1.5, 0.7, 0.85, 0.05, 0.9
 _MODEL_CPUS, _CLIENT_CPUS = (0,), {1}
 _ROUNDS, _SETTLE_S, _COUNTED_S = 4, 2.0, 8.0
 
@@ -52,7 +55,7 @@ def main() -> None:
     known = json.loads(RESULTS.read_text())["rows"]
     rows, missed = [], []
     for name in given.models.split(","):
-        bundle = given.work.absolute() / name / "bundle"
+        bundle = _fitted(given.work.absolute() / name, name, known)
         row = {"model": name, "batches": _batches(bundle), "overload": _overload(bundle, name, known)}
         rows.append(row)
         missed += _missed(row)
@@ -67,10 +70,33 @@ def main() -> None:
     sys.exit(1 if missed else 0)
 
 
+def _limit(name: str, known: list[dict[str, Any]]) -> float:
+    """The highest rate that was confirmed, else the predicted one."""
+    limit = next(row["limit"] for row in known if row["model"] == name and "limit" in row)
+    return float(limit["rate_per_s"] or limit["predicted_per_s"]["calibration"])
+
+
+def _fitted(work: Path, name: str, known: list[dict[str, Any]]) -> Path:
+    """A bundle whose plan knows what was calibrated."""
+    about, recipe, bundle = MODELS[name], str(work / "recipe.yaml"), work / "fitted"
+    calibration, places = work / "bundle" / "calibration.json", ["--artifacts", str(work / "artifacts")]
+    plan = optcli(
+        *("plan", recipe, "--calibration", str(calibration), "--slo", about["slo"]),
+        *("--rate", f"{_PLANNED * _limit(name, known):.4g}", "--semantics", "sealed", "--json"),
+        *("--instances", "1", "--batch", about["batch"], *places),
+    )
+    (work / "fitted.json").write_text(plan)
+    optcli(
+        *("deploy", "onnx", recipe, "--target", "ray", "--plan", str(work / "fitted.json"), "--force"),
+        *("--out", str(bundle), "--store", str(work / "store"), *places),
+    )
+    shutil.copy(calibration, bundle)
+    return bundle
+
+
 def _overload(bundle: Path, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
     """A minute at 1.5 times the limit."""
-    limit = next(row["limit"] for row in known if row["model"] == name and "limit" in row)
-    carried = limit["rate_per_s"] or limit["predicted_per_s"]["calibration"]
+    carried = _limit(name, known)
     test = json.loads(
         optcli(
             *("loadtest", str(bundle), "--rate", f"{_TIMES * carried:.4g}", "--seconds", "60"),

@@ -17,8 +17,12 @@ compete always.
 
 A third part of the labelled samples, which neither the search nor its judgement reads, says what the
 winner's promise is worth. `--repeats` runs the search alone with that many seeds, which also divide the
-samples. What a network failed of stands in its row. Results are written after each network, and every
-row has its command. Ends with 1 where an aim is missed or a network failed.
+samples. What a network failed of stands in its row. Results are written after each network; every row
+has its command and the revision of the code. Ends with 1 where an aim is missed or a network failed.
+
+One network at a time, on as many days as it takes: `--networks NAME` puts its row in the place of its
+older one and leaves the other rows. A run that fails does not replace one that ended well. `--list`
+says which rows there are and how long each network takes.
 """
 
 from __future__ import annotations
@@ -54,6 +58,11 @@ _PART_S = 1800.0
 def main() -> None:
     """Search, make the peers, measure, print a table, write the results."""
     given = _arguments()
+    if given.list:
+        print("\n".join(tune_results.listed(given.results, given.minutes, bool(given.olive))))
+        return
+    if given.work is None:
+        sys.exit("--work FOLDER is needed: what is made stays there")
     names = given.networks.split(",")
     if unknown := [name for name in names if name not in NETWORKS]:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(NETWORKS)}")
@@ -65,6 +74,7 @@ def main() -> None:
             work = given.work.absolute() / (f"{name}-{seed}" if given.repeats else name)
             row: dict[str, Any] = {"network": name, "seed": seed, "command": command}
             row |= {"when": time.strftime("%Y-%m-%d %H:%M"), "load_before": os.getloadavg()[0]}
+            row["revision"] = _revision()
             try:
                 if given.repeats:
                     _repeat(network, seed, work, given, row)
@@ -90,7 +100,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--networks", default=",".join(NETWORKS), help="comma-separated")
     parser.add_argument("--minutes", type=float, help="of a search; default: 15, without training 10")
     parser.add_argument("--shared", type=Path, help="holds models/ and datasets/")
-    parser.add_argument("--work", type=Path, required=True, help="what is made stays here")
+    parser.add_argument("--work", type=Path, help="what is made stays here")
+    parser.add_argument("--list", action="store_true", help="what was measured, and what each takes")
     parser.add_argument("--olive", help="a Python interpreter that has Olive; default: not run")
     parser.add_argument("--methods", default=",".join((*INT8, *FLOAT)), help="of the peers")
     parser.add_argument("--samples", type=int, help="the most of each judging part; default: all")
@@ -119,6 +130,13 @@ def _without_paths(row: dict[str, Any], given: argparse.Namespace) -> dict[str, 
         text = text.replace(str(folder.absolute()), "FOLDER")
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def _revision() -> str | None:
+    """The commit that was measured, with a mark where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
 
 
 def _machine() -> dict[str, Any]:

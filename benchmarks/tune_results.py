@@ -16,6 +16,8 @@ from tune_networks import NETWORKS, Network
 MEANS = {"1": 1.3, "8": 1.5}
 LEAST = 0.98
 HONEST = 0.95
+# Minutes beside the search: peers, judging and turns. ViT-tiny took 4.6; large networks compile longer.
+_BESIDE_SMALL, _BESIDE_LARGE = 6.0, 20.0
 
 
 def inside(loss: float, bar: float) -> bool:
@@ -30,8 +32,11 @@ def of_search(found: Mapping[str, Any]) -> dict[str, Any]:
     trials = []
     for trial in found["trials"]:
         figures = {each: (trial[each] or {}).get("value") for each in ("score", "loss")}
+        figures["loss_high"] = (trial["loss"] or {}).get("high")
         trials.append({**{key: trial[key] for key in keys}, **figures})
-    return {**{key: found[key] for key in words}, "trials": trials}
+    judged = ("variant", "trial", "why", "outcome", "certain", "validation_loss", "loss", "score")
+    finalists = [{key: each[key] for key in judged} for each in found["finalists"]]
+    return {**{key: found[key] for key in words}, "finalists": finalists, "trials": trials}
 
 
 def loss(reference: Mapping[str, Any], found: Mapping[str, Any], bar: float) -> dict[str, Any]:
@@ -104,6 +109,11 @@ def keep(path: Path, section: str, row: Mapping[str, Any], machine: Mapping[str,
     """Write the row into the file, in place of an older one of the same network and seed."""
     known = json.loads(path.read_text()) if path.is_file() else {}
     rows = [each for each in known.get(section, []) if _place(each) != _place(row)]
+    older = [each for each in known.get(section, []) if _place(each) == _place(row)]
+    good = [each for each in older if "failed" not in each]
+    if "failed" in row and good:
+        row = {**good[0], "failed_again": {key: row.get(key) for key in ("when", "failed")}}
+        machine = row.pop("machine")
     known[section] = [*rows, {**row, "machine": machine}]
     known["summary"] = summary(known)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +124,36 @@ def keep(path: Path, section: str, row: Mapping[str, Any], machine: Mapping[str,
 
 def _place(row: Mapping[str, Any]) -> tuple[str, int]:
     return row["network"], row["seed"]
+
+
+def listed(path: Path, minutes: float | None, has_olive: bool) -> list[str]:
+    """A line for each network: when it was measured, with what result, and how long it takes.
+
+    The time is that of its last run where there was one, with the search's minutes replaced; else the
+    search, the peers and the turns as they took for a network of its kind.
+    """
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    rows = {row["network"]: row for row in known.get("networks", [])}
+    lines, total = [], 0.0
+    for network in NETWORKS.values():
+        row = rows.get(network.name)
+        search = network.minutes if minutes is None else minutes
+        rest = _BESIDE_SMALL if network.side <= 64 else _BESIDE_LARGE
+        if row is not None and "failed" not in row:
+            rest = row["seconds"] / 60 - row["tuning"]["seconds"] / 60
+        takes = search * (2 if has_olive and network.family != "coco" else 1) + rest
+        total += takes
+        told = "not measured"
+        if row is not None:
+            ratios = ", ".join(
+                f"batch {size} {each['ratio']:.2f}"
+                for size, each in row.get("ratios", {}).items()
+                if "ratio" in each
+            )
+            result = "failed" if "failed" in row else ratios or "no winner"
+            told = f"{row['when']} at {row.get('revision') or 'an unknown revision'}: {result}"
+        lines.append(f"{network.name:28} about {takes:3.0f} min   {told}")
+    return [*lines, f"{'all':28} about {total:3.0f} min"]
 
 
 def summarize(path: Path) -> dict[str, Any]:
@@ -181,7 +221,7 @@ def reached(path: Path, names: Sequence[str]) -> bool:
     rows = [row for key in ("networks", "repeats") for row in known.get(key, [])]
     mine = [row for row in rows if row["network"] in names]
     found = summary({key: [r for r in known.get(key, []) if r in mine] for key in known})
-    good = not any("failed" in row for row in mine)
+    good = not any("failed" in row or "failed_again" in row for row in mine)
     for name in ("trained", "without training"):
         for size, wanted in MEANS.items():
             values = found.get(name, {}).get("ratio", {}).get(size)

@@ -3,6 +3,8 @@
 Everything here is deterministic and distribution-free where that is possible. Timed calls that
 follow each other are alike (a neighbour's burst of work slows a whole round), so an interval that
 took them for independent would be too narrow: intervals of latencies are computed over rounds.
+
+Distributions come from `scipy.special`: importing `scipy.stats`, which calls it, takes a second.
 """
 
 from __future__ import annotations
@@ -51,10 +53,22 @@ def percentile_ranks(count: int, q: float, confidence: float = 0.95) -> tuple[in
     """
     if count < needed(q, confidence):
         return None
-    from scipy.stats import binom
-
     tail = (1 - confidence) / 2
-    return int(binom.ppf(tail, count, q)), int(binom.ppf(1 - tail, count, q)) + 1
+    return _binomial_quantile(tail, count, q), _binomial_quantile(1 - tail, count, q) + 1
+
+
+def _binomial_quantile(share: float, count: int, q: float) -> int:
+    """The smallest k with P(X <= k) >= share for X of the binomial distribution of `count` and `q`."""
+    from scipy.special import bdtr, bdtrik
+
+    inverse = float(bdtrik(share, count, q))
+    rank = math.ceil(inverse) if inverse > 0 else 0  # there is none below the chance of 0
+    # The inverse is worked out to a few digits: beside a whole number it may lie on either side.
+    while rank and float(bdtr(rank - 1, count, q)) >= share:
+        rank -= 1
+    while float(bdtr(rank, count, q)) < share:
+        rank += 1
+    return rank
 
 
 def percentile_over_rounds(
@@ -67,7 +81,7 @@ def percentile_over_rounds(
     None where there are fewer than `needed(q)` samples; no interval with fewer than two rounds.
     """
     import numpy as np
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     arrays = [np.asarray(each).ravel() for each in rounds]
     values = np.sort(np.concatenate(arrays))
@@ -82,7 +96,7 @@ def percentile_over_rounds(
     # Cluster-robust standard error of a proportion, as a ratio estimator (Cochran, section 11.8).
     residuals = below - sizes * (below.sum() / sizes.sum())
     error = math.sqrt(len(arrays) / (len(arrays) - 1) * float(np.sum(residuals**2))) / values.size
-    reach = float(t.ppf((1 + confidence) / 2, len(arrays) - 1)) * error
+    reach = float(stdtrit(len(arrays) - 1, (1 + confidence) / 2)) * error
     low = min(ranks[0], _rank((q - reach) * values.size, values.size))
     high = max(ranks[1], _rank((q + reach) * values.size, values.size))
     return Estimate(value=value, low=float(values[low - 1]), high=float(values[high - 1]))
@@ -157,11 +171,11 @@ def sign_bounds(values: Sequence[float], tail: float) -> tuple[float, float]:
     Order statistics (David and Nagaraja, section 7.1): weaker than ranks for calm data, stronger
     where some values are grossly wrong.
     """
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     ordered = sorted(values)
-    rank = int(binom.ppf(tail, len(ordered), 0.5))
-    if float(binom.cdf(rank, len(ordered), 0.5)) > tail:
+    rank = _binomial_quantile(tail, len(ordered), 0.5)
+    if float(bdtr(rank, len(ordered), 0.5)) > tail:
         rank -= 1
     return (ordered[rank], ordered[-rank - 1]) if rank >= 0 else (-math.inf, math.inf)
 
@@ -205,7 +219,7 @@ def moderated_interval(
     Biology 3 (2004), article 3). A single value has the usual spread.
     """
     import numpy as np
-    from scipy.special import stdtrit  # what `scipy.stats` calls, without its second of importing
+    from scipy.special import stdtrit
 
     x = np.asarray(values, dtype=float)
     own = float(np.sum((x - np.mean(x)) ** 2))
@@ -242,9 +256,9 @@ def drop_interval(
     """
     if count < 1 or regressed < 0 or improved < 0 or regressed + improved > count:
         raise ValueError(f"wanted counts within {count} samples, found {regressed} and {improved}")
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    z = float(norm.ppf((1 + confidence) / 2))
+    z = float(ndtri((1 + confidence) / 2))
     difference = (regressed - improved) / count
 
     def score(loss: float) -> float:
@@ -278,7 +292,8 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def mcnemar(regressed: int, improved: int) -> float:
     """McNemar's exact two-sided p value; 1 without discordant pairs."""
-    from scipy.stats import binomtest
+    from scipy.special import bdtr
 
-    discordant = regressed + improved
-    return float(binomtest(regressed, discordant).pvalue) if discordant else 1.0
+    # Two tails that are alike; they meet where both counts are the same.
+    rarer = float(bdtr(min(regressed, improved), regressed + improved, 0.5))
+    return min(1.0, 2 * rarer)

@@ -203,7 +203,9 @@ def _parse(file: Path) -> ast.Module:
     except SyntaxError as error:
         line = excerpt((error.text or "").strip())
         raise InputError(
-            f"syntax error: {error.msg}", place=f"{file}:{error.lineno}", hint=f"mend the line: {line}"
+            f"syntax error: {error.msg}",
+            place=f"{file}:{error.lineno}",
+            hint=f"correct the line: {line}",
         ) from error
     except OSError as error:
         raise InputError(

@@ -15,6 +15,8 @@ import quiet
 from needs import REPOSITORY, needs, shared_folder
 
 if TYPE_CHECKING:
+    from edge_device import Edge
+    from s3_server import Bucket, Server
     from tiny_project import Project
 
     from optcli.store import Store
@@ -38,6 +40,7 @@ def _own_temporary_files() -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="optcli-tests-"))
     folder.chmod(0o1777)  # some tests go on as another user
     os.environ["TMPDIR"] = str(folder)
+    os.environ["XDG_CONFIG_HOME"] = str(folder / "configurations")  # not what the user says of optcli
     tempfile.tempdir = None
     yield
     shutil.rmtree(folder, ignore_errors=True)
@@ -113,3 +116,48 @@ def project(template: Path, tmp_path: Path) -> Project:
 
     shutil.copytree(template, tmp_path / "project")
     return Project(tmp_path / "project", tmp_path / "store", tmp_path / "artifacts")
+
+
+@pytest.fixture
+def edge(monkeypatch: pytest.MonkeyPatch) -> Edge:
+    """A device of this name in the place of a cluster's."""
+    from edge_device import Edge, opened
+
+    from optcli.pipeline.on_ray import devices
+
+    device = Edge()
+    monkeypatch.setattr(devices, "opened", lambda *_: opened(device))
+    return device
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Iterator[Server]:
+    import s3_server
+
+    with s3_server.started() as server:
+        yield server
+
+
+def _used(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    import s3_server
+
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    s3_server.forget()
+    yield server.bucket()
+    s3_server.forget()
+
+
+@pytest.fixture
+def s3(_s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket on a real S3 server, whose address and credentials are in the environment."""
+    yield from _used(_s3_server, monkeypatch)
+
+
+@pytest.fixture
+def own_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """The same on a server of the test's own, to be killed or to refuse."""
+    import s3_server
+
+    with s3_server.started() as server:
+        yield from _used(server, monkeypatch)

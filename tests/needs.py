@@ -31,10 +31,13 @@ SHARED = "OPTCLI_SHARED"
 # The packages that may be missing where optcli is installed, with what pip calls them. What the extra
 # `dev` asks for may not be missing in a run of the whole suite: `make` installs it.
 OPTIONAL = {
+    "flask_cors": "flask-cors",
     "jsonschema": "jsonschema",
+    "moto": "moto",
     "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
     "onnxruntime_ep_openvino": "onnxruntime-ep-openvino",
     "pynvml": "nvidia-ml-py",
+    "s3fs": "s3fs",
     "sklearn": "scikit-learn",
     "tensorrt": "tensorrt",
     "tensorrt_rtx": "tensorrt-rtx-cu13",

@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,11 @@ from typing import Any
 
 import psutil
 from needs import REPOSITORY
+from tiny_project import Heard, Project
+
+from optcli.pipeline import build
+from optcli.results import Report
+from optcli.store import Store
 
 _OBJECTS_BYTES = 80 * 1024**2
 
@@ -52,14 +58,23 @@ class RayCluster:
         )
 
     def kill(self, name: str) -> None:
-        """kill -9 of the node's raylet."""
+        """kill -9 of the node's raylet. Afterwards Ray counts the node among the dead."""
         node = self.nodes.pop(name)
         (raylet,) = node.all_processes["raylet"]
         os.kill(raylet.process.pid, signal.SIGKILL)
         raylet.process.wait()
+        wait_for(lambda: node.node_id not in self._alive())
 
     def remove(self, name: str) -> None:
         self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+
+    def results(self) -> int:
+        """How many results of passes the nodes have in their stores."""
+        return sum(len(Store(self.folder / name).keys("made")) for name in self.nodes)
+
+    def _alive(self) -> set[str]:
+        table = self.cluster.global_state.node_table()
+        return {each["NodeID"] for each in table if each["Alive"]}
 
 
 @contextmanager
@@ -95,3 +110,35 @@ def ray_cluster() -> Iterator[RayCluster]:
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def built(
+    project: Project, address: str, remote: bool | str = True, store: str = "store-ray"
+) -> tuple[Report, Heard, Store]:
+    """A build on Ray with a store of its own, and a remote one beside it: a folder, or at a URL."""
+    heard, root = Heard(), project.folder.parent
+    url = f"file://{root}/remote" if remote is True else remote or None
+    kept = Store.at(root / store, url)
+    report = build(
+        project.folder / "recipe.yaml",
+        store=kept,
+        artifacts=root / "artifacts-ray",
+        observer=heard,
+        ray=address,
+        jobs=4,
+    )
+    return report, heard, kept
+
+
+def made(report: Report) -> dict[str, tuple[str, str] | None]:
+    """The key and digest of what each variant came to."""
+    found = {name: each.artifact for name, each in report.variants.items()}
+    return {name: (of.key, of.digest) if of is not None else None for name, of in found.items()}
+
+
+def wait_for(holds: Callable[[], object], within_s: float = 120.0) -> None:
+    """Wait until something holds, looking again and again."""
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.05)

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
     "inspection": {"recipe", "sources", "formats", "onnx_graphs", "engines"},
     "pipeline": {*BUILD, "queueing", "report"},
-    "tuning": {*BUILD, "pipeline", "queueing", "gate", "report"},
+    "tuning": {*BUILD, "pipeline", "queueing", "gate", "profiling", "report"},
     "cli": {
         *BUILD,
         "pipeline",

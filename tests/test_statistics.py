@@ -1,10 +1,12 @@
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from scipy.stats import binom, multinomial, norm
+from scipy.stats import binom, binomtest, multinomial, norm
 
 from optcli import statistics
 
@@ -36,6 +38,27 @@ def test_ranks_cover_and_are_the_narrowest_with_equal_tails(count, q):
     assert 1 <= low < high <= count
     assert below.cdf(low - 1) <= 0.025 < below.cdf(low)
     assert below.sf(high - 1) <= 0.025 < below.sf(high - 2)
+
+
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_ranks_are_those_of_scipy(q, confidence):
+    """Without `scipy.stats`, which takes a second to import."""
+    tail = (1 - confidence) / 2
+    for count in (1, 2, 3, 6, 7, 36, 72, 73, 240, 368, 999, 20_000):
+        if count < statistics.needed(q, confidence):
+            continue
+        expected = (int(binom.ppf(tail, count, q)), int(binom.ppf(1 - tail, count, q)) + 1)
+        assert statistics.percentile_ranks(count, q, confidence) == expected
+
+
+@pytest.mark.parametrize("tail", [0.4, 0.1, 0.05, 0.025, 0.001])
+def test_sign_bounds_are_order_statistics_of_scipys_ranks(tail):
+    for count in range(1, 40):
+        rank = int(binom.ppf(tail, count, 0.5))
+        rank -= binom.cdf(rank, count, 0.5) > tail
+        expected = (float(rank), float(count - 1 - rank)) if rank >= 0 else (-math.inf, math.inf)
+        assert statistics.sign_bounds(range(count), tail) == expected
 
 
 def test_interval_is_none_with_one_sample_too_few():
@@ -190,6 +213,13 @@ def test_mcnemar_is_the_exact_binomial_test():
     assert statistics.mcnemar(4, 4) == 1
 
 
+@pytest.mark.parametrize("regressed", [0, 1, 3, 4, 30, 400])
+@pytest.mark.parametrize("improved", [1, 3, 5, 29, 380])
+def test_mcnemar_is_that_of_scipy(regressed, improved):
+    expected = binomtest(regressed, regressed + improved).pvalue
+    assert statistics.mcnemar(regressed, improved) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("values", "off"),
     [
@@ -206,3 +236,20 @@ def test_how_far_a_median_may_be_off(values, off):
 def test_monotone_is_the_nearest_rising_sequence():
     assert statistics.monotone([3, 1, 2, 5, 4]) == [2, 2, 2, 4.5, 4.5]
     assert statistics.monotone([1, 2, 3]) == [1, 2, 3]
+
+
+def test_nothing_here_imports_scipy_stats():
+    code = """\
+import sys
+from optcli import statistics
+statistics.percentile_over_rounds([[1.0, 2, 3, 4], [2.0, 3, 4, 5]], 0.5)
+statistics.sign_bounds(range(9), 0.1)
+statistics.hodges_lehmann(range(9))
+statistics.t_interval([1.0, 2.0])
+statistics.drop_interval(1, 2, 9)
+statistics.mcnemar(1, 2)
+assert "scipy.special" in sys.modules
+assert "scipy.stats" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

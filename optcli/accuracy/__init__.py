@@ -6,7 +6,7 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 
 from __future__ import annotations
 
-from optcli.accuracy.evaluation import Elsewhere, Evaluation, evaluate, evaluate_part
+from optcli.accuracy.evaluation import Elsewhere, Evaluation, UnderWay, evaluate, evaluate_part
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
@@ -17,6 +17,7 @@ __all__ = [
     "Elsewhere",
     "Evaluation",
     "EvaluationRequest",
+    "UnderWay",
     "compare",
     "evaluate",
     "evaluate_part",

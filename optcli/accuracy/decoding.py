@@ -62,7 +62,7 @@ def _users(reference: str, folder: Path) -> Decode:
         raise InputError(f"{reference} cannot be called", place="postprocess", hint=hint)
 
     def call(outputs: Mapping[str, np.ndarray], meta: Mapping[str, Any], size: tuple[int, int]) -> Any:
-        hint = "mend it; it is called as decode(outputs, meta) with the outputs by name"
+        hint = "correct the code; optcli calls decode(outputs, meta) with the outputs by name"
         with user_code.running(reference, folder, "postprocess", hint):
             return function(dict(outputs), dict(meta))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,31 @@ class Evaluation:
         return rows
 
 
+class UnderWay:
+    """Evaluating processes that run now, for whoever ends them all: an interrupt reaches one thread."""
+
+    def __init__(self) -> None:
+        self._children: set[workers.Child] = set()
+        self._ended = False
+
+    @contextmanager
+    def holding(self, child: workers.Child) -> Iterator[None]:
+        """The process is one of them as long as the block runs."""
+        self._children.add(child)
+        try:
+            if self._ended:  # while it was started: `end` has not seen it
+                child.kill()
+            yield
+        finally:
+            self._children.discard(child)
+
+    def end(self) -> None:
+        """End them, and whatever is started from now on."""
+        self._ended = True
+        for child in list(self._children):
+            child.kill()
+
+
 class Elsewhere(Protocol):
     """Other machines that evaluate the parts of one set, so many at most at once."""
 
@@ -135,24 +161,27 @@ def evaluate(
     timeout_s: float | None = None,
     interpreter: str | None = None,
     elsewhere: Elsewhere | None = None,
+    under_way: UnderWay | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
     With `jobs` the set is split between as many processes, by whole batches, and comes out the same.
     `interpreter` is another Python to run the artifact in, with its own libraries. With `elsewhere` the
     set is split between other machines, and `jobs` does not count; what none of them can do is done
-    here, a part after the other. Raises `InputError` for data or labels that do not fit, `RunnerError`
-    or `StepError` where the artifact fails.
+    here, a part after the other. `under_way` holds the processes as long as they run. Raises
+    `InputError` for data or labels that do not fit, `RunnerError` or `StepError` where the artifact
+    fails.
     """
     if elsewhere is not None:
         request = replace(request, jobs=elsewhere.parts)
     request.out.mkdir(parents=True, exist_ok=True)
     news = _News(step, observer)
     here = Lock()
+    running = under_way or UnderWay()
 
     def run(function: str, job: int) -> None:
         listener = workers.Listener(Progress, partial(news.heard, job))
-        _run(function, replace(request, job=job), log, timeout_s, listener, interpreter)
+        _run(running, function, replace(request, job=job), log, timeout_s, listener, interpreter)
 
     def part(job: int) -> None:
         if elsewhere is None:
@@ -168,6 +197,7 @@ def evaluate(
             try:
                 list(pool.map(part, range(request.jobs)))
             except KeyboardInterrupt:
+                running.end()
                 if elsewhere is not None:
                     elsewhere.stop()
                 raise
@@ -182,10 +212,11 @@ def evaluate_part(
 
     Raises as `evaluate`.
     """
-    _run("shard", request, log, timeout_s)
+    _run(UnderWay(), "shard", request, log, timeout_s)
 
 
 def _run(
+    running: UnderWay,
     function: str,
     request: EvaluationRequest,
     log: Path | None,
@@ -204,6 +235,7 @@ def _run(
         listener=listener,
         interpreter=interpreter or sys.executable,
         confined=(request.out,) if request.artifact.foreign else None,
+        holding=running.holding,
     )
 
 

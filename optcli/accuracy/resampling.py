@@ -69,15 +69,15 @@ def bca(
     Better Bootstrap Confidence Intervals, JASA 82 (1987) 171-185.
     """
     import numpy as np
-    from scipy.stats import norm
+    from scipy.special import ndtr, ndtri
 
     below = np.mean(resamples < value) + np.mean(resamples == value) / 2
     # A value beyond all resamples: as far as so many can tell.
     edge = 0.5 / len(resamples)
-    z0 = float(norm.ppf(np.clip(below, edge, 1 - edge)))
+    z0 = float(ndtri(np.clip(below, edge, 1 - edge)))
     influence = without.mean() - without if len(without) else np.zeros(1)
     spread = float(np.sum(influence**2))
     a = float(np.sum(influence**3)) / (6 * spread**1.5) if spread > 0 else 0.0
-    moved = z0 + norm.ppf(np.asarray(shares))
-    levels = norm.cdf(z0 + moved / np.maximum(1 - a * moved, 1e-3))
+    moved = z0 + ndtri(np.asarray(shares))
+    levels = ndtr(z0 + moved / np.maximum(1 - a * moved, 1e-3))
     return [float(bound) for bound in np.quantile(resamples, levels)]

@@ -59,8 +59,8 @@ def verdicts(
         answers.extend(_advice("preparation", reason) for reason in accuracy.remarks)
         if accuracy.distinct is not None and accuracy.distinct < _DIFFERENT * accuracy.samples:
             repeated = (
-                f"only {accuracy.distinct} of {accuracy.samples} samples differ by content: the others"
-                " are no further evidence, and intervals rest on the different ones"
+                f"only {accuracy.distinct} of {accuracy.samples} samples differ by content: intervals"
+                " count samples with the same content once"
             )
             answers.append(_advice("samples", repeated))
     where = {"runner": accuracy.runner, "isa": accuracy.isa}
@@ -139,7 +139,7 @@ def _far(error: OutputError) -> Verdict | None:
         blocking=False,
         limit=_DOUBTFUL_DB,
         actual=lowest,
-        reason=f"{reason}; without labels nobody knows what that costs in accuracy",
+        reason=f"{reason}; only labels can show what that costs in accuracy",
     )
 
 

@@ -52,8 +52,8 @@ def save(
 ) -> int:
     """Pack the last build into a file called NAME.
 
-    The file holds the artifacts, their facts and the report, and every file in it is verified when it
-    is read.
+    The file holds the artifacts, their facts and the report. optcli verifies every file in it when it
+    reads it.
     """
     from optcli import baselines
     from optcli.gate import saving as builds

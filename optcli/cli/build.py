@@ -56,9 +56,9 @@ def command(
 ) -> int:
     """Build, measure and judge every variant of RECIPE.
 
-    What is in the store already is not built again. The report is written to
-    artifacts/NAME/report.json, the files of each variant beside it. The last line says which exit code
-    the build has, and why.
+    A build takes from the store what is there already, and makes the rest. It writes the report to
+    artifacts/NAME/report.json, and the files of each variant beside it. The last line names the exit
+    code and its reason.
     """
     from optcli import report as forms
     from optcli.pipeline import build, preview

@@ -101,9 +101,9 @@ def verify(
     as_json: bool,
     repair: bool,
 ) -> int:
-    """Hash every file again and name what is damaged. Exit code 4 where anything is.
+    """Hash every file again and name what is damaged. The exit code is 4 if anything is damaged.
 
-    With --remote all of the remote store is fetched for that, and nothing of it is kept.
+    With --remote, optcli fetches all of the remote store for that, and keeps nothing of it here.
     """
     with _opened(store, remote, writes=repair) as opened:
         if opened.remote is None:
@@ -150,8 +150,8 @@ def why(
 ) -> None:
     """Say for each step of RECIPE (or VARIANT) whether it is cached and, if not, what differs.
 
-    Where a remote store is named, results that only it has are called `remote`, and steps are compared
-    with its results too.
+    If you name a remote store, results that only it has are called `remote`, and optcli compares the
+    steps with its results too.
     """
     from optcli.pipeline import preview
 
@@ -201,9 +201,9 @@ def gc(
     max_size: str | None,
     dry_run: bool,
 ) -> None:
-    """Remove leftovers of killed builds and, where asked, entries and checkpoints by age or size.
+    """Remove leftovers of killed builds and, if you ask for it, entries and checkpoints by age or size.
 
-    With --remote: what is damaged, and leftovers of uploads that are older than a day.
+    With --remote, optcli removes damaged results and leftovers of uploads that are older than a day.
     """
     older_than_s = _amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than")
     max_bytes = _amount(max_size, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size")

@@ -56,9 +56,9 @@ def command(
     """Show the table of the last build, or what changed between several reports.
 
     Without an argument it shows the newest report here. An argument is a RECIPE, a recipe's name, a
-    report file or its folder. The exit code for one report is that of its build. Several reports are
-    compared with the first one: the exit code is 0, or 5 where the machines differ and nothing can be
-    said. It measures nothing.
+    report file or its folder. The exit code for one report is that of its build. With several reports,
+    compare shows what changed from the first one: the exit code is 0, or 5 if the machines differ, so
+    that their times cannot be compared. It measures nothing.
     """
     chosen_form = _form(form, output, as_json, markdown)
     try:

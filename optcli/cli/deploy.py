@@ -92,7 +92,7 @@ class _Engine(click.Choice[str]):
 @click.option(
     "--known-answers",
     metavar="URI",
-    help="What `optcli infer` wrote with this variant: hits of the cache from the start.",
+    help="Answers that `optcli infer` wrote with this variant: the cache has them from the start.",
 )
 @click.option(
     "--force",
@@ -126,13 +126,13 @@ def command(
     store: Path | None,
     as_json: bool,
 ) -> None:
-    """Write what a serving engine reads for VARIANT of the last build, as a plan says.
+    """Write a server, or the files for one, that serves VARIANT of the last build as a plan says.
 
-    For ray a bundle: a server for Ray Serve with the model, replicas, batches, wait and queue of the
-    plan; `optcli serve` starts it. For triton a model repository: the model and config.pbtxt. For
-    kserve manifests as well, with pods and autoscaling. Each has the plan, a golden request with its
-    response, and a README with the commands. What is written is read back and compared with the
-    model. Needs `pip install 'optcli[serve]'`.
+    For ray, optcli writes a bundle: a server for Ray Serve with the model, and with the replicas,
+    batches, wait and queue of the plan; `optcli serve` starts it. For triton it writes a model
+    repository: the model and config.pbtxt. For kserve it adds manifests with pods and autoscaling. Each
+    folder has the plan, a golden request with its response, and a README with the commands. optcli
+    reads its files back and compares them with the model. Needs `pip install 'optcli[serve]'`.
     """
     from optcli.serving import quantities
     from optcli.serving.deploy import deploy, lines

@@ -17,8 +17,8 @@ from optcli.store import Store
 def command(store: Path | None, as_json: bool) -> int:
     """Say what works on this machine, what is missing and how to get it.
 
-    Every runtime is imported and runs a tiny model, which takes some seconds. The exit code is 3
-    where something that optcli cannot do without is broken.
+    optcli imports every runtime and runs a tiny model in it, which takes some seconds. The exit code
+    is 3 if something is broken that optcli needs in any case.
     """
     from optcli.doctor import Examination, examine
 

@@ -118,10 +118,10 @@ def command(
     benchmark_json: Path | None,
     as_json: bool,
 ) -> int:
-    """Compare RECIPE's variants with a baseline. Both are measured now, on this machine, side by side.
+    """Compare RECIPE's variants with a baseline: optcli measures both now, on this machine, in turns.
 
-    The exit code is 0 where all pass, 1 where something became worse beyond its limit, 5 where the
-    measurement cannot tell.
+    The exit code is 0 if all pass, 1 if something became worse beyond its limit, 5 if the measurement
+    cannot tell.
     """
     from optcli.gate.running import Options, gate
     from optcli.gate.terms import accepted

@@ -120,8 +120,8 @@ def command(
     """Answer stored images with VARIANT of the last build.
 
     optcli prepares images as the recipe says. Answers are classes or boxes, as those of a deployment.
-    Each shard of images becomes one file of answers. A run that was killed goes on with the missing
-    files when it is started again. Images that cannot be read are listed beside the answers. Needs
+    Each shard of images becomes one file of answers. A run that was killed continues with the missing
+    files when you start it again. optcli lists images that it cannot read beside the answers. Needs
     `pip install 'optcli[ray]'`.
     """
     from optcli.inference import infer

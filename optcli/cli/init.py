@@ -55,9 +55,9 @@ def command(
     """Write a commented recipe for WHAT.
 
     WHAT is torchvision:NAME, timm:NAME, python:FILE.py:CALLABLE, onnx:PATH, or just the path of a
-    model file. optcli finds the inputs by looking into the model and offers variants that make sense on
-    this machine. It knows images in class folders, boxes in COCO's format and segmentation masks; for
-    masks it writes a file masks.py, which reads them, beside the recipe.
+    model file. optcli reads the inputs from the model, and writes variants that suit this machine. It
+    recognizes images in class folders, boxes in COCO's format and segmentation masks. For masks it also
+    writes masks.py, which reads them, beside the recipe.
     """
     from optcli.scaffold import InputText, draft
 

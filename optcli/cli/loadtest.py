@@ -61,7 +61,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="First find t(B) and the overhead through the running server, and keep them.",
+    help="First measure t(B) and the overhead through the running server, and keep them.",
 )
 @click.option(
     "--arrivals",
@@ -183,19 +183,19 @@ def command(
 ) -> int:
     """Send traffic to a server and say whether it keeps its promise.
 
-    The server is a bundle of `optcli deploy --target ray`, which is started for the test, or one at a
-    URL that speaks the Open Inference Protocol v2. Requests are sent at their planned times, whatever
-    becomes of those before, and latency counts from there. Answers are checked under load. What the
-    plan predicts stands beside what is measured.
+    The server is a bundle of `optcli deploy --target ray`, which optcli starts for the test, or one at
+    a URL that speaks the Open Inference Protocol v2. optcli sends each request at its planned time,
+    whether or not earlier ones were answered, and measures latency from that time. It checks the
+    answers under load. The report shows what the plan predicts beside what was measured.
 
-    With a SECOND server, both get the same traffic, SECOND a share of it, and the answer is to promote,
-    hold or reject it: by the agreement of its outputs, its errors and its latency.
+    With a SECOND server, the first gets all requests and SECOND a share of the same ones. The answer is
+    to promote, hold or reject SECOND: by the agreement of its outputs, its errors and its latency.
 
-    With --drift no traffic is sent: the inputs that a server has seen are compared with the data that
-    its model was calibrated with. The bundle must have been deployed with --sample-inputs.
+    With --drift optcli sends no traffic. It compares the inputs that a server has seen with the data
+    that its model was calibrated with. Deploy the bundle with --sample-inputs for that.
 
-    The exit code is 0 where the promise is kept, 1 where it is broken, an answer is wrong or an input
-    drifted, 5 where the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
+    The exit code is 0 if the promise is kept, 1 if it is broken, an answer is wrong or an input
+    drifted, 5 if the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
     """
     if drift:
         _require_no_traffic()

@@ -43,7 +43,8 @@ _remote_store = click.option(
     metavar="URL",
     expose_value=False,
     callback=_for_opened,
-    help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE.",
+    help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE, else"
+    " `remote_store` in ~/.config/optcli/config.toml.",
 )
 _remote_readonly = click.option(
     "--remote-readonly",
@@ -106,12 +107,12 @@ inputs = click.option(
     "inputs",
     multiple=True,
     metavar="NAME:DTYPE[SIZES]",
-    help='An input that the model does not tell: "image:float32[batch,3,224,224]".',
+    help='An input that the model does not declare: "image:float32[batch,3,224,224]".',
 )
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that a scan cannot prove harmless. Say it where you know who made"
+    help="Open a model from elsewhere that a scan cannot prove harmless. Use it if you know who made"
     " the model.",
 )
 
@@ -152,7 +153,7 @@ def verbose(function: Command) -> Command:
             logging.basicConfig(level=level, format="%(name)s: %(message)s")
 
     return click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Tell more, on stderr."
+        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Print more, to stderr."
     )(function)
 
 

@@ -120,12 +120,12 @@ def command(
     promise. A queueing simulation with several seeds chooses among the rest and predicts p50, p95 and
     p99. With --batch, --wait and --instances it checks the configuration that you name.
 
-    The exit code is 0 where the configuration keeps the promise, 1 where none does, 5 where the curve
-    was measured on a busy machine.
+    The exit code is 0 if the configuration keeps the promise, 1 if none does, 5 if the curve was
+    measured on a busy machine.
     """
     if given["preset"] == "list":
         return _list_presets(as_json)
-    from optcli import serving
+    from optcli.serving import planning
     from optcli.serving.planning import files
 
     build_report = None
@@ -136,7 +136,7 @@ def command(
     if build_report is None and settings.curve is None and settings.report is None:
         build_report = _newest(artifacts)
     with Progress() as progress:
-        plan = serving.from_settings(
+        plan = planning.from_settings(
             settings,
             report=build_report.report if build_report else None,
             file=build_report.path if build_report else None,

@@ -56,10 +56,11 @@ def command(
     store: Path | None,
     as_json: bool,
 ) -> None:
-    """Show where the time of VARIANT goes: by stage, by operator, and what matters in words.
+    """Show where the time of VARIANT goes: by stage, by operator, and in words the largest costs.
 
-    VARIANT is one of the last build. It runs in a process of its own, with the runner's own settings,
-    with and without the runtime's profiler in turns. The trace opens in chrome://tracing and Perfetto.
+    VARIANT is one of the last build. optcli runs it in a process of its own with the runner's settings,
+    and calls it with and without the runtime's profiler in turns. chrome://tracing and Perfetto open
+    the trace.
     """
     from optcli.profiling import lines
     from optcli.profiling.built import profile

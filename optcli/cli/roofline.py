@@ -19,9 +19,10 @@ from optcli.store import Store
 def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     """Measure this machine's peaks: arithmetic in every precision, and memory.
 
-    Matrix products and convolutions in every library that runs artifacts, with one core and with all
-    that are usable; whichever is fastest counts. It takes about a minute, best on a quiet machine, and
-    is kept in the store. `optcli compare --roofline` then shows how near each artifact comes.
+    optcli times matrix products and convolutions in every library that runs artifacts, with one core
+    and with all that are usable. The fastest library counts. This takes about a minute; run it on a
+    quiet machine. The store keeps the result. `optcli compare --roofline` then shows how near each
+    artifact comes to the peak.
     """
     from optcli.roofline import lines
     from optcli.roofline import share as roofline

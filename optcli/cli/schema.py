@@ -24,7 +24,7 @@ def command(what: str) -> None:
 
         click.echo(json.dumps(schema(), indent=2))
         return
-    from optcli import serving
+    from optcli.serving import planning
 
-    written = serving.file_schema() if what == "plan-file" else serving.schema()
+    written = planning.file_schema() if what == "plan-file" else planning.schema()
     click.echo(json.dumps(written, indent=2))

@@ -20,7 +20,7 @@ from optcli.errors import RunnerError
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; with another than this, other machines reach the server.",
+    help="The address to listen on; at another address, other machines can reach the server.",
 )
 @click.option(
     "--port",
@@ -83,7 +83,7 @@ def command(
         try:
             wait(server)
         except KeyboardInterrupt:
-            click.echo("stopping, when what it has taken in is answered", err=True)
+            click.echo("stopping as soon as the requests that it has taken in are answered", err=True)
             return
         raise RunnerError(
             "the server ended by itself", place=str(folder), hint="--log FILE keeps the server's log"

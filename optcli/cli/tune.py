@@ -26,8 +26,8 @@ from optcli.settings.tuning import Objective
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
-    help="The time budget. Default: what the recipe's tune section says, else 15. With --from: 30, and"
-    " the trial that runs at its end is finished.",
+    help="The time budget. Default: what the recipe's tune section says, else 15. With --from: 30; a"
+    " trial that runs then is still finished.",
 )
 @click.option(
     "--objective",
@@ -94,19 +94,21 @@ def command(
 ) -> int:
     """Find the fastest artifact that keeps the recipe's accuracy bar, within a time budget.
 
-    The search tries runtimes, precisions, quantizers and their options and, where the recipe has
-    training data, smaller networks that are trained again. It chooses by validation samples. The
-    finalists become the variants of NAME.tuned.yaml; they are built, measured together and judged on
-    the evaluation samples. The recipe needs no variants of its own. Ctrl-C ends the search, and what
-    was found so far is judged. A search that was killed goes on when it is started again.
+    The search tries runtimes, precisions, quantizers and their options. If the recipe has training
+    data, it also tries smaller networks and trains them again. It chooses by validation samples. The
+    finalists become the variants of NAME.tuned.yaml; optcli builds them, measures them together and
+    judges them on the evaluation samples. The recipe needs no variants of its own. Ctrl-C ends the
+    search, and optcli judges what it found so far. A search that was killed continues when you start
+    it again.
 
     With --from the search starts at one quantized variant and looks for options of its quantizing pass
     that bring it inside the bar; the result is a patch of the recipe.
 
     Without an argument it takes the recipe of the last build; for a REPORT, the recipe of that build.
 
-    The exit code is 0 where the winner is inside the bar and faster than the baseline (with --from:
-    than in float), 5 where it is inside and not known to be faster, 1 where none is inside.
+    The exit code is 0 if the winner is inside the bar and faster than the baseline (with --from: than
+    in float; with --objective: cheaper or smaller), 5 if it is inside and optcli cannot tell whether
+    it is faster, 1 if none is inside.
     """
     _require_together(
         start,

@@ -48,7 +48,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     metavar="[VARIANT]",
     is_flag=False,
     flag_value="",
-    help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
+    help="Show where the error starts, of this variant or of all; rejected ones always show it.",
 )
 @click.option("--no-layers", is_flag=True, help="Do not show where the error starts, for any variant.")
 @options.overrides
@@ -79,14 +79,14 @@ def command(
     """Show what each artifact costs in accuracy, with its verdicts.
 
     Without files it reads a report: that of the last build, of a RECIPE's last build, or a REPORT file.
-    It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). Model
-    FILEs, or artifacts' folders, are evaluated here with the data and the metric of --recipe. The exit
-    code is 1 where a verdict rejects, 5 where one cannot tell.
+    It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). It
+    evaluates model FILEs, or artifacts' folders, with the data and the metric of --recipe. The exit
+    code is 1 if a verdict rejects, 5 if one cannot tell.
 
-    A rejected variant is compared with its float network layer by layer, on 8 samples. The table shows
-    the noise that each layer adds by itself, the worst first, and one thing to try. That takes up to a
-    minute a variant and is kept in the store; --no-layers leaves it out. `optcli tune --from VARIANT`
-    then looks for options that keep the accuracy.
+    For a rejected variant, optcli compares each layer with that of the float network, on 8 samples. The
+    table shows the noise that each layer adds by itself, the worst first, and one thing to try. This
+    takes up to a minute a variant, and the store keeps the result; --no-layers leaves it out. Then
+    `optcli tune --from VARIANT` looks for options that keep the accuracy.
     """
     if no_layers and layers is not None:
         raise UsageError(

@@ -94,7 +94,7 @@ class PythonData(Collection):
             return list(samples)
 
     def _running(self) -> AbstractContextManager[None]:
-        hint = "mend it; `arguments:` of the role are passed to it by name"
+        hint = "correct the code; optcli passes the role's `arguments:` by name"
         return user_code.running(self.settings.place, self.folder, "the code", hint)
 
 
@@ -114,7 +114,7 @@ class PythonItems(Items):
             sample = self._samples[number]
         except Exception as error:  # it is the user's code, which may raise anything
             reason = f"the code raises {type(error).__name__}: {first_line(error)}"
-            raise InputError(reason, place=place, hint="mend the code for this sample") from error
+            raise InputError(reason, place=place, hint="correct the code for this sample") from error
         inputs, target, name, meta = self._parts(sample, place)
         return Item(str(number if name is None else name), place, inputs, target, meta)
 

@@ -61,7 +61,7 @@ def _spread(chosen: list[int], settings: DataSettings) -> list[int]:
         raise InputError(
             f"found {count} samples, wanted {wanted}",
             place=settings.source,
-            hint=f"set samples to {count} or less, or leave it away for all",
+            hint=f"set samples to {count} or less, or leave it out for all",
         )
     draw = random.Random(settings.seed)  # noqa: S311 - for choosing samples, not for secrets
     edges = [count * step // wanted for step in range(wanted + 1)]
@@ -107,13 +107,13 @@ def _read_list(place: Path, name: str | None) -> list[str]:
         raise _wrong(place, message, "wanted a text file in UTF-8") from error
     if place.suffix.lower() != ".json":
         if name is not None:
-            hint = "leave name away, or write a JSON mapping from names to lists"
+            hint = "leave name out, or write a JSON mapping from names to lists"
             raise _wrong(place, f"a text file has no part {name!r}", hint)
         return [line.strip() for line in text.splitlines() if line.strip()]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        hint = "mend it, or list one id a line in a .txt file"
+        hint = "correct the file, or list one id a line in a .txt file"
         raise _wrong(place, f"not JSON: {error}", hint) from error
     if isinstance(value, dict):
         value = _named(value, name, place)

@@ -130,7 +130,7 @@ def _parse(path: Path) -> ModelProto:
         return onnx.load(os.fspath(path), load_external_data=False)
     except FileNotFoundError as error:
         raise InputError(
-            "there is no such ONNX file", place=str(path), hint="mend the path, or build again"
+            "there is no such ONNX file", place=str(path), hint="correct the path, or build again"
         ) from error
     except DecodeError as error:
         raise InputError(

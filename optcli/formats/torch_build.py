@@ -118,7 +118,7 @@ def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> t
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise InputError(
             f"torchvision cannot build {name} with {arguments or 'its defaults'}: {error}",
-            hint=f"see the arguments of torchvision.models.{name}, and mend model.arguments",
+            hint=f"see the arguments of torchvision.models.{name}, and correct model.arguments",
         ) from error
     return model
 
@@ -186,7 +186,7 @@ def _check_arguments(builder: Any, reference: str, arguments: dict[str, Any]) ->
     except TypeError as error:
         names = list(signature.parameters)
         unknown = [name for name in arguments if name not in names]
-        hint = f"it takes {', '.join(names) or 'no arguments'}: mend model.arguments"
+        hint = f"it takes {', '.join(names) or 'no arguments'}: correct model.arguments"
         if unknown:
             hint = f"{did_you_mean(unknown[0], names)} ({hint})" if names else hint
         raise InputError(f"{reference}: {error}", hint=hint) from error

@@ -51,6 +51,6 @@ def build(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
         raise InputError(
             f"timm cannot build {name} with {arguments or 'its defaults'}: {error}",
-            hint=f"see the arguments of timm.create_model({name!r}, ...), and mend model.arguments",
+            hint=f"see the arguments of timm.create_model({name!r}, ...), and correct model.arguments",
         ) from error
     return model

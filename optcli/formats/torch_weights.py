@@ -78,7 +78,7 @@ def read(path: Path) -> State:
     more than tensors, `InputError` for one that is missing, damaged or no state dict.
     """
     if not path.is_file():
-        raise InputError("there is no such weights file", place=str(path), hint="mend model.weights")
+        raise InputError("there is no such weights file", place=str(path), hint="correct model.weights")
     content = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
     return _state(content, path)
 
@@ -218,7 +218,9 @@ def _fit_hint(shapes: dict[str, Any], missing: list[str], matched: bool, classes
         return f"the weights have {count} classes, the model {wanted}: {setting}"
     if not matched:
         return "no name matches: these are the weights of another network, or wrapped in another one"
-    return "these are the weights of another network or of another variant of it: mend model.arguments"
+    return (
+        "these are the weights of another network or of another variant of it: correct model.arguments"
+    )
 
 
 def _first(names: list[str], separator: str = ", ", count: int = 3) -> str:

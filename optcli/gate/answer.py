@@ -96,7 +96,8 @@ def _cannot_tell(
         listed += f", and {more} more" if more > 0 else ""
         declare = f"--accept {','.join(kinds_of(undeclared))}"
         parts.append(
-            f"what it is judged by changed: {listed} (whoever runs the gate may declare it: {declare})"
+            f"what the candidate is judged by has changed: {listed} (whoever runs the gate may allow"
+            f" that: {declare})"
         )
     if decisive:
         parts.append(_listed(decisive))

@@ -71,8 +71,8 @@ def _missing(decision: Decision, rule: Rule) -> str:
     high, low = decision.high, decision.low
     most = _growth(high, "slower", "faster") if math.isfinite(high) else "anything"
     least = _growth(low, "slower", "faster") if low > -1 else "anything"
-    passes = f"to pass it must be surely less than {_percent(rule.limit)} slower, and it may be {most}"
-    fails = f"to fail surely more than {_percent(rule.margin)} slower, and it may be {least}"
+    passes = f"to pass it must be surely less than {_percent(rule.limit)} slower, but may be {most}"
+    fails = f"to fail it must be surely more than {_percent(rule.margin)} slower, but may be {least}"
     return f"{passes}; {fails}"
 
 

@@ -109,7 +109,8 @@ def infer(
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    run_of = _Run(listed, kept, set(finished), observer, threads)
+    cost_per_s = None if cost_per_hour is None else cost_per_hour * count / 3600
+    run_of = _Run(listed, kept, set(finished), observer, threads, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
         with ray_session.started(address, max(cores, count * threads)):
@@ -227,13 +228,17 @@ def _limit(
 
 @dataclass
 class _Run:
-    """Follows the shards of one run: progress, manifest, figures. A worker has `threads` cores."""
+    """Follows the shards of one run: progress, manifest, figures. A worker has `threads` cores.
+
+    `cost_per_s` is that of all workers.
+    """
 
     listing: Listing
     output: Output
     finished: set[str]
     observer: Observer
     threads: int
+    cost_per_s: float | None = None
 
     def __post_init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -259,6 +264,10 @@ class _Run:
         images_per_s = self.images_per_s or done / max(1e-9, time.monotonic() - begun)
         left_s = (self.listing.images - ready) / max(1e-9, images_per_s)
         message = f"{ready} of {self.listing.images}, {rate(images_per_s, 1.0)}, {left(left_s)}"
+        if self.cost_per_s is not None:
+            spent_s = time.monotonic() - begun
+            spent, whole = (self.cost_per_s * each for each in (spent_s, spent_s + left_s))
+            message += f", cost {spent:.3g} of about {whole:.3g}"
         self.observer.progress("infer", ready / self.listing.images, message)
 
     @property

@@ -135,7 +135,7 @@ def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
 def _files(place: Place, uri: str) -> list[tuple[str, str, int | None]]:
     """Name below the folder, path and size of every file, sorted; hidden ones are left out."""
     try:
-        entries = place.fs.find(place.path, detail=True)
+        entries = place.files()
     except OSError as error:
         raise InputError(
             f"the folder cannot be read: {first_line(error)}", place=uri, hint="look at its permissions"

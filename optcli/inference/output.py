@@ -11,6 +11,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from optcli.errors import StoreError, UsageError, raised_as
@@ -61,7 +62,7 @@ class Output:
             self._require_same(known)
         hint = "name another --output"
         with raised_as(StoreError, "the folder cannot be made", of=OSError, place=self.uri, hint=hint):
-            place.fs.makedirs(place.path, exist_ok=True)
+            place.make()
         shards = {shard.name for shard in listing.shards}
         finished = {name.removesuffix(f".{self.form}") for name in names} & shards
         self.note(listing, finished)
@@ -106,8 +107,7 @@ class Output:
     def _names(self, place: Place) -> list[str]:
         hint = "name another --output"
         with raised_as(StoreError, "the folder cannot be read", of=OSError, place=self.uri, hint=hint):
-            names = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in names)
+            return place.names()
 
     def _remove(self, place: Place, names: Iterable[str]) -> None:
         message = "old answers cannot be removed"
@@ -115,7 +115,8 @@ class Output:
         with raised_as(StoreError, message, of=OSError, place=self.uri, hint=hint):
             for name in names:
                 if name == MANIFEST or name.lstrip(".").startswith("part-"):
-                    place.fs.rm_file(posixpath.join(place.path, name))
+                    path = posixpath.join(place.path, name)
+                    storage.asked(partial(place.fs.rm_file, path))
 
     def _require_same(self, known: Mapping[str, Any]) -> None:
         expected = {"schema": SCHEMA, **self._decided_by()}

@@ -132,7 +132,8 @@ class _Attempt:
             raise StepError(
                 f"the worker died {before} times at this shard",
                 place=name,
-                hint="run it again: it goes on; if it dies again, look at memory and at the images",
+                hint="run the command again: it continues; if a worker dies again, look at memory and"
+                " at the images",
             )
         with self._file.open("ab") as file:
             file.write(b".")

@@ -95,25 +95,25 @@ def _weights(medians: np.ndarray, middle: np.ndarray) -> np.ndarray:
 def _between_launches(sizes: np.ndarray, medians: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Half the width of the t-interval over the launches' own lines; NaN with one launch."""
     import numpy as np
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     count = len(medians)
     if count < 2:
         return np.full(2, np.nan)
     lines = np.array([_line(sizes, launch, weights) for launch in medians])
-    return np.asarray(t.ppf(0.975, count - 1) * lines.std(axis=0, ddof=1) / math.sqrt(count))
+    return np.asarray(stdtrit(count - 1, 0.975) * lines.std(axis=0, ddof=1) / math.sqrt(count))
 
 
 def _off_the_line(sizes: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Half the width of the t-interval of a weighted regression (Draper and Smith, section 9.2)."""
     import numpy as np
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     free = len(sizes) - 2
     design = np.stack([np.ones_like(sizes), sizes], axis=1)
     covariance = np.linalg.inv(design.T @ (weights[:, None] * design))
     scale = float(np.sum(weights * residuals**2)) / free
-    return np.asarray(t.ppf(0.975, free) * np.sqrt(scale * np.diag(covariance)))
+    return np.asarray(stdtrit(free, 0.975) * np.sqrt(scale * np.diag(covariance)))
 
 
 def _r_squared(times: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> float | None:

@@ -89,7 +89,8 @@ class Pass(Settings):
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
-    pass can follow.
+    pass can follow. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a
+    build imports them while other steps run, so importing one must start no thread.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -99,6 +100,7 @@ class Pass(Settings):
     device_bound: ClassVar[bool] = False
     uses_batch_sizes: ClassVar[bool] = False
     last: ClassVar[bool] = False
+    imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def produces(self, source: Format) -> Format:
@@ -170,6 +172,7 @@ class Traits:
     last: bool = False
     checks_source: bool = False
     reference: str | None = None
+    imports_ahead: tuple[str, ...] = ()
 
     @staticmethod
     def of(configured: Pass, name: str, code: str = "", reference: str | None = None) -> Traits:
@@ -189,4 +192,5 @@ class Traits:
             last=configured.last,
             checks_source=type(configured).check_source is not Pass.check_source,
             reference=reference,
+            imports_ahead=configured.imports_ahead,
         )

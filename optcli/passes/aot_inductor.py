@@ -21,7 +21,7 @@ from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._torch.aoti_compiling import Compiling
 from optcli.passes._torch.networks import network
-from optcli.passes._torch.tracing import flat, trace
+from optcli.passes._torch.tracing import IMPORTS_AHEAD, flat, trace
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class AotInductor(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
+    imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
     device_bound: ClassVar[bool] = True
     uses_batch_sizes: ClassVar[bool] = True
 
@@ -55,7 +56,7 @@ class AotInductor(Pass):
         "packed on every call or, of a quantized network, at which it is faster",
     )
     freezing: bool = Field(
-        True, description="make weights constants: folded, and packed as the kernels like them best"
+        True, description="make weights constants, which PyTorch folds and packs for its kernels"
     )
     max_autotune: bool = Field(
         False, description="try several kernels for matrix products and keep the fastest; slow to build"

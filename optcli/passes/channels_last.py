@@ -15,8 +15,8 @@ from optcli.passes._torch.networks import require_uncompiled
 class ChannelsLast(Pass):
     """Keeps images and convolution weights with their channels last in memory, in PyTorch.
 
-    Nothing else changes: shapes are the same, and so are results up to rounding. What gains is
-    convolutions; a network without any is left as it was, and says so.
+    Nothing else changes: shapes are the same, and so are results up to rounding. Convolutions become
+    faster. The pass leaves a network without convolutions as it was, and says so.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)

@@ -12,7 +12,7 @@ from optcli.errors import StepError, raised_as
 from optcli.formats import exported as exported_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
-from optcli.passes._torch.tracing import flat, trace
+from optcli.passes._torch.tracing import IMPORTS_AHEAD, flat, trace
 
 
 class Export(Pass):
@@ -24,6 +24,7 @@ class Export(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
+    imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
 
     strict: bool | None = Field(
         None,

@@ -19,6 +19,7 @@ from optcli.onnx_graphs.interface import opset_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.onnx_exporting import (
+    IMPORTS_AHEAD,
     onnx_of_program,
     program_of,
     quiet_exporters,
@@ -44,6 +45,7 @@ class ExportOnnx(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch", "onnx", "onnxscript"))
     tolerance: ClassVar[float | None] = 1e-4
+    imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
 
     opset: int | None = Field(
         None, ge=13, description="version of the operator set; default: the exporter's own choice"

@@ -22,6 +22,7 @@ from optcli.passes._torch.features import Features, matched
 from optcli.passes._torch.learning import Judge, Loss, Teacher
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.training import Training
+from optcli.passes._torch.views import Views, harmless
 from optcli.workers import memory
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class Finetune(Pass):
     It learns from labels, from the model as it came from its source (its teacher), or from both;
     without labels from the teacher alone. Only weights change: what was cut away stays away, and
     zeros that `sparsify` made stay zero. The epoch that is best on the validation data is kept. A
-    build that is killed goes on after the last whole epoch. With `feature_weight` its blocks learn to
-    give what the teacher's blocks give, as far as they have the same shape; the block before removed
-    ones takes their place.
+    build that is killed goes on after the last whole epoch. With `feature_weight` its blocks also learn
+    the outputs of the teacher's blocks, where both have the same shape. If blocks were removed, the
+    block before them learns their output.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -58,13 +59,15 @@ class Finetune(Pass):
         "adamw", description="AdamW, or SGD with Nesterov momentum 0.9"
     )
     learning_rate: float | None = Field(
-        None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
+        None, gt=0, description="learning rate after the warm-up, from which it falls along a cosine; "
         "default: 0.0005 for adamw, 0.01 for sgd",
     )  # fmt: skip
     batch_size: int = Field(32, ge=1, description="samples per step; the rest of an epoch is left out")
     weight_decay: float = Field(1e-4, ge=0, description="pull of all weights towards zero")
     clip_norm: float | None = Field(
-        1.0, gt=0, description="longest gradient that is followed; null: any"
+        1.0,
+        gt=0,
+        description="largest norm of the gradient; a longer one is scaled down; null: no limit",
     )
     distillation_weight: float | None = Field(
         None, ge=0, le=1, description="the teacher's share of the loss, the labels have the rest; "
@@ -78,6 +81,11 @@ class Finetune(Pass):
     compare: Literal["logits", "outputs"] = Field(
         "logits",
         description="what the teacher is compared by: the class scores, or every output's values",
+    )
+    augment: Literal["off", "auto"] = Field(
+        "off",
+        description="`auto`: show images mirrored and shifted at random, each where the teacher stays "
+        "right on such images; only where the time is enough to see every sample five times",
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label given to all classes")
     output: str | None = Field(
@@ -165,6 +173,7 @@ class Finetune(Pass):
         teacher = self._teacher(job, computing) if loss.weight or self.feature_weight else None
         call = computing.calling(model, job.inputs)
         features = self._features((model, call), teacher, examples, job)
+        views = self._views(loss, teacher, examples, job)
         rate = self.learning_rate or _RATES[self.optimizer]
         training = Training(
             model=model,
@@ -172,7 +181,7 @@ class Finetune(Pass):
             examples=examples,
             judge=self._judge(job, loss, teacher[1] if teacher and loss.weight else None),
             loss=loss,
-            teacher=teacher and _remembering(teacher[1], examples, features),
+            teacher=teacher and _remembering(teacher[1], examples, features or views),
             optimizer=self._optimizer(model, rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
@@ -183,6 +192,7 @@ class Finetune(Pass):
             seed=job.seed,
             zeros=kept_zeros(model, source),
             features=features,
+            views=views,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
@@ -256,6 +266,25 @@ class Finetune(Pass):
             job.warn("feature_weight: no block can be matched; training without it")
         return features if features.names else None
 
+    def _views(
+        self,
+        loss: Loss,
+        teacher: tuple[torch.nn.Module, Call] | None,
+        examples: ExampleSet,
+        job: Job,
+    ) -> Views | None:
+        if self.augment == "off":
+            return None
+        if teacher is None:
+            job.warn("augment: without a teacher nothing says which views are harmless")
+            return None
+        torch_modules.evaluating(teacher[0])
+        found = harmless(teacher[1], loss, examples, min(self._batch_size(job), len(examples)))
+        if isinstance(found, str):
+            job.warn(f"augment: {found}; training without it")
+            return None
+        return found
+
     def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
         if not self.validate_epochs:
             return None
@@ -283,9 +312,9 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
-def _remembering(call: Call, examples: ExampleSet, features: Features | None) -> Teacher:
-    """The teacher; where its blocks are matched, it computes every batch: their outputs are large."""
-    return Teacher(call, len(examples)) if features is None else Teacher(call, len(examples), 0)
+def _remembering(call: Call, examples: ExampleSet, needs_all: Features | Views | None) -> Teacher:
+    """The teacher; where its blocks are matched or images change, it computes every batch."""
+    return Teacher(call, len(examples)) if needs_all is None else Teacher(call, len(examples), 0)
 
 
 def kept_zeros(
@@ -318,6 +347,8 @@ def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
     if training.features is not None:
         facts["feature_weight"] = training.features.weight
         facts["features"] = list(training.features.names)
+    if training.views is not None and training.shows_views(progress):
+        facts["augmentation"] = {"mirrored": training.views.mirrors, "shift": training.views.shift}
     if training.max_seconds is not None:
         facts |= {"max_minutes": training.max_seconds / 60, "epochs_that_fit": progress.planned}
     if training.judge is not None and progress.before is not None and progress.best is not None:

@@ -81,10 +81,11 @@ class QuantizeAware(Finetune):
     reestimate_batchnorm: ClassVar[bool] = False  # type: ignore[misc]
     # Blocks of a quantized network give other values than the teacher's: its outputs are compared.
     feature_weight: ClassVar[float] = 0.0  # type: ignore[misc]
+    augment: ClassVar[Literal["off"]] = "off"  # type: ignore[misc]
 
     epochs: int = Field(3, ge=1, description="how many times to train on all training data")
     learning_rate: float | None = Field(
-        None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
+        None, gt=0, description="learning rate after the warm-up, from which it falls along a cosine; "
         "default: 0.0001 for adamw, 0.001 for sgd",
     )  # fmt: skip
     to: Literal["onnx", "openvino", "exported"] = Field(

@@ -70,7 +70,7 @@ class QuantizeOnnxruntime(Pass):
     method: Literal["minmax", "percentile", "entropy"] = Field(
         "minmax",
         description="ranges of activations: `minmax` the extremes; `percentile` without the outermost "
-        "values; `entropy` where clipping tells most about the values",
+        "values; `entropy` clips where the least information is lost",
     )
     percentile: float | None = Field(
         None,
@@ -113,8 +113,8 @@ class QuantizeOnnxruntime(Pass):
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
-        description="`transformer` keeps additions in floating point: few large values in what layers "
-        "hand past attention take all the range; `auto`: where there is attention",
+        description="`transformer` keeps additions in floating point: a few large values that pass by "
+        "attention would take all of the range; `auto`: where there is attention",
     )
     types: tuple[str, ...] = Field(
         (), description="operator types to quantize, no others; default: all that pay"

@@ -17,8 +17,8 @@ Capability = Literal["current", "sm75", "sm80", "sm86", "sm89", "sm120", "sm121"
 class TensorrtRtxEngine(EnginePass):
     """Builds an engine of TensorRT-RTX, a product of its own for GeForce and RTX GPUs.
 
-    It needs no GPU to build: kernels are compiled on the machine that runs it. Its engines are not
-    TensorRT's, and its latency says nothing of TensorRT's.
+    It needs no GPU to build: the machine that runs the engine compiles its kernels. TensorRT cannot run
+    these engines, and their latency says nothing about that of TensorRT.
     """
 
     needs: ClassVar[Needs] = Needs(("tensorrt_rtx", "onnx", "onnx_ir", "numpy"))

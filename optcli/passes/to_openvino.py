@@ -22,7 +22,7 @@ class ToOpenvino(Pass):
     """Converts ONNX models and exported programs to OpenVINO's format.
 
     Weights stay as they are, inputs and outputs keep their names. Sizes that the recipe leaves open
-    stay open; what only works out their shapes is simplified before anything else sees the graph.
+    stay open. The pass simplifies operators that only compute shapes.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.EXPORTED)

@@ -52,7 +52,7 @@ class TorchCompile(Pass):
     )
     freezing: bool = Field(
         True,
-        description="make weights constants: folded, and packed as the kernels like them best; faster "
+        description="make weights constants, which PyTorch folds and packs for its kernels; faster "
         "calls, but a warm start lowers the graph again and takes several times as long",
     )
     channels_last: bool = Field(

@@ -41,7 +41,7 @@ class Torchscript(Pass):
 
     device: Literal["cpu", "cuda"] = Field(
         "cpu",
-        description="where it is traced: tensors that the network itself makes are made there for ever",
+        description="where it is traced; the file then always makes the network's own tensors there",
     )
     method: Literal["trace", "script"] = Field(
         "trace",

@@ -39,7 +39,7 @@ class WeightsOnly(Pass):
     needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "onnx_ir", "openvino"))
 
     bits: Literal[8, 4] = Field(
-        8, description="bits of a weight; 4: of linear layers but the last, the others get 8"
+        8, description="bits of a weight; with 4, the last linear layer and other layers get 8"
     )
     symmetric: bool = Field(True, description="zero stays zero; false: a zero point for each scale")
     group_size: int | None = Field(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from optcli import accuracy, data, environment, user_code
@@ -29,6 +32,8 @@ from optcli.store import Entry, Store, key_of
 
 _EVALUATION = "evaluation"
 _COMPARISON = "comparison"
+# Of an evaluation that takes no longer, starting a process and its libraries is the greater part.
+_SHORT_S = 10.0
 _DECIDES = (
     "policy",
     "max_drop",
@@ -130,25 +135,29 @@ def compare_all(
     is nothing to compare with: the others then have neither, and `unjudged` is their verdict.
     """
     judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
-    accuracies: dict[str, Accuracy] = {}
+    judged: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
-    for subject in sorted(subjects, key=lambda each: each.name != baseline):
+
+    def judge_one(subject: Subject) -> None:
         try:
-            if judging.baseline is None:
-                break
-            accuracies[subject.name] = judging.accuracy_of(subject)
+            judged[subject.name] = judging.accuracy_of(subject)
         except OptcliError as error:
             error.place = error.place or f"{subject.name} › accuracy"
             around.observer.failed(f"{subject.name} › accuracy", error.message)
             failures[subject.name] = error
-            if subject.name == baseline:
-                break
+
+    if judging.baseline is not None:
+        judge_one(judging.baseline)
+    if baseline in judged:
+        judging.each(judge_one, [each for each in subjects if each.name != baseline])
+    ordered = sorted(subjects, key=lambda each: each.name != baseline)
+    accuracies = {each.name: judged[each.name] for each in ordered if each.name in judged}
     if accuracies:
         on = {"evaluated_on": _evaluated_on(around)}
         accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
     settings = around.recipe.accuracy
-    judged = [each for name, each in accuracies.items() if name != baseline]
-    few = [flag for each in judged if settings and (flag := accuracy.too_few(each, settings))]
+    others = [each for name, each in accuracies.items() if name != baseline]
+    few = [flag for each in others if settings and (flag := accuracy.too_few(each, settings))]
     if few:
         around.observer.warned("accuracy", few[0].text)
     return accuracies, failures
@@ -159,9 +168,49 @@ class _Judging:
         self._around, self.baseline = around, baseline
         self._ingredients: dict[str, dict[str, Any]] = {}
         self._fresh: set[str] = set()
+        self._under_way = accuracy.UnderWay()
+        # One at a time of those that are the same: the others take what it leaves.
+        self._alone: dict[str, Lock] = {}
+        self._took_s: dict[str, float] = {}
+
+    def each(self, judge_one: Callable[[Subject], None], subjects: Sequence[Subject]) -> None:
+        """Judge all, several side by side where most of it is starting processes."""
+        count = self._side_by_side(subjects)
+        if count == 1:
+            for subject in subjects:
+                judge_one(subject)
+            return
+        for subject in subjects:
+            self._alone.setdefault(key_of(self._of(subject)), Lock())
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                list(pool.map(judge_one, subjects))
+            except BaseException:
+                self._under_way.end()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _side_by_side(self, subjects: Sequence[Subject]) -> int:
+        """How many at once: several where the baseline was quick and nothing but this machine computes.
+
+        Long evaluations have all cores for themselves already.
+        """
+        around, base = self._around, self.baseline
+        took_s = self._took_s.get(base.name) if base is not None else None
+        here = around.nodes is None and all(
+            each.interpreter is None
+            and not each.runner.requires().gpu
+            and _jobs(each, around.jobs) == 1
+            for each in subjects
+        )
+        return around.jobs if here and took_s is not None and took_s <= _SHORT_S else 1
 
     def accuracy_of(self, subject: Subject) -> Accuracy:
         """The subject beside the baseline."""
+        with self._alone.get(key_of(self._of(subject)), nullcontext()):
+            return self._accuracy_of(subject)
+
+    def _accuracy_of(self, subject: Subject) -> Accuracy:
         around, base = self._around, self.baseline
         assert base is not None
         mine, theirs = self._of(subject), self._of(base)
@@ -265,6 +314,7 @@ class _Judging:
                 timeout_s=around.timeout_s,
                 interpreter=subject.interpreter,
                 elsewhere=elsewhere,
+                under_way=self._under_way,
             )
             samples.take(scratch / "prepared")
             for path in scratch.iterdir():
@@ -272,7 +322,8 @@ class _Judging:
             scratch.rmdir()
             entry = around.store.put(_EVALUATION, key, work, {}, ingredients)
         self._fresh.add(key)
-        around.observer.finished(step, time.monotonic() - began)
+        self._took_s[subject.name] = time.monotonic() - began
+        around.observer.finished(step, self._took_s[subject.name])
         return entry
 
     def _elsewhere(

@@ -22,7 +22,7 @@ from optcli.settings import TensorSpec
 from optcli.store import Entry
 from optcli.workers import confinement, messages
 
-_HINT = "--trust takes it, where you know who writes to the remote store"
+_HINT = "add --trust if you know who writes to the remote store"
 _DAMAGED = "who may write to the remote store put it there, or a disk lost it"
 _PROBE = "probe.npz"
 

@@ -349,4 +349,5 @@ def _packages(step: Step) -> tuple[str, ...]:
     checks = [find_runner(DEFAULTS[each]).needs for each in formats]
     # There is no check where it takes a GPU.
     of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
-    return (*GROUND, *step.needs.packages, *of_check)
+    ahead = step.traits.imports_ahead if step.traits is not None else ()
+    return (*GROUND, *step.needs.packages, *of_check, *ahead)

@@ -200,9 +200,13 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
     scores = _tensor(outputs, samples.output)
     shape = scores.shape if scores is not None else None
     if scores is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[2:]):
-        given = f"{scores.name} of shape {list(shape)}" if scores is not None and shape else "none such"
+        given = (
+            f"{scores.name} of shape {list(shape)}"
+            if scores is not None and shape
+            else "no such output"
+        )
         raise _refused(
-            f"the model's output is no scores [batch, classes]: found {given}",
+            f"wanted an output of scores [batch, classes], found {given}",
             "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`",
         )
     how = {"output": scores.name, "activation": "auto", "top": TOP}

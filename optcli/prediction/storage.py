@@ -7,16 +7,16 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from optcli.errors import MissingError, StoreError, UsageError, first_line, raised_as
+from optcli.errors import InputError, MissingError, StoreError, UsageError, first_line, raised_as
+from optcli.store.remote_place import WHOLE_OBJECTS, library_for
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 T = TypeVar("T")
 
-_EXTRAS = {"gs": "gcs", "abfs": "adl", "az": "adl"}
 _ATTEMPTS, _PAUSE_S = 3, 0.5
 # What trying again does not mend.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -24,21 +24,50 @@ _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryEr
 
 @dataclass(frozen=True)
 class Place:
-    """A path on a file system."""
+    """A path on a file system. `whole`: a file appears there at once, as in an object store."""
 
     fs: AbstractFileSystem
     path: str
+    whole: bool = False
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file. Raises `UsageError` where nothing is there."""
+        """Whether it is a file. Raises `UsageError` where nothing is there, else `InputError`."""
         try:
-            kind = self.fs.info(self.path)["type"]
+            kind = asked(lambda: self.fs.info(self.path)["type"])
         except FileNotFoundError as error:
             raise UsageError(
                 "there is no such file or folder", place=self.path, hint="correct --input"
             ) from error
+        except OSError as error:
+            raise InputError(
+                f"it cannot be read: {first_line(error)}",
+                place=self.path,
+                hint="look at the path, your access to it and the network",
+            ) from error
         return bool(kind == "file")
+
+    def names(self) -> list[str]:
+        """What lies in the folder, sorted by name; nothing where there is none. Raises OSError."""
+        try:
+            paths = asked(lambda: self.fs.ls(self.path, detail=False))
+        except FileNotFoundError:
+            return []
+        inside = [str(path).rstrip("/") for path in paths]
+        # An object store may list the folder itself, as an empty object of this name.
+        return sorted(posixpath.basename(path) for path in inside if path != self.path)
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Everything below the folder by its path, as fsspec describes it. Raises OSError."""
+        # Else folders that cannot be listed are left out, and nothing is said of them.
+        strict = {} if self.whole else {"on_error": "raise"}
+        found: dict[str, dict[str, Any]] = asked(lambda: self.fs.find(self.path, detail=True, **strict))
+        return found
+
+    def make(self) -> None:
+        """Make the folder. Raises OSError."""
+        if not self.whole:  # folders come with their files there, and s3fs would make a bucket
+            asked(lambda: self.fs.makedirs(self.path, exist_ok=True))
 
 
 def place_of(uri: str) -> Place:
@@ -50,18 +79,19 @@ def place_of(uri: str) -> Place:
 
     protocol = uri.partition("://")[0]
     try:
-        fs, path = fsspec.core.url_to_fs(uri)
+        # What other processes and machines write must be seen at once.
+        fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False)
     except ImportError as error:
         raise MissingError(
             f"{protocol}: needs a library: {first_line(error)}",
             place=uri,
-            hint=f"pip install 'fsspec[{_EXTRAS.get(protocol, protocol)}]'",
+            hint=library_for(protocol),
         ) from error
     except ValueError as error:
         raise UsageError(
             first_line(error), place=uri, hint="name a folder, or a URL that fsspec reads"
         ) from error
-    return Place(fs, path.rstrip("/") or "/")
+    return Place(fs, path.rstrip("/") or "/", "://" in uri and protocol in WHOLE_OBJECTS)
 
 
 def read(place: Place, path: str, offset: int | None = None, size: int | None = None) -> bytes:
@@ -81,18 +111,31 @@ def write(place: Place, name: str, content: bytes) -> None:
     target = posixpath.join(place.path, name)
 
     def once() -> None:
-        place.fs.pipe_file(fresh, content)
-        place.fs.mv(fresh, target)
+        if place.whole:
+            place.fs.pipe_file(target, content)
+        else:
+            place.fs.pipe_file(fresh, content)
+            place.fs.mv(fresh, target)
 
-    hint = "look at the permissions and the room there, then run it again: it goes on"
+    hint = "look at the permissions and the room there, then run the command again: it continues"
     with raised_as(StoreError, "answers cannot be written", of=OSError, place=target, hint=hint):
         _again(once)
+
+
+def asked(call: Callable[[], T]) -> T:
+    """What a file system gives. Raises OSError also where its library has errors of its own."""
+    try:
+        return call()
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _again(call: Callable[[], T]) -> T:
     for attempt in range(_ATTEMPTS):
         try:
-            return call()
+            return asked(call)
         except _FINAL:
             raise
         except OSError:

@@ -78,7 +78,7 @@ class StoredAnswers:
                 raise StoreError(
                     f"the answers cannot be read: {first_line(error)}",
                     place=path,
-                    hint="run `optcli infer` again: it goes on with what is missing",
+                    hint="run `optcli infer` again: it answers the missing images",
                 ) from error
             try:
                 for row in _parquet(content) if self.form == "parquet" else _lines(content):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,9 @@ from optcli.report.rows import fastest_fp32
 from optcli.report.serving_line import serving_line
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
+
+# Batch sizes in words, of a report that may be from elsewhere.
+_SIZES = re.compile(r"[\w, ]{1,1000}")
 
 
 @dataclass
@@ -222,20 +226,23 @@ def _fp32(report: Report) -> str:
 
 def _static(report: Report) -> Iterator[str]:
     """Which artifacts were compiled for single batch sizes, and what that gained where compared."""
-    by_sizes: dict[tuple[str, ...], list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for name, variant in report.variants.items():
         runner = variant.runner or {}
         sizes, gains = runner.get("compiled_batch_sizes"), runner.get("static_gains")
-        if not variant.latency or not isinstance(sizes, list):
+        compiled = runner.get("compiled_for")  # AOTInductor: it may take any other size as well
+        if isinstance(sizes, list):
+            noun = "batch size" if len(sizes) == 1 else "batch sizes"
+            compiled = f"{noun} {wording.listed([*map(str, sizes)])} alone"
+        if not variant.latency or not isinstance(compiled, str) or not _SIZES.fullmatch(compiled):
             continue
         gained = ""
         if isinstance(gains, dict) and gains:
             times = [f"{gain:.3g}" for gain in gains.values() if isinstance(gain, int | float)]
             gained = f" ({wording.listed(times)} times as fast as one form for all)"
-        by_sizes.setdefault(tuple(map(str, sizes)), []).append(f"{name}{gained}")
-    for compiled, names in by_sizes.items():
-        noun = "batch size" if len(compiled) == 1 else "batch sizes"
-        yield f"Compiled for {noun} {wording.listed(compiled)} alone: {wording.listed(names)}."
+        names_of.setdefault(compiled, []).append(f"{name}{gained}")
+    for compiled, names in names_of.items():
+        yield f"Compiled for {compiled}: {wording.listed(names)}."
 
 
 def _evaluated(report: Report) -> list[str]:

@@ -44,7 +44,7 @@ def _answer(repair: Repair) -> Iterator[str]:
     best = repair.best
     if best is None:
         yield f"No trial brought {repair.variant} inside its accuracy bar."
-        yield "What remains: training (finetune), a larger network, another runtime's quantizer."
+        yield "Try training (finetune), a larger network, or the quantizer of another runtime."
         return
     speed = "its speed could not be measured"
     if best.speedup is not None:
@@ -54,7 +54,7 @@ def _answer(repair: Repair) -> Iterator[str]:
             speed += f"; as it was {wording.with_interval(start.speedup, 'x')}"
     sentence = f"Trial {best.number} ({best.label}) is inside the bar: {speed}."
     if repair.outcome == "accurate":
-        sentence += " It is not known to be faster: serve the float model, which is as right."
+        sentence += " Whether it is faster cannot be told: serve the float model, which is as accurate."
     yield sentence
     if repair.patch_problem is not None:
         yield f"No patch: {repair.patch_problem}"

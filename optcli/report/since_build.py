@@ -38,5 +38,7 @@ def _repair(repair: Repair) -> str:
         return f"no repair in {count} trials: none is inside the bar"
     value = "" if best.value is None else f", {repair.metric} {wording.percent(best.value)}"
     speed = "" if best.speedup is None else f", {wording.times(best.speedup)} as fast as in float"
-    word = "repaired" if repair.outcome == "repaired" else "right again, not known to be faster"
+    word = (
+        "repaired" if repair.outcome == "repaired" else "inside the bar again, but perhaps not faster"
+    )
     return f"{word} by trial {best.number} of {count} ({best.label}){value}{speed}"

@@ -54,8 +54,8 @@ def sentences(sweep: Sweep) -> list[str]:
         texts.append(f"fluctuating at batch {wording.listed(restless)}")
     if unfit:
         texts.append(
-            f"other work disturbed batch {wording.listed(unfit)}: it decides nothing, and the line is"
-            " drawn without it"
+            f"other work disturbed batch {wording.listed(unfit)}: optcli draws no conclusion from it,"
+            " and the line leaves it out"
         )
     return texts
 

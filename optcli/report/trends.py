@@ -55,7 +55,7 @@ def _changed(trend: Trend) -> str:
     return f"{steps}; {last}" if steps else last
 
 
-_HUMBLE = "Measured at different times: this informs, and decides nothing. Machines are kept apart."
+_HUMBLE = "For information: the runs were measured at different times. Machines are kept apart."
 
 
 def spark(values: Sequence[float]) -> str:

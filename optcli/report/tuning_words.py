@@ -86,10 +86,11 @@ def answer(tuning: Tuning) -> str:
         told += f", {_points(winner.loss)} points lost on the evaluation samples"
     told += "."
     if tuning.outcome == "accurate":
-        better = "cheaper" if tuning.objective == "cost" else "faster"
+        smaller = dict.fromkeys(("size", "memory"), "smaller")
+        better = {"cost": "cheaper", **smaller}.get(tuning.objective, "faster")
         told += f" It is not known to be {better} than the baseline."
     if not winner.certain:
-        told += " It is inside the bar on these samples; they are too few to say so of others."
+        told += " It is inside the bar on these samples, which are too few for a claim about others."
     return told
 
 
@@ -109,7 +110,8 @@ def findings(tuning: Tuning) -> Iterator[str]:
     trials = [trial for trial in tuning.trials if trial.score is not None]
     if not trials:
         return
-    yield from _comparisons(trials, tuning.isa)
+    yield from _bought_most(trials)
+    yield from _comparisons(trials, tuning)
     yield from _optimism(tuning)
     failed = [trial for trial in tuning.trials if trial.stage == "failed"]
     if failed:
@@ -121,14 +123,27 @@ def findings(tuning: Tuning) -> Iterator[str]:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."
 
 
-def _why_int8_does_not_pay(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str]:
-    """The likely cause, from what is known of the CPU, the file and the calls."""
-    int8, floats = _best(trials, _is("int8")), _best(trials, _is("fp32"))
+def int8_that_does_not_pay(trials: Sequence[TuningTrial]) -> TuningTrial | None:
+    """The best whole network in INT8, where it is not faster than the best one in FP32."""
+    whole = [trial for trial in trials if trial.score is not None and not _is_cut(trial)]
+    int8, floats = _best(whole, _is("int8")), _best(whole, _is("fp32"))
     if int8 is None or floats is None or _score(int8) >= _GAIN * _score(floats):
+        return None
+    return int8
+
+
+def _why_int8_does_not_pay(
+    trials: Sequence[TuningTrial], isa: str | None, profiled: str | None
+) -> Iterator[str]:
+    """The likely cause, from the CPU, a profile, the file and the calls: the first that speaks."""
+    int8 = int8_that_does_not_pay(trials)
+    if int8 is None:
         return
     shortest_ms = min(int8.p50_ms.values(), default=1.0)
     if isa is not None and environment.sums_saturate(isa):
         cause = f"this CPU ({isa}) has no instructions that multiply and add 8-bit integers at once"
+    elif profiled is not None:
+        cause = profiled
     elif int8.operators is not None and int8.operators < _FEW_OPERATORS:
         cause = f"only {int8.operators} operators compute on integers"
     elif shortest_ms < _SHORT_MS:
@@ -141,10 +156,31 @@ def _why_int8_does_not_pay(trials: Sequence[TuningTrial], isa: str | None) -> It
     yield f"INT8 does not pay here: {cause}."
 
 
-def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str]:
+def _bought_most(trials: Sequence[TuningTrial]) -> Iterator[str]:
+    """Which step from the reference to the best network inside the bar gained most."""
+    inside = [trial for trial in trials if trial.stage == "inside"]
+    best = max(inside, key=_score, default=None)
+    if best is None or _score(best) < _GAIN:
+        return
+    chosen = best.parameters
+    whole = [trial for trial in trials if not _is_cut(trial)]
+    in_runtime = [trial for trial in whole if _runs(str(chosen.get("runtime")))(trial)]
+    floats = _score_of(_best(in_runtime, _is("fp32"))) or 1.0
+    same = _score_of(_best(in_runtime, _is(str(chosen.get("precision"))))) or floats
+    gains = {
+        f"the runtime ({chosen.get('runtime')})": floats,
+        f"the precision ({chosen.get('precision')})": same / floats,
+        "cutting and training the network": _score(best) / same if _is_cut(best) else 1.0,
+    }
+    name, gain = max(gains.items(), key=lambda each: each[1])
+    if gain >= _GAIN:
+        yield f"Most was gained by {name}: {gain:.2f} times."
+
+
+def _comparisons(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]:
     uncut = [trial for trial in trials if not _is_cut(trial)]
     yield from _compared(uncut, "INT8", _is("int8"), "fp32", _is("fp32"))
-    yield from _why_int8_does_not_pay(uncut, isa)
+    yield from _why_int8_does_not_pay(uncut, tuning.isa, tuning.int8_cause)
     yield from _compared(uncut, "INT8", _is("int8"), "bf16", _is("bf16"))
     runtimes = sorted(
         ("openvino", "onnxruntime"), key=lambda name: -_score_of(_best(uncut, _runs(name)))
@@ -154,9 +190,9 @@ def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str
     trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]
     yield from _compared(
         [*uncut, *trained],
-        "Cutting and training the network",
+        "Pruning and training the network",
         _is_cut,
-        "leaving it whole",
+        "leaving it unpruned",
         _is_whole,
     )
     aware = [trial for trial in trials if trial.parameters.get("aware_s")]

@@ -110,9 +110,9 @@ class SweepPoint(Result):
     """Latency at one batch size of a sweep; `samples` counts the timed calls of all launches.
 
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` and `waited`
-    mean what they mean in `Latency`. A point that is not `fit` decides nothing. `quantiles_ms` are the
-    calls' milliseconds at evenly spaced probabilities from 0 to 1, from which `plan` draws; empty in
-    older reports.
+    mean what they mean in `Latency`. Plan and budget leave out a point that is not `fit`.
+    `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to 1, from which
+    `plan` draws; empty in older reports.
     """
 
     batch_size: int

@@ -64,10 +64,10 @@ class DriftChannel(Result):
 class DriftInput(Result):
     """One input of the model: reject where it drifted, inconclusive where the rows are too few.
 
-    `rows` and `reference_rows` count as many rows as would say as much were all of them different and
-    drawn alike. `detectable` is the smallest distance that these rows would have shown. `tests` counts
-    the statistics that were tested, `drifted` those that drifted, the farthest first. `looks_like` is
-    a cause that would look like this.
+    `rows` and `reference_rows` are effective numbers: so many different rows, each drawn with the same
+    probability, would say as much. `detectable` is the smallest distance that these rows would have
+    shown. `tests` counts the statistics that were tested, `drifted` those that drifted, the farthest
+    first. `looks_like` is a cause that would look like this.
     """
 
     name: str

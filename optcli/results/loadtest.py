@@ -120,8 +120,8 @@ class LoadPoint(Result):
     grows without bound does. `short`: windows that are too few or too short to accept anything.
     `breach`: the service level is broken by the rule of the windows. `failures` counts requests that
     were not answered by cause, `failed_share` is their share of all. `checked` answers were compared
-    with the expected ones, `wrong` of them lie too far away. With `priorities` the promise is held to
-    each of them, and the load is what the worst of them is.
+    with the expected ones, `wrong` of them lie too far away. With `priorities` each of them must keep
+    the promise, and the outcome of the load is the worst of theirs.
     """
 
     rate_per_s: float

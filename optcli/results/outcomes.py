@@ -32,7 +32,8 @@ SERVICE_LEVELS = {"p50": "slo p50_ms", "p95": "slo p95_ms", "p99": "slo p99_ms"}
 class Result(BaseModel):
     """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    # Most processes use few of the classes: each is compiled where it is first used.
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
 
 
 class Estimate(Result):
@@ -44,7 +45,7 @@ class Estimate(Result):
 
 
 class Against(Result):
-    """How many times as fast something is as another variant, by turns taken side by side."""
+    """The speed-up of a variant over another one, which took turns with it."""
 
     variant: str
     speedup: Estimate
@@ -160,7 +161,7 @@ class ClassFigure(Result):
 
 
 class Stability(Result):
-    """Whether outputs depend on what they must not, on a few samples.
+    """Whether a sample's outputs depend on its batch or change from run to run, on a few samples.
 
     Largest differences over the largest output: of two runs on one batch (`repeat_error`), and of a
     batch against its samples one by one (`batch_error`; None where the model takes no other size).

@@ -62,8 +62,8 @@ class Configuration(Result):
     `drop_share` is what that cap and the timeout drop at the planned rate; the percentiles are without
     drops. It is None for sealed batches.
     `max_in_flight` is the most requests, waiting and running, that all keep the promise.
-    Where the plan knows the work of an ingress, `utilisation` is the larger load of the instances and of
-    the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
+    Where the plan knows the work of an ingress, `utilisation` is the larger load of the instances and
+    of the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
     requests in the server that all pass it within the promise; it is wider where that would drop more
     than the error budget. Of a priority with instances of its own they are that priority's share.
     Of sealed batches, `queue_cap` is so wide that no more than the error budget finds it full at the

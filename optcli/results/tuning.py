@@ -61,9 +61,10 @@ class Finalist(Result):
     `validation_loss` and `loss` are what it loses on validation and on evaluation samples;
     `optimism` is by how much the first was too small. `certain` says whether the bound of the loss lies
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
-    baseline, by batch size. `cheaper` is how many times as many images a core-hour answers as of the
-    baseline, `cost_per_1000` what 1,000 of them cost where the price is known, both by batch size and
-    for the objective `cost`. `score` is None where the machine was not quiet enough to measure it.
+    baseline, by batch size. `cheaper` is the number of images that a core-hour answers, over that of
+    the baseline; `cost_per_1000` is what 1,000 images cost where the price is known. Both are by batch
+    size, and for the objective `cost` alone. `score` is None where the machine was not quiet enough to
+    measure it.
     """
 
     variant: str
@@ -85,11 +86,12 @@ class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
     `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
-    (cheaper, where `cost` is the objective), `accurate` where it is inside and not known to be faster,
-    else `none`. `left_out` says what was not tried and why. `findings` are sentences. `bar` is the
-    recipe's: the largest loss. `confidence` is the one of each finalist's verdict; all of them together
-    then have the recipe's. `path` is the tuned recipe, `baseline` its baseline. `next_idea` is what the
-    search would try with more time. `isa` names the instructions of 8-bit sums.
+    (by the objective: cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it is
+    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings`
+    are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each finalist's
+    verdict; all of them together then have the recipe's. `path` is the tuned recipe, `baseline` its
+    baseline. `next_idea` is what the search would try with more time. `isa` names the instructions of
+    8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than FP32.
     """
 
     recipe: str
@@ -112,6 +114,7 @@ class Tuning(Result):
     stopped_because: str = ""
     next_idea: str | None = None
     isa: str | None = None
+    int8_cause: str | None = None
     baseline: str | None = None
 
 

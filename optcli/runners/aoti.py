@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class AotiRunner(PytorchRunner):
     """Runs AOTInductor packages, on what they were compiled for.
 
-    Of a package with models of several batch sizes the batch chooses one; `observed` says which. The
-    native code is loaded: only packages of the own store, or trusted ones, come here. To a GPU inputs
-    go through pinned memory, and results come back the same way.
+    If a package has models for several batch sizes, the runner takes the one for the batch, and
+    `observed` names it. It loads native code, and so opens only packages of the own store or trusted
+    ones. Inputs go to a GPU through pinned memory, and results come back the same way.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.AOTI,)
@@ -46,7 +46,7 @@ class AotiRunner(PytorchRunner):
             raise RunnerError(
                 f"torch cannot load the package: {first_line(error)}",
                 place=place,
-                hint="build it again here: it wants the processor and the torch that it was made with",
+                hint="build it again here: it needs the processor and the torch that it was made with",
             ) from error
         self._names = tuple(artifact.facts.get("outputs", ()))
         self._precision = self._precision_of(artifact.precision)

@@ -63,8 +63,8 @@ class OnnxruntimeRunner(Runner):
     """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
     On the CPU it is called as a client would call it, with NumPy arrays; on a GPU inputs and outputs
-    are bound to memory there and copied through pinned memory. A provider that the session does not
-    really use is an error, never a silent fall-back.
+    are bound to memory there and copied through pinned memory. If the session
+    takes another provider than asked for, the variant fails.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)

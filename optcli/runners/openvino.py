@@ -36,9 +36,9 @@ _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
 class OpenvinoRunner(Runner):
     """Runs OpenVINO and ONNX models in OpenVINO, on the CPU.
 
-    Where nothing else is said it computes in FP32: left alone, OpenVINO takes bfloat16 on CPUs that
-    have it. The precision and the number of threads are read back from the compiled model. With static
-    shapes it is compiled for each batch size by itself.
+    By default it computes in FP32, where OpenVINO itself would take bfloat16 on CPUs that have it. The
+    precision and the number of threads are read back from the compiled model. With static shapes it is
+    compiled for each batch size by itself.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.OPENVINO, Format.ONNX)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TensorrtRunner(EngineRunner):
     """Runs TensorRT engines, in this interpreter or in another that holds their version of TensorRT.
 
-    Times of another interpreter are taken over there: the way to it is not in the number.
+    Another interpreter takes the times itself: they do not contain the way to it.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT,)

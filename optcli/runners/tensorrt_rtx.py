@@ -13,7 +13,7 @@ from optcli.settings.references import MachinePath
 
 
 class TensorrtRtxRunner(EngineRunner):
-    """Runs engines of TensorRT-RTX, which is no TensorRT: plans of the one are not plans of the other.
+    """Runs engines of TensorRT-RTX, a product of its own that opens no plans of TensorRT.
 
     It compiles the kernels for the GPU when it opens an engine, and records CUDA graphs by itself.
     """

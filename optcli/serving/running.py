@@ -152,8 +152,8 @@ class _Server:
                 raise RunnerError(
                     f"the server did not get ready{f': {why}' if why else ''}",
                     place=str(folder),
-                    hint="the packages of its requirements.txt must be installed, with these versions;"
-                    f" `optcli serve {folder} --log FILE` keeps all that it says",
+                    hint="install the packages of its requirements.txt in these versions;"
+                    f" `optcli serve {folder} --log FILE` writes all that the server says",
                 )
             if line.startswith(_READY):
                 return

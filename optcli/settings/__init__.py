@@ -18,7 +18,7 @@ DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 class Settings(BaseModel):
     """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Abbreviated(Settings):
@@ -288,7 +288,10 @@ class GateSettings(Settings):
         (8, 16, 24), min_length=1, description="after how many pairs of launches the gate may decide"
     )
     false_alarms: float = Field(
-        0.01, gt=0, lt=0.5, description="probability that any bar fails at exactly its margin"
+        0.01,
+        gt=0,
+        lt=0.5,
+        description="probability that any bar fails where the growth is just its margin",
     )
     robust: Literal["ranks", "sign"] = Field(
         "ranks",

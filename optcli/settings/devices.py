@@ -15,7 +15,7 @@ Amount = Annotated[Finite, Field(gt=0)]
 
 
 class RayPlace(Settings):
-    """Which nodes of a Ray cluster are the device: those that have all of this."""
+    """The nodes of a Ray cluster that are the device: those that have all of these."""
 
     resources: dict[str, Amount] = Field(
         default_factory=dict,

@@ -32,9 +32,10 @@ class YoloxDecoding(Settings):
 class BoxDecoding(Settings):
     """Boxes and scores of any detector as detections.
 
-    Either two outputs, boxes `[batch, boxes, 4]` and scores `[batch, boxes, classes]` (or, beside
-    `labels`, `[batch, boxes]`), or one that holds both, `[batch, boxes, 4 + classes]`, which
-    `transposed` turns (`[batch, 4 + classes, boxes]`) and `objectness` gives a factor after the box.
+    The model has two outputs, boxes `[batch, boxes, 4]` and scores `[batch, boxes, classes]` (or, with
+    `labels`, `[batch, boxes]`). Or one output holds both, `[batch, boxes, 4 + classes]`. With
+    `transposed` that is `[batch, 4 + classes, boxes]`. With `objectness` a factor of the scores stands
+    behind the box.
     """
 
     format: Literal["xyxy", "cxcywh", "xywh"] = Field(
@@ -68,7 +69,7 @@ class BoxDecoding(Settings):
 
 
 class PostprocessSettings(Abbreviated):
-    """How the model's outputs become what the metric reads: one of the three.
+    """How the model's outputs become what the metric reads: by one of three keys.
 
     `postprocess: python:FILE.py:CALLABLE` is short for `{python: FILE.py:CALLABLE}`: called with the
     outputs of one sample by name and its meta, it returns `{boxes, scores, labels}` in pixels of the

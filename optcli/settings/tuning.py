@@ -13,10 +13,21 @@ Runtime = Literal["openvino", "onnxruntime", "pytorch"]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights"]
 
 
+class TargetSettings(Settings):
+    """What cutting a network shall gain."""
+
+    speedup: float = Field(
+        1.4,
+        gt=1,
+        description="how many times as fast as the best whole network a cut one shall be, measured as"
+        " the artifact runs: the cut that comes nearest is trained first",
+    )
+
+
 class TuneSettings(Settings):
     """What `optcli tune` may try and what it looks for; options of the command come before these.
 
-    Everything is allowed that the recipe, its data and this machine permit, unless it is narrowed here.
+    The search tries all that the recipe, its data and this machine allow, unless a key narrows it here.
     """
 
     minutes: float = Field(
@@ -28,8 +39,8 @@ class TuneSettings(Settings):
     objective: Objective = Field(
         "p50",
         description="what the search makes small: `p50` or `p99` of latency, `cost` of an image"
-        " (latency times threads), `size` of the files or `memory` of the process; `throughput` it"
-        " makes large",
+        " (latency times threads), `size` of the files or `memory` of the process; or large:"
+        " `throughput`",
     )
     core_hour: float | None = Field(
         None,
@@ -51,6 +62,7 @@ class TuneSettings(Settings):
         None, min_length=1, description="precisions to try; default: all that this machine computes in"
     )
     prune: bool = Field(True, description="remove channels and blocks, and train again what is left")
+    target: TargetSettings = Field(TargetSettings(), description="what cutting shall gain")
     quantize_aware: bool = Field(True, description="train with quantization in the network")
     threads: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None,
@@ -62,4 +74,9 @@ class TuneSettings(Settings):
         description="further passes to try, your own included: options by name, each with its values",
         examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
     )
-    finalists: int = Field(5, ge=1, le=5, description="the most artifacts that are judged at the end")
+    finalists: int = Field(
+        3,
+        ge=1,
+        le=5,
+        description="the most artifacts that are judged at the end: each more widens the bounds of all",
+    )

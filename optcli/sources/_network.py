@@ -85,7 +85,7 @@ def _call(
             f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
             f"{type(error).__name__}: {reason[0]}",
             place="inputs",
-            hint="mend shape and dtype under inputs; two or more go in their order, or by their names",
+            hint="correct shape and dtype under inputs; list several in their order, or by their names",
         ) from error
 
 

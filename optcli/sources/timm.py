@@ -86,7 +86,7 @@ def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
         raise InputError(
             f"timm cannot load {name}'s weights: {first_line(error)}",
             place="model.weights",
-            hint="mend model.arguments, or name a local file",
+            hint="correct model.arguments, or name a local file",
         ) from error
     return model
 

@@ -128,7 +128,7 @@ def _old_caches(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
         for path in sorted(store.cache_folder().rglob("*")):
             status = path.stat()
             if path.is_file() and status.st_mtime < before:
-                removed.append(Removed("cache", path.name, status.st_size, "of steps long ago"))
+                removed.append(Removed("cache", path.name, status.st_size, "of earlier steps"))
                 if not dry_run:
                     path.unlink(missing_ok=True)
     return removed

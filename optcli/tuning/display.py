@@ -24,7 +24,9 @@ class Display(Observer):
         self._trial = f"trial {number}: {label}"
         if best is not None and best.score is not None:
             self._best = f"best {best.score.value:.2f} times (trial {best.number})"
-        self._show(why)
+        # A line of its own: the one that is kept up to date has no room for reasons.
+        self._observer.warned(STEP, f"{self._trial}: {why}")
+        self._show("")
 
     def ends(self, trial: TuningTrial) -> None:
         """A trial has ended."""
@@ -34,8 +36,9 @@ class Display(Observer):
         if trial.loss is not None:
             words.append(f"{100 * trial.loss.value:.2f} points lost")
         words.append(said.get(trial.stage, trial.stage))
-        if trial.stage == "failed" and trial.reason:
-            words.append(trial.reason)
+        if trial.stage == "failed":
+            self._observer.failed(STEP, f"{words[0]}: {trial.reason or 'it could not be tried'}")
+            return
         self._observer.finished(": ".join([STEP, ", ".join(words)]), trial.seconds)
 
     def started(self, step: str) -> None:

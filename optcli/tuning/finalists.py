@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
 
+# Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
+_CLOSE, _CLOSE_LOSS = 0.03, 0.1
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -19,9 +22,9 @@ class Choice:
 def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]:
     """At most so many finalists: a pure function of the trials, the fastest first.
 
-    The fastest inside the bar; the fastest whose loss is surely inside; the fastest without training;
-    the fastest that loses nearly nothing; then others of the Pareto front of score and loss. Without a
-    trial inside the bar there is none.
+    The fastest inside the bar; the fastest whose loss is surely inside, or where none is, that uses
+    half of the bar; the fastest without training; the fastest that loses nearly nothing; then others of
+    the Pareto front of score and loss. Without a trial inside the bar there is none.
     """
     inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
     inside = sorted(inside, key=_rank)
@@ -35,12 +38,17 @@ def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]
                 chosen[trial.number] = Choice(trial, why)
 
     add(inside, "the fastest inside the bar on validation samples")
-    add([t for t in inside if _high(t) <= bar], "the fastest that is surely inside the bar")
-    add([t for t in inside if _loss(t) <= bar / 2], "the fastest that uses at most half of the bar")
+    sure = [t for t in inside if _high(t) <= bar]
+    add(sure, "the fastest that is surely inside the bar")
+    if not sure:
+        half = [t for t in inside if _loss(t) <= bar / 2]
+        add(half, "the fastest that uses at most half of the bar")
     add([t for t in inside if not t.trains], "the fastest without training")
     add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
     for trial in front(inside):
-        add([trial], "on the Pareto front of speed and loss")
+        # Each finalist widens the bounds of all: one that hardly differs is not worth that.
+        if not any(_is_like(trial, each.trial, bar) for each in chosen.values()):
+            add([trial], "on the Pareto front of speed and loss")
     return sorted(chosen.values(), key=lambda each: _rank(each.trial))
 
 
@@ -69,6 +77,11 @@ def _high(trial: TuningTrial) -> float:
     if trial.loss is None or trial.loss.high is None:
         return 1.0
     return trial.loss.high
+
+
+def _is_like(one: TuningTrial, other: TuningTrial, bar: float) -> bool:
+    close = abs(_score(one) / _score(other) - 1.0) < _CLOSE if _score(other) else False
+    return close and abs(_loss(one) - _loss(other)) < _CLOSE_LOSS * bar
 
 
 def _same(one: TuningTrial, other: TuningTrial) -> bool:

@@ -23,6 +23,8 @@ from optcli.tuning.finalists import Choice
 # information, by that of the verdict that decides where it does.
 _NOT_SEEN = {"fixed-set": "non-inferiority", "non-inferiority": "accuracy"}
 _MS_PER_HOUR = 3.6e6
+# Where no bound is known to lie inside the bar, a finalist may lose this share of it.
+_CAREFUL = 0.25
 _MOST_MEASURING_S, _LEAST_MEASURING_S = 30.0, 2.0
 
 
@@ -90,39 +92,54 @@ def with_finalists(
         )
         for name, choice in choices.items()
     )
-    won = winner(judged)
+    won = winner(judged, tuning.bar)
     return tuning.model_copy(
         update={
             "finalists": judged,
             "confidence": confidence_of(recipe, len(choices)),
             "winner": won.variant if won is not None else None,
-            "outcome": _outcome(won, tuning),
+            "outcome": _outcome(won, tuning, report),
             "baseline": report.baseline,
         }
     )
 
 
-def _outcome(won: Finalist | None, tuning: Tuning) -> str:
+def _outcome(won: Finalist | None, tuning: Tuning, report: Report) -> str:
     if won is None:
         return "none"
+    if tuning.objective in ("size", "memory"):
+        sizes = [_bytes_of(report.variants[n], tuning) for n in (won.variant, report.baseline)]
+        mine, its = sizes
+        return "faster" if mine is not None and its is not None and mine < its else "accurate"
     gains = won.cheaper if tuning.objective == "cost" else won.speedup
     known = [gains.get(size) for size in tuning.batch_sizes]
     surely = all(each is not None and (each.low or 0.0) > 1.0 for each in known)
     return "faster" if surely else "accurate"
 
 
-def winner(judged: Sequence[Finalist]) -> Finalist | None:
+def winner(judged: Sequence[Finalist], bar: float | None = None) -> Finalist | None:
     """The best finalist that is accepted; of those surely inside the bar, where there are any.
 
-    A row that the machine was not quiet for decides nothing: where that is so of all, the one that the
-    search found the best is named, which stands first.
+    Where the samples are too few for that, it is the best of those that lose at most a quarter of the
+    bar, else of those that lose least: other samples would put the others outside more often. A row
+    that the machine was not quiet for decides nothing: where that is so of all, the one that the search
+    found the best is named, which stands first.
     """
     accepted = [each for each in judged if each.outcome == "accept"]
-    pool = [each for each in accepted if each.certain] or accepted
+    pool = [each for each in accepted if each.certain] or _careful(accepted, bar)
     measured = [each for each in pool if each.score is not None]
     if measured:
         return max(measured, key=lambda each: each.score or 0.0)
     return pool[0] if pool else None
+
+
+def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finalist]:
+    """Those of whom it is least likely that they are outside the bar on other samples."""
+    known = [each.loss for each in accepted if each.loss is not None]
+    if bar is None or not known:
+        return accepted
+    most = max(min(known), _CAREFUL * bar)
+    return [each for each in accepted if each.loss is not None and each.loss <= most]
 
 
 def _finalist(
@@ -181,13 +198,19 @@ def _blocked(variant: VariantReport) -> Outcome:
     return "accept" if is_there and "inconclusive" not in outcomes else "inconclusive"
 
 
+def _bytes_of(variant: VariantReport, tuning: Tuning) -> int | None:
+    """What the objective makes small: the files, or the memory at its batch sizes."""
+    if tuning.objective == "size":
+        return variant.artifact.size_bytes if variant.artifact else None
+    rows = [row for row in variant.on_host if row.batch_size in tuning.batch_sizes]
+    return max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None)
+
+
 def _score(tuning: Tuning, variant: VariantReport, rows: Mapping[int, Latency]) -> float | None:
     """The objective as the finalists were measured; larger is better. None where a row is not fit."""
-    if tuning.objective == "size":
-        return 1.0 / max(1, variant.artifact.size_bytes if variant.artifact else 1)
-    if tuning.objective == "memory":
-        known = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
-        return 1.0 / max(known) if known else None
+    if tuning.objective in ("size", "memory"):
+        known = _bytes_of(variant, tuning)
+        return 1.0 / max(1, known) if known is not None else None
     if not rows or not all(row.fit for row in rows.values()):
         return None
     figure: Callable[[Latency], float] = (

@@ -37,10 +37,12 @@ def patched(recipe: Recipe, variant: str, index: int, changed: dict[str, Any]) -
     at = Place.parse(use.place)
     hint = f"set the options there by hand: {use.name}: {_flow(changed, 0)}"
     if not at.line or Path(at.file) != recipe.path:
-        raise UsageError("the pass does not stand in this recipe's own file", place=at.file, hint=hint)
+        raise UsageError("the pass is not written in this recipe's own file", place=at.file, hint=hint)
     item = _item_at(text, at.line - 1, at.column - 1)
     if item is None:
-        raise UsageError("the pass was not found where it stood", place=use.place, hint=hint)
+        raise UsageError(
+            "the recipe was changed meanwhile: the pass is no longer there", place=use.place, hint=hint
+        )
     options = {key: value for key, value in changed.items() if value is not None}
     result = _with_options(text, item, use.name, options)
     _require_alone(recipe, variant, index, options, result, hint)

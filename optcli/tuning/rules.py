@@ -49,14 +49,14 @@ def starts(space: Space) -> Iterator[Rule]:
     ):
         if "int8" in space.precisions.get(runtime, ()):
             yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), int8)
-    for runtime in ("openvino", "onnxruntime"):
-        if "fp32" in space.precisions.get(runtime, ()):
-            why = "the network as it is in each runtime: which one has the better kernels for it"
-            yield Rule(_parameters(space, runtime, "fp32"), why)
     for precision in ("bf16", "fp16"):
         if precision in space.precisions.get("openvino", ()):
             why = "16 bits need no calibration and lose little; some networks gain as much as by INT8"
             yield Rule(_parameters(space, "openvino", precision), why)
+    for runtime in ("openvino", "onnxruntime"):
+        if "fp32" in space.precisions.get(runtime, ()):
+            why = "the network as it is in each runtime: which one has the better kernels for it"
+            yield Rule(_parameters(space, runtime, "fp32"), why)
     if "int8" in space.precisions.get("openvino", ()):
         for preset, why in (
             ("performance", "symmetric activations cost less where they are accurate enough"),
@@ -87,14 +87,21 @@ def slow_starts(space: Space) -> Iterator[Rule]:
             yield Rule(_parameters(space, "pytorch", precision, **more), why)
 
 
-def shapes() -> Iterator[tuple[float, float]]:
+def shapes(space: Space) -> Iterator[Parameters]:
     """Shares of blocks and channels to remove, whose speed is looked at before anything is trained.
 
     Below half a millisecond the number of layers costs more than their width: 70 % of the channels of
     MobileNetV3-small gone gave 1.19 times the speed at batch size 1. So depth comes first. ResNet-20
     and MobileNetV3-small came back inside a point with 3 of 7 and 3 of 6 blocks gone.
     """
-    yield from ((0.5, 0.0), (0.34, 0.0), (0.67, 0.0), (0.5, 0.4), (0.17, 0.0), (0.34, 0.3), (0.0, 0.5))
+    depths = ((0.5, 0.0), (0.34, 0.0), (0.67, 0.0), (0.5, 0.4), (0.17, 0.0), (0.34, 0.3))
+    widths = ((0.0, 0.5), (0.0, 0.3), (0.0, 0.7))
+    both = ((0.67, 0.4), (0.84, 0.0), (0.84, 0.5))
+    for blocks, width in (*depths, *widths, *both):
+        yield {"blocks": blocks, "width": width}
+    if "calibration" in space.recipe.data:
+        by_loss = {"importance": "taylor", "global_ranking": True}
+        yield {"blocks": 0.0, "width": 0.4, **by_loss}
 
 
 def training(family: str | None) -> Parameters:

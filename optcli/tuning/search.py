@@ -31,7 +31,7 @@ from optcli.results.tuning import Tuning, TuningTrial
 from optcli.settings import batch_range
 from optcli.settings.tuning import Objective
 from optcli.store import Store
-from optcli.tuning import finalists, judgement, rules, tuned_recipe
+from optcli.tuning import causes, finalists, judgement, rules, tuned_recipe
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy, best_of
@@ -41,9 +41,14 @@ from optcli.tuning.validation import Validation, validation_of
 from optcli.tuning.workshop import Workshop
 
 # What is kept of the budget for building, measuring and judging the finalists.
-_FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.2, 20.0, 180.0
+_FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
+# Of that, what a trial may take that has begun in time: a training that is cut off is lost.
+_GRACE_SHARE = 0.25
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
+# Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
+_FOR_A_CAUSE_S = 60.0
+_INTERRUPTED = "it was interrupted"
 _RUNTIMES = ("openvino", "onnxruntime", "torch", "nncf")
 
 
@@ -145,8 +150,12 @@ def _tuned(
         if study.trials:
             observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
         strategy = Strategy(space, bar, budget_s - final_s)
-        why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
+        until = began + budget_s - final_s - before_s
+        why = _searched(strategy, study, trials, display, until, _GRACE_SHARE * final_s)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
+    left_s = budget_s - before_s - (time.monotonic() - began)
+    has_time = left_s > _FOR_A_CAUSE_S and why != _INTERRUPTED
+    cause = causes.of_int8(study.trials, trials, workshop, _batch_sizes(read)) if has_time else None
     spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
     most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
     choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
@@ -164,6 +173,7 @@ def _tuned(
         left_out=space.left_out,
         stopped_because=why,
         isa=environment.isa(),
+        int8_cause=cause,
         next_idea=_next_idea(space, bar, budget_s, study.trials),
     )
     if choices:
@@ -317,8 +327,18 @@ def _key(start: _Start, store: Store) -> str:
     )
 
 
-def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display, until: float) -> str:
-    """Carry out trials until nothing is left to try, or no time; gives why it ended."""
+def _searched(
+    strategy: Strategy,
+    study: Study,
+    trials: Trials,
+    display: Display,
+    until: float,
+    grace_s: float = 0.0,
+) -> str:
+    """Carry out trials until nothing is left to try, or no time; gives why it ended.
+
+    None begins after `until`; the one that runs then may take `grace_s` more.
+    """
     try:
         while time.monotonic() < until:
             proposal = strategy.next(study.trials)
@@ -332,9 +352,16 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
             number = len(study.trials)
             display.begins(number, candidate.label, proposal.why, best)
             # Without the reference there is nothing to compare with: it takes the time that it takes.
-            left_s = until - time.monotonic() if number else trials.workshop.settings.timeout_s
+            left_s = until + grace_s - time.monotonic()
+            left_s = left_s if number else trials.workshop.settings.timeout_s
             trial = trials.attempt(
-                number, candidate, proposal.why, best, left_s, only_speed=proposal.only_speed
+                number,
+                candidate,
+                proposal.why,
+                best,
+                left_s,
+                only_speed=proposal.only_speed,
+                hopeless_db=strategy.hopeless_db(study.trials),
             )
             if number == 0:
                 _require_sound(trial)
@@ -343,7 +370,7 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
                 break  # it was the time that ended it: with more of it, it is tried again
             study.keep(trial)
     except KeyboardInterrupt:
-        return "it was interrupted"
+        return _INTERRUPTED
     spent_s = sum(trial.seconds for trial in study.trials)
     used_up = time.monotonic() >= until or spent_s >= 0.9 * strategy.budget_s
     return "the time is used up" if used_up else "there was nothing else to try"

@@ -39,9 +39,10 @@ _OTHER_PRECISIONS = {
     "pytorch": ("fp32", "bf16", "int8"),
 }
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
-_MOST_EPOCHS = 100
+_MOST_EPOCHS = 200
 _BATCH = 64
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
+_RUNNER_OPTIONS = ("threads", "shapes", "hint", "optimization_level")
 
 # Options of the quantizers that the search varies: `None` leaves the pass's own default.
 _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -128,6 +129,8 @@ class Space:
             parameters["threads"] = choose("threads", self.threads)
         if runtime in ("openvino", "onnxruntime"):
             parameters["shapes"] = choose(f"{runtime} shapes", ("static", "dynamic"))
+        if runtime == "onnxruntime":
+            parameters["optimization_level"] = choose("optimization_level", (None, "extended"))
         if runtime == "openvino" and self.recipe.tune.objective == "throughput":
             parameters["hint"] = choose("hint", ("latency", "throughput"))
         for name, options in self.recipe.tune.passes.items():
@@ -182,7 +185,10 @@ class Space:
             shares = {key: _share_left(cut.get(key, 0.0), gone[key]) for key in gone}
             gone = {key: max(gone[key], cut.get(key, 0.0)) for key in gone}
             names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
-            options = {name: share for name, share in names.items() if share}
+            options: dict[str, Any] = {name: share for name, share in names.items() if share}
+            if shares["width"]:
+                ranked = ("importance", "global_ranking")
+                options |= {name: cut[name] for name in ranked if cut.get(name)}
             if options:
                 yield "prune", options
             yield from self._learning(cut)
@@ -195,7 +201,7 @@ class Space:
                     options["learning_rate"] = cut["rate"]
                 if cut.get("feature_weight"):
                     options["feature_weight"] = cut["feature_weight"]
-                yield "finetune", {**options, "batch_size": _BATCH}
+                yield "finetune", {**options, "batch_size": _BATCH, "augment": "auto"}
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
         """Options of a pass that trains for so many seconds."""
@@ -237,7 +243,7 @@ class Space:
         runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
         if runtime == "openvino" and parameters["precision"] in _COMPUTED_IN:
             runner["precision"] = _COMPUTED_IN[parameters["precision"]]
-        for key in ("threads", "shapes", "hint"):
+        for key in _RUNNER_OPTIONS:
             if parameters.get(key) is not None:
                 runner[key] = parameters[key]
         return runner
@@ -321,15 +327,16 @@ def _label(parameters: Mapping[str, Any]) -> str:
     if parameters.get("blocks"):
         words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
     if parameters.get("width"):
-        words.append(f"{100 * parameters['width']:.0f} % of the channels gone")
+        ranked = " of all layers together" if parameters.get("global_ranking") else ""
+        words.append(f"{100 * parameters['width']:.0f} % of the channels{ranked} gone")
     trained = sum(
         cut.get("train_s", 0) + cut.get("more_s", 0)
         for cut in (*parameters.get("learned", ()), parameters)
     )
     if trained:
         words.append(f"trained for {trained} s")
-    for key in ("threads", "shapes", "hint"):
+    for key in _RUNNER_OPTIONS:
         if parameters.get(key) is not None:
-            words.append(f"{key} {parameters[key]}")
+            words.append(f"{key.replace('_', ' ')} {parameters[key]}")
     words += parameters.get("passes", {})
     return ", ".join(words)

@@ -1,8 +1,9 @@
 """What to try next: a pure function of the trials so far and of the budget.
 
 Rules of thumb first; then, where there is training data, the speed of cut networks before any of them
-is trained, and training of the one that promises the wanted gain, of a milder one where it stays
-outside the bar and of a harder one where it is inside; at last Optuna's sampler on the options of the
+is trained, and a short training of the one that promises the wanted gain. What it loses says how the
+rest of the time is spent: on more training of it, on a milder cut where that would not bring it surely
+inside the bar, or on a harder one where it is; at last Optuna's sampler on the options of the
 quantizer and the runner, around the best network. Time left is the budget without the seconds that the
 recorded trials took, so that the same records give the same decisions.
 """
@@ -11,30 +12,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
 from optcli.tuning.space import Parameters, Space
 
-# What a cut network should gain over the best one that is not cut, to be trained first. A ViT without
-# half of its layers did not come back inside a point in four minutes of two cores: begin with less.
-_WANTED_GAIN = 1.4
 # A cut network that gains less is not worth its training.
 _LEAST_GAIN = 1.1
-# Shares of the budget: for looking at the speed of cut networks, and for one training.
+# Shares of the budget: for looking at the speed of cut networks, for the first training, which says how
+# much can go, and for each of the others. Where less than the last would be left, one takes it all.
 _LOOKING_SHARE = 0.15
-_TRAINING_SHARE = 0.3
+_FIRST_SHARE, _TRAINING_SHARE, _REST_SHARE = 0.2, 0.3, 0.15
 _LEAST_TRAINING_S = 20.0
-# What a trial takes beside its training: exporting, quantizing, timing, judging.
+# What a trial takes beside its training (exporting, quantizing, timing, judging), before one is known.
 _OVERHEAD_S = 20.0
-# Losses up to so many bars may come back by more training.
+# So many times that is left after a training: one that the end of the time cuts off is lost.
+_SAFETY = 1.5
+# Losses up to so many bars may come back by quantization-aware training.
 _NEAR = 2.5
+# A loss is taken to fall with this power of the time of training. In benchmarks/results/tune.json a ViT
+# without half of its layers lost 2.07 points after 144 s and 1.50 after 237 s: a power of 0.65.
+_FALL = 0.5
+# A cut that loses less than this share of the bar is followed by one two steps harder.
+_EASY = 1 / 3
+# Where no bound can lie inside the bar, a loss of this share of it is safe.
+_CAREFUL = 0.25
+# A cut whose gain is so near to the wanted one needs no other between its neighbours.
+_CLOSE = 0.07
+_MARGIN_DB = 3.0
 # The sampler ends after so many trials without a better one.
 _PATIENCE = 8
 
 _CUTS = ("blocks", "width", "train_s", "more_s")
 # How a cut network was made: the cuts and trainings before its own come with it.
-_MAKING = (*_CUTS, "rate", "feature_weight")
+_SAMPLED_MAKING = (*_CUTS, "rate", "feature_weight")
+_CARRIED = ("learned", "importance", "global_ranking")
+_MAKING = (*_SAMPLED_MAKING, *_CARRIED[1:])
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,20 @@ class Strategy:
                     return proposal
         return None
 
+    def hopeless_db(self, done: Sequence[TuningTrial]) -> float | None:
+        """Below which ratio of signal to noise a quantized network need not be judged.
+
+        It is that of the best one that was surely outside, less a margin: the ratio of a few samples
+        differs from that of all. None where there is no such trial.
+        """
+        known = [
+            trial.sqnr_db
+            for trial in done
+            if trial.stage == "outside" and trial.sqnr_db is not None and not trial.trains
+            if trial.loss is not None and (trial.loss.low or 0.0) > self.bar
+        ]
+        return max(known) - _MARGIN_DB if known else None
+
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
         assert proposal.parameters is not None
         identity = self.space.candidate(proposal.parameters).identity
@@ -101,31 +130,68 @@ class Strategy:
         base = self._base(done)
         if not self.space.prunes or base is None:
             return
+        if trained := _trained(done):
+            if self._training_s(left_s - self._overhead_s(done), done) >= _LEAST_TRAINING_S:
+                yield from self._harder_looks(base, trained[-1], done)
+            return
         looked = [trial for trial in done if trial.stage == "timed" or _is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
-        for blocks, width in rules.shapes():
-            if blocks and _blocks_cannot_go(done):
+        for shape in rules.shapes(self.space):
+            if shape["blocks"] and _blocks_cannot_go(done):
                 continue
             if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
-                return
-            why = "how fast it is with so much cut away, before anything is trained"
-            parameters = {**base.parameters, "blocks": blocks, "width": width}
-            yield Proposal(why, parameters, only_speed=True)
+                break
+            yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
+        if not any(trial.why == _LOOK_BETWEEN for trial in done):
+            for shape in self._between(base, done):
+                yield Proposal(_LOOK_BETWEEN, {**base.parameters, **shape}, only_speed=True)
+
+    def _harder_looks(
+        self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
+    ) -> Iterator[Proposal]:
+        """Cuts beyond the hardest that was looked at, where training has brought that one inside."""
+        if not self._is_safe(last, done) or self._harder(last, done):
+            return
+        for shape in rules.shapes(self.space):
+            more = shape["blocks"], shape["width"]
+            beyond = all(mine <= its for mine, its in zip(_cut(last), more, strict=True))
+            if beyond and more != _cut(last) and not (shape["blocks"] and _blocks_cannot_go(done)):
+                yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
+
+    def _harder(self, last: TuningTrial, done: Sequence[TuningTrial]) -> list[TuningTrial]:
+        """Cuts that were looked at and not trained, faster than the last one that was, in order."""
+        ladder = self._ladder(done)
+        cuts = [_cut(each) for each in ladder]
+        tried = {_cut(trial) for trial in _trained(done)}
+        rung = cuts.index(_cut(last)) if _cut(last) in cuts else len(cuts)
+        harder = [each for each in ladder[rung + 1 :] if _cut(each) not in tried]
+        return [each for each in harder if _is_part(last, each)] or harder
+
+    def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
+        """The share of blocks that should give the wanted gain, by the times of its neighbours."""
+        wanted = self._wanted * _score(base)
+        looks = [t for t in done if t.stage == "timed" and t.score and not t.parameters["width"]]
+        if any(abs(_score(trial) / wanted - 1.0) <= _CLOSE for trial in looks):
+            return
+        rungs = sorted((t.parameters.get("blocks", 0.0), 1.0 / _score(t)) for t in (base, *looks))
+        for (few, slow), (many, fast) in pairwise(rungs):
+            if slow > 1.0 / wanted > fast:
+                share = few + (many - few) * (slow - 1.0 / wanted) / (slow - fast)
+                yield {"blocks": round(share, 2), "width": 0.0}
 
     def _trainings(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         base, ladder = self._base(done), self._ladder(done)
         if base is None or not ladder or not self.space.trains:
             return
-        train_s = self._training_s(left_s)
+        train_s = self._training_s(left_s, done)
         if train_s < _LEAST_TRAINING_S:
             return
         trained = _trained(done)
         if not trained:
-            wanted = _WANTED_GAIN * _score(base)
-            rung = min(range(len(ladder)), key=lambda i: abs(_score(ladder[i]) - wanted))
-            yield self._training(
-                done, ladder[rung], train_s, "the cut that promises the gain that is wanted"
-            )
+            wanted = self._wanted * _score(base)
+            look = min(ladder, key=lambda each: abs(_score(each) - wanted))
+            first_s = min(train_s, _FIRST_SHARE * self.budget_s)
+            yield self._training(done, look, first_s, "the cut that promises the gain that is wanted")
             return
         last = trained[-1]
         cuts = [_cut(each) for each in ladder]
@@ -133,28 +199,83 @@ class Strategy:
             return
         rung = cuts.index(_cut(last))
         results = {_cut(trial): trial for trial in trained}
-        if last.stage == "inside":
-            harder = [each for each in ladder[rung + 1 :] if _cut(each) not in results]
-            nested = [each for each in harder if _is_part(last, each)]
-            if harder:
-                yield self._training(
-                    done, (nested or harder)[0], train_s, "the last one was inside: a harder cut"
-                )
+        if self._is_safe(last, done):
+            if harder := self._harder(last, done):
+                easy = last.loss is not None and last.loss.value < _EASY * self.bar
+                look = harder[1] if easy and len(harder) > 1 else harder[0]
+                why = "the last one was surely inside: a harder cut"
+                yield self._training(done, look, train_s, why)
             return
-        if self._is_near(last):
-            if self.space.aware and self._is_near(base) and base.parameters["precision"] == "int8":
-                yield self._aware_of(last, train_s)
-            elif not last.parameters.get("more_s"):
-                more = {**last.parameters, "more_s": int(train_s)}
-                yield Proposal("the last one was nearly inside: more training", more)
+        is_int8 = base.parameters["precision"] == "int8"
+        if self._is_near(last) and self.space.aware and is_int8 and self._is_near(base):
+            yield self._aware_of(last, train_s)
+        elif not last.parameters.get("more_s"):
+            most_s = self._most_training_s(left_s, done)
+            if last.loss is not None and _fallen(last.loss.value, last, most_s) <= self._aim(last):
+                more = {**last.parameters, "more_s": int(most_s)}
+                yield Proposal("more training should bring the last one surely inside", more)
                 return
-        inside = max((_score(trial) for trial in trained if trial.stage == "inside"), default=0.0)
-        milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > inside]
+        safe = max((_score(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
+        milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > safe]
         if milder:
-            yield self._training(done, milder[-1], train_s, "the last one stayed outside: a milder cut")
+            why = "the last one was not surely inside: a milder cut"
+            yield self._training(done, self._hopeful(milder, last, base, train_s), train_s, why)
 
-    def _training_s(self, left_s: float) -> float:
-        return min(_TRAINING_SHARE * self.budget_s, left_s - _OVERHEAD_S)
+    def _is_safe(self, trial: TuningTrial, done: Sequence[TuningTrial]) -> bool:
+        """Whether a trial is inside the bar by so much that it should be on the evaluation samples too.
+
+        Of the finalists those win whose bound lies inside the bar: where the samples are enough to know
+        that of a whole network, a cut one that is not as sure loses to it, however fast it is.
+        """
+        if trial.stage != "inside" or trial.loss is None:
+            return False
+        whole = [each for each in done if each.stage == "inside" and not each.trains]
+        if any(_high(each) <= self.bar for each in whole):
+            return _high(trial) <= self.bar
+        return trial.loss.value <= _CAREFUL * self.bar or trial.loss.high is None
+
+    def _aim(self, trial: TuningTrial) -> float:
+        """The loss that a network like this one must have to be safe; a part of the bar at least."""
+        assert trial.loss is not None
+        margin = _high(trial) - trial.loss.value
+        return max(self.bar - margin, _CAREFUL * self.bar)
+
+    def _hopeful(
+        self, milder: Sequence[TuningTrial], last: TuningTrial, base: TuningTrial, train_s: float
+    ) -> TuningTrial:
+        """The hardest of some cuts that should come safely inside, else the mildest.
+
+        Losses are taken to grow with the gain over the whole network, and to fall with the training.
+        """
+        if last.loss is None or _score(last) <= _score(base):
+            return milder[-1]
+        slope = last.loss.value / (_score(last) / _score(base) - 1.0)
+        already_s, aim = _trained_s(last), self._aim(last)
+        hopes = [
+            look
+            for look in milder
+            if slope * (_score(look) / _score(base) - 1.0) * (already_s / train_s) ** _FALL <= aim
+        ]
+        return hopes[-1] if hopes else milder[0]
+
+    @property
+    def _wanted(self) -> float:
+        """How many times as fast as the best whole network a cut one shall be."""
+        return self.space.recipe.tune.target.speedup
+
+    def _training_s(self, left_s: float, done: Sequence[TuningTrial]) -> float:
+        most_s = self._most_training_s(left_s, done)
+        is_last = most_s < (_TRAINING_SHARE + _REST_SHARE) * self.budget_s
+        return most_s if is_last else _TRAINING_SHARE * self.budget_s
+
+    def _most_training_s(self, left_s: float, done: Sequence[TuningTrial]) -> float:
+        """What a training may take at most: what is exported and judged after it needs time too."""
+        return left_s - _SAFETY * self._overhead_s(done)
+
+    def _overhead_s(self, done: Sequence[TuningTrial]) -> float:
+        """What a trial takes without training, by those that were carried out."""
+        known = [t.seconds for t in done[1:] if not t.trains and t.stage not in ("failed", "timed")]
+        return median(known) if known else _OVERHEAD_S
 
     def _training(
         self, done: Sequence[TuningTrial], look: TuningTrial, train_s: float, why: str
@@ -177,7 +298,7 @@ class Strategy:
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Quantization-aware training of the fastest network that quantizing put outside the bar."""
-        train_s = min(self._training_s(left_s), 0.5 * left_s)
+        train_s = min(self._training_s(left_s, done), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
         fastest_inside = max((_score(t) for t in done if t.stage == "inside"), default=0.0)
@@ -222,9 +343,10 @@ class Strategy:
 
     def _samples(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """The sampler, around the best network: its options cost no training."""
-        if left_s < 1.5 * _OVERHEAD_S:
+        overhead_s = self._overhead_s(done)
+        if left_s < 1.5 * overhead_s:
             return
-        if left_s > 6 * _OVERHEAD_S and not self.space.prunes:
+        if left_s > max(6 * _OVERHEAD_S, 2 * overhead_s) and not self.space.prunes:
             for rule in rules.slow_starts(self.space):
                 yield Proposal(rule.why, rule.parameters)
         best = best_of(done)
@@ -236,10 +358,10 @@ class Strategy:
             yield Proposal(SAMPLED)
             return
         known = best.parameters if best else {}
-        fixed = {key: known.get(key, 0) for key in _MAKING}
+        fixed = {key: known.get(key, 0) for key in _SAMPLED_MAKING}
         if self.space.aware:
             fixed["aware_s"] = known.get("aware_s", 0)
-        carried = {key: known[key] for key in ("learned",) if key in known}
+        carried = {key: known[key] for key in _CARRIED if key in known}
         yield Proposal(SAMPLED, fixed=fixed, carried=carried)
 
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
@@ -258,6 +380,8 @@ class Strategy:
 
 
 SAMPLED = "Optuna's sampler, around the best network"
+_LOOK = "how fast it is with so much cut away, before anything is trained"
+_LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"
 
 
 def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
@@ -281,6 +405,25 @@ def _cut(trial: TuningTrial) -> tuple[float, float]:
 def _trained(done: Sequence[TuningTrial]) -> list[TuningTrial]:
     """Networks that were cut and trained, and then quantized."""
     return [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
+
+
+def _high(trial: TuningTrial) -> float:
+    """The upper bound of the loss, and where there is none the loss itself."""
+    if trial.loss is None:
+        return 1.0
+    return trial.loss.value if trial.loss.high is None else trial.loss.high
+
+
+def _trained_s(trial: TuningTrial) -> float:
+    """How long the network of a trial was trained, since its last cut."""
+    seconds = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
+    return max(1.0, float(seconds))
+
+
+def _fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
+    """What a loss should be after so many seconds more of training."""
+    already_s = _trained_s(trial)
+    return float(loss * (already_s / (already_s + max(0.0, more_s))) ** _FALL)
 
 
 def _is_part(trial: TuningTrial, other: TuningTrial) -> bool:

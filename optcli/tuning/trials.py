@@ -7,6 +7,7 @@ best so far beyond doubt, or outside the bar beyond doubt on a part of the sampl
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +38,12 @@ WITHOUT_METRIC = 0.01
 _RANKING_S = 60.0
 _WORST = (2, 4, 8)
 _LAUNCHES = 2
+# Objectives by which a trial that has longer calls than the best one is behind it.
+_RACING = ("p50", "throughput")
 _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 _SECONDS = 3.0
+# Samples that take longer are judged in two parts.
+_LONG_S = 5.0
 
 
 @dataclass
@@ -67,10 +72,12 @@ class Trials:
         seconds: float,
         *,
         only_speed: bool = False,
+        hopeless_db: float | None = None,
     ) -> TuningTrial:
         """Carry out a trial within so many seconds. Its errors are its `reason`.
 
-        `best` is the fastest trial inside the bar so far, which it is timed beside.
+        `best` is the fastest trial inside the bar so far, which it is timed beside. Outputs with a
+        ratio of signal to noise below `hopeless_db` are outside the bar without more ado.
         """
         began = time.monotonic()
         trial = TuningTrial(
@@ -84,7 +91,8 @@ class Trials:
         )
         try:
             workshop = self.workshop.within(seconds)
-            trial = self._carried_out(workshop, trial, candidate, best, only_speed=only_speed)
+            limit_db = None if candidate.trains else hopeless_db
+            trial = self._carried_out(workshop, trial, candidate, best, limit_db, only_speed=only_speed)
         except OptcliError as error:
             trial = trial.model_copy(update={"stage": "failed", "reason": error.message})
         return trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
@@ -95,6 +103,7 @@ class Trials:
         trial: TuningTrial,
         candidate: Candidate,
         best: TuningTrial | None,
+        hopeless_db: float | None,
         *,
         only_speed: bool,
     ) -> TuningTrial:
@@ -112,13 +121,18 @@ class Trials:
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
         trial = self._timed(workshop, made, [*variants, name], trial)
-        if best is not None and _BEST not in variants:
+        races = self.recipe.tune.objective in _RACING
+        if best is not None and _BEST not in variants and races:
             trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
         if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
+        if hopeless_db is not None and self._takes_long(trial):
+            trial = self._looked_at(workshop, made, name, trial, hopeless_db)
+            if trial.stage == "outside":
+                return trial
         trial = self._judged(workshop, made, name, trial)
         return self._with_groups(workshop, made, name, trial)
 
@@ -147,7 +161,7 @@ class Trials:
         settings = LatencySettings.model_validate(
             {
                 "mode": "quick",
-                "batch_sizes": self.batch_sizes,
+                "batch_sizes": self._measured_sizes(),
                 "launches": _LAUNCHES,
                 "threads": made.plan.threads,
                 "max_seconds": _SECONDS,
@@ -176,13 +190,20 @@ class Trials:
         return trial.model_copy(
             update={
                 "speedups": speedups,
-                "ahead": ahead if objective in ("p50", "p99", "throughput") else None,
+                "ahead": ahead if objective in _RACING else None,
                 "score": score,
-                "p50_ms": {size: row.p50_ms.value for size, row in rows.items()},
+                "p50_ms": {s: row.p50_ms.value for s, row in rows.items() if s in self.batch_sizes},
                 "memory_bytes": max(memory, default=None),
                 "promises_kept": self._keeps_promises(rows, trial),
             }
         )
+
+    def _measured_sizes(self) -> tuple[int, ...]:
+        """Those that the objective is about, and the one that the service level is about."""
+        slo = self.recipe.slo
+        if slo is None or not (slo.p50_ms or slo.p95_ms or slo.p99_ms):
+            return self.batch_sizes
+        return tuple(sorted({*self.batch_sizes, min(self.recipe.latency.batch_sizes)}))
 
     def _keeps_promises(self, rows: Mapping[int, Latency], trial: TuningTrial) -> bool:
         """Whether service level and largest size are kept, by the figures as they are."""
@@ -199,10 +220,25 @@ class Trials:
             if limit is not None and figure is not None
         )
 
+    def _looked_at(
+        self, workshop: Workshop, made: Made, name: str, trial: TuningTrial, hopeless_db: float
+    ) -> TuningTrial:
+        """The trial, outside the bar where a few of its outputs are further off than some that were."""
+        judged = workshop.judge(made, name, self.validation.few())
+        error = judged.output_error
+        if error is None or error.sqnr_db is None or error.sqnr_db >= hopeless_db:
+            return trial
+        reason = (
+            f"outputs {error.sqnr_db:.1f} dB from the baseline's on {judged.samples} samples: a network"
+            f" nearer to it ({hopeless_db:.1f} dB) was outside"
+        )
+        about = {"sqnr_db": error.sqnr_db, "samples": judged.samples, "reason": reason}
+        return trial.model_copy(update={"stage": "outside", **about})
+
     def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
         part = self.validation.part(self._samples) if self._samples else None
-        if part is not None:
+        if part is not None and self._takes_long(trial):
             judged = workshop.judge(made, name, part)
             trial = self._with_loss(trial, judged)
             if trial.loss is not None and (trial.loss.low or 0.0) > self.bar(judged):
@@ -210,6 +246,11 @@ class Trials:
         judged = workshop.judge(made, name)
         self._samples = judged.samples
         return self._with_loss(trial, judged)
+
+    def _takes_long(self, trial: TuningTrial) -> bool:
+        """Whether all samples take so long that a part of them, judged before, saves time."""
+        an_image_ms = min((ms / size for size, ms in trial.p50_ms.items()), default=math.inf)
+        return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
     def _with_groups(
         self, workshop: Workshop, made: Made, name: str, trial: TuningTrial

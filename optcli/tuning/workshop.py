@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,8 @@ from optcli.store import Store, key_of
 class Workshop:
     """Builds, judges and times the variants of recipes; what is made goes into the store.
 
-    `folder` is where logs go. With `nodes` other machines evaluate.
+    `folder` is where logs go. With `nodes` other machines evaluate. Nothing begins after `until`, by
+    `time.monotonic`, and every step is ended then.
     """
 
     store: Store
@@ -36,23 +38,33 @@ class Workshop:
     observer: Observer
     settings: Settings
     nodes: Nodes | None = None
+    until: float | None = None
 
     def within(self, seconds: float) -> Workshop:
-        """The same, with every step ended after so many seconds."""
-        timeout_s = max(1.0, min(self.settings.timeout_s, seconds))
-        return replace(self, settings=replace(self.settings, timeout_s=timeout_s))
+        """The same, with all that it does ended after so many seconds."""
+        return replace(self, until=time.monotonic() + max(1.0, seconds))
+
+    def _in_time(self) -> Settings:
+        """The settings, with as long a timeout as there is time. Raises `StepError` where none is."""
+        if self.until is None:
+            return self.settings
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            raise StepError("the time is used up", place="tune", hint="give it more --minutes")
+        return replace(self.settings, timeout_s=max(1.0, min(self.settings.timeout_s, left_s)))
 
     def make(self, recipe: Recipe) -> Made:
         """Build all variants of a recipe. Raises what keeps all of them from being built."""
         traits = plugins.traits(recipe, self.store, self.store.digests)
         to_do = plan(recipe, traits, self.store.digests)
-        return make(to_do, self.store, self.observer, self.settings, Phases())
+        return make(to_do, self.store, self.observer, self._in_time(), Phases())
 
     def judge(self, made: Made, name: str, samples: DataSettings | None = None) -> Accuracy:
         """Accuracy of a variant beside the baseline on evaluation samples, or on these `samples`.
 
         Raises what keeps either from being judged.
         """
+        settings = self._in_time()
         recipe, baseline = made.plan.recipe, made.plan.baseline
         key = made.plan.role_keys["evaluation"]
         if samples is not None:
@@ -65,8 +77,8 @@ class Workshop:
             self.store,
             self.folder / "logs",
             self.observer,
-            self.settings.timeout_s,
-            self.settings.jobs,
+            settings.timeout_s,
+            settings.jobs,
             nodes=self.nodes,
         )
         subjects = [subject(made, each) for each in dict.fromkeys((baseline, name))]
@@ -85,6 +97,7 @@ class Workshop:
         wants_p99: bool = False,
     ) -> Measured:
         """Time variants in turns, the first as the one that the others are compared with."""
+        self._in_time()
         candidates = []
         for name in names:
             one = subject(made, name)

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -205,13 +205,15 @@ def run(
     listener: Listener[Any] | None = None,
     interpreter: str = sys.executable,
     confined: Sequence[Path] | None = None,
+    holding: Callable[[Child], AbstractContextManager[Any]] = nullcontext,
 ) -> T:
     """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`.
 
-    `confined` is that of `spawn`.
+    `confined` is that of `spawn`. The context `holding` of the worker lasts as long as it runs.
     """
     about: dict[str, Any] = {"environment": environment, "interpreter": interpreter}
-    with spawn(function, message, log=log, confined=confined, **about) as child:
+    started = spawn(function, message, log=log, confined=confined, **about)
+    with started as child, holding(child):
         return child.result(gives, timeout_s, listener)
 
 

@@ -102,6 +102,37 @@ def test_means_and_aims(results, tmp_path):
     assert results.summarize(path)["trained"]["failed"] == ["vit_tiny_fashion"]
 
 
+def test_a_run_that_fails_does_not_replace_one_that_ended_well(results, tmp_path):
+    path = tmp_path / "tune.json"
+    results.keep(path, "networks", row("digits", 2.0, 3.0), {"cpu": "one"})
+    failed = {"network": "digits", "seed": 0, "when": "later", "failed": "it died"}
+    results.keep(path, "networks", failed, {"cpu": "two"})
+    (kept,) = json.loads(path.read_text())["networks"]
+    assert kept["ratios"]["1"]["ratio"] == 2.0
+    assert kept["machine"] == {"cpu": "one"}
+    assert kept["failed_again"] == {"when": "later", "failed": "it died"}
+    assert not results.reached(path, ["digits"])
+    results.keep(path, "networks", row("digits", 2.0, 3.0), {"cpu": "two"})
+    assert results.reached(path, ["digits"])
+
+
+def test_the_list_says_what_was_measured_and_how_long_each_takes(results, tmp_path):
+    path = tmp_path / "tune.json"
+    done = row("digits", 2.0, 3.0)
+    done |= {"when": "2026-11-23 03:14", "revision": "abc", "seconds": 1200.0}
+    done["tuning"]["seconds"] = 900.0
+    results.keep(path, "networks", done, {})
+    lines = results.listed(path, None, has_olive=False)
+    (digits,) = [line for line in lines if line.startswith("digits")]
+    assert "about  20 min" in digits
+    assert digits.endswith("2026-11-23 03:14 at abc: batch 1 2.00, batch 8 3.00")
+    (other,) = [line for line in lines if line.startswith("resnet50")]
+    assert "about  30 min" in other
+    assert other.endswith("not measured")
+    (digits,) = [e for e in results.listed(path, 5.0, has_olive=True) if e.startswith("digits")]
+    assert "about  15 min" in digits
+
+
 def test_the_repeats_count_winners_on_the_third_part(results, tmp_path):
     path = tmp_path / "tune.json"
     for seed in range(20):

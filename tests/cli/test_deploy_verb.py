@@ -113,7 +113,7 @@ def test_a_plan_of_a_busy_machine_is_inconclusive_unless_forced(place, optcli, h
     hand.write_text(json.dumps(plan))
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand)
     assert said.code == 5
-    assert "the plan decides nothing" in said.err
+    assert "the plan is inconclusive" in said.err
     assert not (place.folder / "plain-triton").exists()
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand, "--force")
     assert said.code == 0, said.err

@@ -39,7 +39,7 @@ FOLLOWED = {
 }
 PROGRAMS = {
     *("optcli", "make", "git", "pip", "python", "rsync", "taskset"),
-    *("cd", "echo", "eval", "export", "source"),
+    *("cd", "echo", "eval", "export", "rm", "source"),
 }
 STARTERS = {"taskset"}  # what they start stands behind their own options
 TARGETS = re.findall(

@@ -16,8 +16,9 @@ from needs import imported
 from pages import REPOSITORY
 from ruamel.yaml import YAML
 
-from optcli import environment, passes, recipe, registry, runners, serving
+from optcli import environment, passes, recipe, registry, runners
 from optcli.errors import ExitCode
+from optcli.serving import planning
 
 DOCS = REPOSITORY / "docs"
 
@@ -82,7 +83,7 @@ def test_an_example_is_right(page, name):
     part = YAML(typ="safe").load(EXAMPLES[page, name])
     assert part
     if page == "plan-file":
-        jsonschema.validate({"version": 1, **part}, serving.file_schema())
+        jsonschema.validate({"version": 1, **part}, planning.file_schema())
     else:
         whole = {"version": 1, "name": "shown", "extends": "base.yaml", **part}
         jsonschema.validate(whole, recipe.schema())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
+from edge_device import DEVICES, Edge
 from gated_project import COPIED, git, judge, of
 from tiny_project import HEAD
 
@@ -17,54 +16,18 @@ from optcli.gate import saving as builds
 from optcli.gate import variant as gating_variant
 from optcli.gate.origins import Options
 from optcli.gate.terms import changes
-from optcli.pipeline.on_ray import devices as on_cluster
-from optcli.pipeline.places import Here
 from optcli.results.terms import Terms
 from optcli.settings import GateSettings
 from optcli.store import Store
 
-DEVICES = "devices: {edge: {ray: {resources: {edge: 1}}}}\ngate: {devices: %s}\n"
-
-
-class Edge(Here):
-    """Another machine, as far as anybody can tell."""
-
-    is_here, confinement = False, ""
-
-    def __init__(self):
-        super().__init__("edge")
-        self.lacks, self.flags = (), environment.cpu()["flags"]
-
-    def environment(self, packages):
-        found = environment.describe(packages)
-        return {**found, "cpu": {**found["cpu"], "model": "Edge", "flags": self.flags}, "cores": 3}
-
-    def machine(self):
-        return {**environment.machine(), "identity": "edge"}
-
-    def lacking(self, variant):
-        return self.lacks
-
-    def release(self):
-        pass
-
-
-@pytest.fixture
-def edge(monkeypatch):
-    device = Edge()
-
-    @contextmanager
-    def opened(address, plan, devices, store, observer):
-        yield {"edge": device}
-
-    monkeypatch.setattr(on_cluster, "opened", opened)
-    return device
+GATED = HEAD + DEVICES + "gate: {devices: %s}\n"
 
 
 @pytest.fixture
 def there(repository, edge):
     """The project with a commit whose gate decides on this machine and on the other one."""
-    repository.recipe(COPIED % "old", head=HEAD + DEVICES % "[here, edge]")
+    edge.cores = 3
+    repository.recipe(COPIED % "old", head=GATED % "[here, edge]")
     git(repository.folder, "commit", "-qam", "devices")
     return repository
 
@@ -83,7 +46,7 @@ def test_each_device_is_measured_and_the_worst_decides(there, pairs, tmp_path):
         "copied.here.samples.npz",
         "copied.edge.samples.npz",
     )
-    assert report.devices["edge"]["cpu"]["model"] == "Edge"
+    assert report.devices["edge"]["cpu"]["model"] == "Edge CPU"
     assert [now.options["threads"] for _, now, _, _ in pairs.seen] == [
         max(1, environment.usable_cores() - 1),
         2,
@@ -98,7 +61,7 @@ def test_without_devices_nothing_names_one(repository, pairs):
 
 
 def test_what_a_device_cannot_run_is_inconclusive(there, edge, pairs):
-    edge.lacks = (Missing("the package onnxruntime is not installed", "install it"),)
+    edge.lacks = {"copied": (Missing("the package onnxruntime is not installed", "install it"),)}
     report = judge(there)
     assert (report.outcome, len(pairs.seen)) == ("inconclusive", 1)
     assert "it does not run on edge: the package onnxruntime" in report.sentence
@@ -117,7 +80,7 @@ def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
 def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, monkeypatch):
     there.recipe(
         '  plain: []\n  copied: {passes: ["./fakes.py:Tuned"], gate: true}\n',
-        head=HEAD + DEVICES % "[edge]",
+        head=GATED % "[edge]",
     )
     git(there.folder, "commit", "-qam", "bound")
     edge.flags = []
@@ -164,7 +127,7 @@ def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there
 
 
 def test_a_device_of_a_cluster_needs_ray(repository, pairs):
-    repository.recipe(COPIED % "old", head=HEAD + DEVICES % "[edge]")
+    repository.recipe(COPIED % "old", head=GATED % "[edge]")
     with pytest.raises(UsageError, match="found no --ray") as caught:
         judge(repository, accept=("untracked-data", "rule"))
     assert caught.value.place == "devices.edge"

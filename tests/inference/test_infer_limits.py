@@ -1,10 +1,16 @@
 """What the summary of `optcli infer` names as the limit, and which figures stand beside it."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from optcli import inference
+from optcli.inference.listing import Listing, Shard, Stored
+from optcli.inference.output import Output
+from optcli.observer import Silent
 from optcli.report.inference_text import lines
 from optcli.results.inference import Inference, Limit
 
@@ -46,3 +52,29 @@ def test_the_summary_says_what_the_limit_is() -> None:
         lines(result(limit="reading", **{**shares, "prepared_share": 0.0}))
     )
     assert "is the limit" not in "\n".join(lines(result()))
+
+
+@pytest.mark.parametrize(("cost_per_s", "cost"), [(None, ""), (0.01, ", cost 0.02 of about 0.04")])
+def test_progress_says_how_far_it_is_and_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost_per_s: float | None, cost: str
+) -> None:
+    """Two shards of four, of ten images and a second each."""
+    shards = tuple(Shard(f"part-{n}", (Stored("a", ""),) * 10) for n in range(4))
+    said: list[str] = []
+    now = 0.0
+
+    class Hearing(Silent):
+        def progress(self, step: str, fraction: float | None, message: str) -> None:
+            said.append(message)
+
+    def ended() -> Iterator[dict[str, Any]]:
+        nonlocal now
+        for shard in shards[:2]:
+            now += 1
+            yield {"name": shard.name, "answered": 9, "failed": 1, "ended": now}
+
+    monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
+    out = Output(str(tmp_path), "jsonl", {"artifact": "a"}, ("classes",))
+    listing = Listing("in", shards, "digest")
+    inference._Run(listing, out, set(), Hearing(), 1, cost_per_s).carry_out(ended())
+    assert said[-1] == f"20 of 40, 10 images/s, 2 s left{cost}"

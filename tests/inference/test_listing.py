@@ -3,6 +3,7 @@
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,7 +140,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_a_protocol_whose_library_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    def missing(_: str) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
@@ -166,3 +167,23 @@ def test_a_passing_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Faulty, "cat_file", lambda *_: (_ for _ in ()).throw(TimeoutError("gone")))
     with pytest.raises(TimeoutError):
         storage.read(place, "a")
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its images would be left out, and nobody would hear of them."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "one.png").write_bytes(b"1")
+    real = LocalFileSystem.ls
+
+    def ls(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        if str(path).rstrip("/").endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return real(self, path, *arguments, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", ls)
+    with pytest.raises(InputError, match="Permission denied"):
+        listing(str(tmp_path), 5)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import configured
 import pytest
@@ -90,3 +93,22 @@ def test_its_declarations_are_sound_and_survive_a_round_trip(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ready_recipe_uses_it(name):
     assert name in configured.options_in_recipes(), f"no recipe below recipes/ uses {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted on Linux")
+@pytest.mark.parametrize("name", [name for name in NAMES if passes.find(name).imports_ahead])
+def test_what_is_imported_ahead_is_there_and_starts_no_thread(name):
+    """The server that imports it forks: a fork has none of the threads, and may wait for them."""
+    kind = passes.find(name)
+    code = f"""\
+import importlib, os
+for name in {kind.needs.packages!r}:
+    importlib.import_module(name)
+before = len(os.listdir("/proc/self/task"))
+for name in {kind.imports_ahead!r}:
+    importlib.import_module(name)
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

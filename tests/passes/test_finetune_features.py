@@ -291,6 +291,18 @@ def test_where_no_epoch_fits_it_has_fewer_steps(tmp_path, slow):
     assert heard.warnings == ["max_minutes is over before the first step: one step is trained"]
 
 
+def test_where_nothing_is_judged_the_rest_of_the_time_is_used_too(tmp_path, slow):
+    clock, rates = slow()
+    source = written(tmp_path)
+    limits = {"epochs": 9, "max_minutes": 0.7, "validate_epochs": False}
+    _, facts, _ = tuned(source, tmp_path / "b", source, **limits)
+    # The trial takes 3 s; 4 epochs of 8 steps would leave 7 of 42 s. Five of 7 steps are planned, and
+    # four of 8 after the first, which took no longer than its steps do.
+    assert (facts["epochs"], facts["epochs_that_fit"]) == (5, 5)
+    assert clock.now - 100 == 3 + 7 + 4 * 8
+    assert ended(rates)
+
+
 def test_a_training_that_gets_slower_ends_in_time_with_its_rate_at_the_end(tmp_path, slow):
     clock, rates = slow(after=3 + 8, then=2.0)
     source = written(tmp_path)

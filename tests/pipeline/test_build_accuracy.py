@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pytest
 from tiny_project import DATA, Heard
 
-from optcli import accuracy
-from optcli.accuracy import Evaluation
+from optcli import accuracy, environment
+from optcli.accuracy import Evaluation, UnderWay
 from optcli.artifact import Artifact, Format
 from optcli.errors import RunnerError
 from optcli.pipeline import accuracy as judging
@@ -31,9 +32,11 @@ def judged(project, tmp_store, tmp_path, monkeypatch):
     project.recipe("  plain: []\n", data=DATA)
     heard = Heard()
 
-    def run(answers, baseline="base", settings=None, **about):
-        def evaluate(request, *_, **__):
+    def run(answers, baseline="base", settings=None, jobs=1, before=None, copies=(), **about):
+        def evaluate(request, *_, under_way, **__):
             artifact, out = request.artifact, request.out
+            if before is not None:
+                before(artifact.digest, under_way)
             answer = answers[artifact.digest]
             if isinstance(answer, Exception):
                 raise answer
@@ -50,8 +53,9 @@ def judged(project, tmp_store, tmp_path, monkeypatch):
         recipe = load(project.folder / "recipe.yaml")
         if settings is not None:
             recipe = recipe.model_copy(update={"accuracy": settings})
-        around = EvaluationContext(recipe, "samples", tmp_store, tmp_path, heard, 60.0)
+        around = EvaluationContext(recipe, "samples", tmp_store, tmp_path, heard, 60.0, jobs)
         subjects = [subject(name, tmp_path) for name in answers]
+        subjects += [dataclasses.replace(subjects[-1], name=name) for name in copies]
         found, failures = compare_all(subjects, baseline, around)
         return found, failures, heard
 
@@ -89,6 +93,82 @@ def test_only_the_baseline_is_asked_for_its_order(judged):
     found, failures, _ = judged({"base": [1, 0], "other": [1, 0]}, other={"class_order": "odd"})
     assert set(found) == {"base", "other"}
     assert not failures
+
+
+@pytest.fixture
+def one_core(monkeypatch):
+    """Each evaluation has all cores, as where the threads are as many as these."""
+    monkeypatch.setattr(environment, "usable_cores", lambda: 1)
+
+
+def test_short_evaluations_are_side_by_side(judged, one_core):
+    together = threading.Barrier(2)  # broken where one waits for the other to end
+
+    def before(name, _):
+        if name != "base":
+            together.wait(60)
+
+    found, failures, _ = judged(
+        {"base": [1, 1], "one": [1, 0], "bad": [0, 1], "two": [0, 0], "last": [1, 1]},
+        jobs=2,
+        before=before,
+    )
+    assert not failures
+    assert list(found) == ["base", "one", "bad", "two", "last"]
+    assert [each.regressed for each in found.values()] == [0, 1, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("short_s", "cores", "jobs"),
+    [(-1.0, 1, 2), (10.0, 1, 1), (10.0, 2, 2)],
+    ids=["long", "one job", "already in two processes"],
+)
+def test_other_evaluations_are_one_after_the_other(judged, monkeypatch, short_s, cores, jobs):
+    monkeypatch.setattr(judging, "_SHORT_S", short_s)
+    monkeypatch.setattr(environment, "usable_cores", lambda: cores)
+    threads = set()
+    judged(
+        {"base": [1], "one": [1], "two": [1]},
+        jobs=jobs,
+        before=lambda *_: threads.add(threading.get_ident()),
+    )
+    assert threads == {threading.get_ident()}
+
+
+def test_what_is_the_same_is_evaluated_once_side_by_side(judged, one_core):
+    names = []
+    found, _, _ = judged(
+        {"base": [1, 1], "one": [1, 0]},
+        jobs=3,
+        before=lambda name, _: names.append(name),
+        copies=("two", "three"),
+    )
+    assert names == ["base", "one"]
+    assert [found[name].regressed for name in ("one", "two", "three")] == [1, 1, 1]
+
+
+def test_a_failure_side_by_side_costs_one(judged, one_core):
+    found, failures, _ = judged(
+        {"base": [1, 1], "bad": RunnerError("no"), "good": [1, 0]}, jobs=2, copies=("same",)
+    )
+    assert (set(found), set(failures)) == ({"base", "good", "same"}, {"bad"})
+
+
+def test_an_interrupt_ends_those_side_by_side(judged, one_core, monkeypatch):
+    ended, waits = threading.Event(), threading.Event()
+    monkeypatch.setattr(UnderWay, "end", lambda self: ended.set())
+
+    def before(name, _):
+        if name == "one":
+            waits.wait(60)
+            raise KeyboardInterrupt
+        if name == "two":
+            waits.set()
+            assert ended.wait(60), "nobody ended it"
+
+    with pytest.raises(KeyboardInterrupt):
+        judged({"base": [1], "one": [1], "two": [1]}, jobs=2, before=before)
+    assert ended.is_set()
 
 
 def test_too_few_samples_are_warned_of_once(judged):

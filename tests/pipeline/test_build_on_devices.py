@@ -5,68 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from contextlib import contextmanager
 
-import pytest
+from edge_device import DEVICES, Edge
 from tiny_project import DATA, HEAD
 
 from optcli import environment
 from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError
 from optcli.pipeline.on_ray import devices as on_cluster
-from optcli.pipeline.places import Here
 from optcli.report import csv_text, markdown, text
 from optcli.results import Report
 from optcli.store import Store
 
-DEVICES = "devices: {edge: {ray: {resources: {edge: 1}}}}\n"
 VARIANTS = '  plain: []\n  copied: ["./fakes.py:Copy"]\n'
-
-
-class Edge(Here):
-    """Another machine, as far as anybody can tell."""
-
-    is_here, confinement = False, "not at all"
-
-    def __init__(self):
-        super().__init__("edge")
-        self.lacks, self.error, self.measured, self.released = {}, None, [], 0
-        self.identity = "edge"
-
-    def environment(self, packages):
-        found = environment.describe(packages)
-        return {
-            **found,
-            "cpu": {"model": "Edge CPU", "machine": "x86_64", "flags": ["avx2"]},
-            "cores": 1,
-        }
-
-    def machine(self):
-        return {**environment.machine(), "identity": self.identity}
-
-    def lacking(self, variant):
-        return self.lacks.get(variant, ())
-
-    def measure(self, step, order, logs, observer):
-        self.measured.append((step, [each.name for each in order.candidates]))
-        if self.error is not None:
-            raise self.error
-        return super().measure(step, order, logs, observer)
-
-    def release(self):
-        self.released += 1
-
-
-@pytest.fixture
-def edge(monkeypatch):
-    device = Edge()
-
-    @contextmanager
-    def opened(address, plan, devices, store, observer):
-        yield {"edge": device}
-
-    monkeypatch.setattr(on_cluster, "opened", opened)
-    return device
 
 
 def head(measured_on="[here, edge]", more=""):

@@ -9,20 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from needs import REPOSITORY
-from ray_cluster import RayCluster, ray_cluster
-from tiny_project import DATA, Heard, Project
+from ray_cluster import RayCluster, built, made, ray_cluster, wait_for
+from tiny_project import DATA, Project
 
 from optcli.errors import MissingError, UsageError
-from optcli.pipeline import build
 from optcli.pipeline.on_ray import parcels
-from optcli.results import Report
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow
@@ -59,23 +56,6 @@ def noting(notes: Path, way: str, name: str = "noted") -> str:
     return f'  {name}: [{{"./ray_fakes.py:Noted": {{notes: {notes}, way: {way}}}}}]\n'
 
 
-def built(
-    project: Project, address: str, remote: bool = True, store: str = "store-ray"
-) -> tuple[Report, Heard, Store]:
-    """A build on Ray with a store of its own, and a remote one beside it."""
-    heard, root = Heard(), project.folder.parent
-    kept = Store.at(root / store, f"file://{root}/remote" if remote else None)
-    report = build(
-        project.folder / "recipe.yaml",
-        store=kept,
-        artifacts=root / "artifacts-ray",
-        observer=heard,
-        ray=address,
-        jobs=4,
-    )
-    return report, heard, kept
-
-
 def started(project: Project, cluster: RayCluster) -> subprocess.Popen[bytes]:
     """The same build as a process of its own."""
     root = project.folder.parent
@@ -94,19 +74,6 @@ def started(project: Project, cluster: RayCluster) -> subprocess.Popen[bytes]:
     )
 
 
-def made(report: Report) -> dict[str, tuple[str, str] | None]:
-    """The key and digest of what each variant came to."""
-    found = {name: each.artifact for name, each in report.variants.items()}
-    return {name: (of.key, of.digest) if of is not None else None for name, of in found.items()}
-
-
-def wait_for(holds: Callable[[], object], within_s: float = 120.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.05)
-
-
 def starts(notes: Path) -> list[str]:
     """The store of each machine on which a pass of `ray_fakes.py` began."""
     return [line.split()[0] for line in notes.read_text().splitlines()] if notes.exists() else []
@@ -117,20 +84,15 @@ def processes(notes: Path) -> list[int]:
     return [int(line.split()[1]) for line in notes.read_text().splitlines()]
 
 
-def made_on(cluster: RayCluster) -> int:
-    """How many results the nodes have in their stores."""
-    return sum(len(Store(cluster.folder / name).keys("made")) for name in cluster.nodes)
-
-
 def test_nodes_make_the_same_as_this_machine(project, cluster):
     project.recipe(VARIANTS, data=DATA)
     wanted = made(project.build())
-    before = made_on(cluster)
+    before = cluster.results()
     report, heard, store = built(project, cluster.address)
     assert all(wanted.values())
     assert made(report) == wanted
     assert not [note for note in heard.notes if HERE in note], heard.notes
-    assert made_on(cluster) - before == 7, "every pass ran on a node"
+    assert cluster.results() - before == 7, "every pass ran on a node"
     assert store.verify() == []
     assert all(not entry.origin for entry in store.entries()), "it is trusted as what is made here"
     # Another machine finds all of it in the remote store.

@@ -135,7 +135,7 @@ def test_a_node_with_another_optcli_measures_nothing():
     (unfit,) = looked(code={"latency/process.py": "0" * 64}).unfit
     assert "latency/process.py" in unfit
     answer = messages.read(Seen, measuring.look({"of": "another version"}, "n1"))
-    assert answer.unfit == ("its optcli does not understand the one that asks",)
+    assert answer.unfit == ("its optcli does not understand the messages of this one",)
 
 
 def test_a_node_says_what_a_variant_lacks_there(project, monkeypatch):

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from needs import REPOSITORY
 from noted_measuring import NOTES, noted
-from ray_cluster import RayCluster, ray_cluster
+from ray_cluster import RayCluster, ray_cluster, wait_for
 from tiny_project import DATA, HEAD, Heard, Project
 
 from optcli import environment
@@ -155,7 +154,7 @@ def test_a_remote_store_that_is_gone_costs_the_devices_that_need_it(
     )
     report, _ = built(project, cluster.address)
     reason = report.devices["edge"].variants["plain"].reason or ""
-    assert "files do not come to the device edge: it does not answer" in reason
+    assert "files do not reach the device edge: it does not answer" in reason
     assert report.variants["copied"].latency
 
 
@@ -172,13 +171,6 @@ def driver(
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def wait_for(holds: Callable[[], object], within_s: float = 120.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.05)
 
 
 def test_two_drivers_never_measure_on_one_device_at_once(

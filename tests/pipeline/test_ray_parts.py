@@ -130,9 +130,7 @@ def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, 
     assert "fakes.py:Calibrated" in found
     read = next(path for path in there.rglob("*.png") if path.stat().st_size)
     read.write_bytes(b"another image")
-    assert "the samples of calibration are other ones there" in fit.of_project(
-        asked, {}, wanted, FileDigests()
-    )
+    assert "the samples of calibration differ there" in fit.of_project(asked, {}, wanted, FileDigests())
 
 
 def test_absolute_paths_of_data_are_found_below_another_folder(steps, project):
@@ -198,7 +196,7 @@ def test_an_order_survives_its_way_and_one_of_another_optcli_is_refused(steps, p
     record = messages.to_record(sent)
     assert messages.read(NodeOrder, record) == sent
     answer = node.carry_out({**record, "new": 1}, "a node")
-    assert answer["unfit"] == ["its optcli does not understand the one that asks"]
+    assert answer["unfit"] == ["its optcli does not understand the messages of this one"]
     assert answer["node"] == "a node"
     other = order(steps, project.folder, ingredients={"versions": {"onnx": "0.1"}})
     assert "wanted 0.1" in node.carry_out(messages.to_record(other), "a node")["unfit"][0]
@@ -258,11 +256,11 @@ def test_what_would_evaluate_otherwise_is_named(part, changed, said):
 
 def test_other_samples_and_another_metric_are_named(part, project):
     other = replace(part, samples="0" * 64)
-    assert fit.of_judging(other, FileDigests()) == ("the samples of evaluation are other ones there",)
+    assert fit.of_judging(other, FileDigests()) == ("the samples of evaluation differ there",)
     (project.folder / "metric.py").write_text("def metric(outputs, target, meta):\n    return 1\n")
     own = replace(part, references=("metric.py:metric",))
     (found,) = fit.of_judging(own, FileDigests())
-    assert "metric.py:metric, or what it imports, is another one there" in found
+    assert "metric.py:metric, or what it imports, differs there" in found
     gone = replace(part, references=("gone.py:metric",))
     (found,) = fit.of_judging(gone, FileDigests())
     assert "cannot be read there" in found
@@ -303,7 +301,7 @@ def test_cores_are_those_that_the_largest_node_has(monkeypatch):
     assert asked._with_cores(Resources(16, 10**9, 0), ["node1"]).cores == 2
     with pytest.raises(NoNodeError, match=r"no node that fits has 1 cores, .* GB, 1 GPU"):
         asked._with_cores(Resources(1, 10**9, 1), [])
-    with pytest.raises(NoNodeError, match="would make the same"):
+    with pytest.raises(NoNodeError, match="no node of the cluster fits"):
         asked._with_cores(Resources(1, 10**9, 0), ["node0", "node1"])
     asked.stop()
     with pytest.raises(Exception, match="interrupted"):

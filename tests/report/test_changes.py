@@ -179,7 +179,8 @@ def test_disturbed_times_are_not_compared():
     change = found.variants[0].latency[0].p50
     assert (change.outcome, change.ratio, change.after.value) == ("not known", None, 1)
     assert (
-        "No change of latency is told of a: on one side other work disturbed the times." in found.notes
+        "There is no change of latency for a: on one side other work disturbed the times."
+        in found.notes
     )
     assert found.drifts == {"p50": {}, "p95": {}, "p99": {}}
 
@@ -194,7 +195,7 @@ def test_names_first_then_artifacts():
     found = compare(before, after)
     assert [(each.name_before, each.name) for each in found.variants] == [("a", "a"), ("old", "fresh")]
     assert (found.only_before, found.only_after) == (("gone",), ("added",))
-    assert "fresh is what old was: the same artifact in the same runner." in found.notes
+    assert "fresh was called old: the same artifact in the same runner." in found.notes
 
 
 def test_one_artifact_with_other_settings_is_another():

@@ -246,6 +246,10 @@ def test_what_was_compiled_for_single_batch_sizes_is_told():
         runner |= {"static_gains": gains} if gains else {}
         return variant(900, [latency(1, 1)]).model_copy(update={"runner": runner})
 
+    def package(compiled_for):
+        runner = {"name": "aoti", "compiled_for": compiled_for}
+        return variant(900, [latency(1, 1)]).model_copy(update={"runner": runner})
+
     shown = text(
         report(
             {
@@ -254,6 +258,8 @@ def test_what_was_compiled_for_single_batch_sizes_is_told():
                 "asked": compiled([1, 8], None),
                 "one": compiled([1], {"1": 1.1}),
                 "hostile": compiled("8", {"1": []}),
+                "aoti": package("batch size 1 and any other"),
+                "other": package("batch size 1\n[link](http://elsewhere)"),
             }
         )
     )
@@ -261,4 +267,6 @@ def test_what_was_compiled_for_single_batch_sizes_is_told():
     chosen = "chosen (1.31 and 1.07 times as fast as one form for all)"
     assert f"Compiled for batch sizes 1 and 8 alone: {chosen} and asked." in shown
     assert "Compiled for batch size 1 alone: one (1.1 times as fast as one form for all)." in shown
+    assert "Compiled for batch size 1 and any other: aoti." in shown
+    assert "elsewhere" not in shown
     assert "hostile (" not in shown

@@ -88,7 +88,7 @@ def test_disturbed_points_are_named_by_their_fitness_and_not_by_a_flag():
     )
     said = sentences(SWEPT.model_copy(update={"points": points}))
     assert said[-1] == (
-        "other work disturbed batch 2: it decides nothing, and the line is drawn without it"
+        "other work disturbed batch 2: optcli draws no conclusion from it, and the line leaves it out"
     )
     assert not any("fluctuating" in each for each in said)
 

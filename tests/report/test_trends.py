@@ -28,7 +28,7 @@ def test_the_terminal_shows_latest_trend_and_steps():
     assert "▁▁▁███" in shown
     assert "+10.0 % since 2026-01-04 at c0ffeec0" in shown
     assert "2.00 MB" in shown
-    assert "decides nothing" in shown
+    assert "For information" in shown
     assert trends.text([]) == "the history has no such figure\n"
 
 

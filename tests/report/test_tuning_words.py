@@ -64,7 +64,7 @@ def test_a_gain_is_told_with_its_price() -> None:
     assert "INT8 over fp32: 2.50 times, 0.40 points more lost." in said
     assert "INT8 over bf16: 1.67 times, 0.30 points more lost." in said
     expected = (
-        "Cutting and training the network over leaving it whole: 1.60 times, 0.40 points more lost"
+        "Pruning and training the network over leaving it unpruned: 1.60 times, 0.40 points more lost"
     )
     assert f"{expected}, for 1.0 minutes of training." in said
 
@@ -91,6 +91,39 @@ def test_int8_that_does_not_pay_has_a_cause(isa: str, more: Any, cause: str) -> 
     assert cause in said
     better = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, 0.0, **more), isa=isa)
     assert not [each for each in tuning_words.findings(better) if "does not pay" in each]
+
+
+def test_a_profile_s_cause_stands_before_guesses_and_after_what_the_cpu_lacks() -> None:
+    trials = (trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 0.9, 0.0, operators=2))
+    cause = "reformat: 12 Reorder take 30 %"
+    (said,) = [s for s in tuning_words.findings(tuning(*trials, int8_cause=cause)) if "not pay" in s]
+    assert cause in said
+    old = tuning(*trials, int8_cause=cause, isa="avx2")
+    (said,) = [s for s in tuning_words.findings(old) if "not pay" in s]
+    assert "avx2" in said
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        (
+            (("fp32", 1.0, {}), ("int8", 2.5, {})),
+            "Most was gained by the precision (int8): 2.50 times.",
+        ),
+        (
+            (("fp32", 1.0, {}), ("int8", 1.2, {}), ("int8", 2.4, {"blocks": 0.5})),
+            "Most was gained by cutting and training the network: 2.00 times.",
+        ),
+        ((("fp32", 1.0, {}), ("int8", 1.01, {})), None),
+    ],
+)
+def test_what_gained_most_is_told(trials: Any, said: str | None) -> None:
+    made = [
+        trial(number, precision, score, 0.0, parameters=parameters)
+        for number, (precision, score, parameters) in enumerate(trials)
+    ]
+    found = [each for each in tuning_words.findings(tuning(*made)) if each.startswith("Most ")]
+    assert found == ([said] if said else [])
 
 
 def test_the_answer_says_what_is_not_known() -> None:

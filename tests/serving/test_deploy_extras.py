@@ -172,7 +172,7 @@ def test_what_cannot_be_carried_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_known_answers_want_images_and_a_cache(
     tmp_path: Path, asked: dict[str, Any], hint: str
 ) -> None:
-    with pytest.raises(UsageError, match="known answers are those to images") as caught:
+    with pytest.raises(UsageError, match="known answers are for images") as caught:
         deployed(tmp_path, "sealed", engine="ray", known_answers="answers", **asked)
     assert caught.value.hint == hint
     assert not (tmp_path / "out").exists()

@@ -93,7 +93,7 @@ def test_each_priority_is_a_deployment_with_what_the_plan_gives_it(tmp_path, pla
     assert "x-priority: high" in shlex.split(named)
     assert named in readme
     assert "without either it has low" in readme
-    assert "lends none of them: high 1 replica for 0.2 of the traffic" in " ".join(made.notes)
+    assert "which no other priority uses: high 1 replica for 0.2 of the traffic" in " ".join(made.notes)
 
 
 @pytest.mark.slow
@@ -126,14 +126,14 @@ def test_each_priority_scales_within_its_own_bounds(tmp_path):
 @pytest.mark.parametrize("engine", ["ray", "triton"])
 def test_without_a_plan_the_option_says_the_shares(tmp_path, engine, monkeypatch):
     settings = {}
-    from_settings = plans.serving.from_settings
+    from_settings = plans.planning.from_settings
 
     def planned(asked, **_):
         settings.update(asked.priorities)
         known = {"curve": "6ms+4ms*b", "batch": 8}
         return from_settings(asked.model_copy(update=known))
 
-    monkeypatch.setattr(plans.serving, "from_settings", planned)
+    monkeypatch.setattr(plans.planning, "from_settings", planned)
     made = deployed(tmp_path, None, engine=engine, priorities=SHARES)
     assert settings == SHARES
     if engine == "ray":

@@ -307,7 +307,7 @@ def test_a_reference_says_what_it_is_of(tmp_path):
     }
     assert len(found.reference[0]) == 512
     answer = drift(seen(found, {"image": photographs(200, 1)}))
-    assert "no calibration data: the reference are its evaluation data" in answer.notes[0]
+    assert "no calibration data: its evaluation data are the reference" in answer.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
     given = {"curve": "6ms+4ms*b", "rate_per_s": 100, "slo": {"p95_ms": 60}}
     plan = optcli.plan(**given, cascade={"curve": "55ms+5ms*b", "share": 0.3})
     assert plan.outcome == "not-kept"
-    assert "With the heavy model behind it for 30%, the promise is broken" in plan.sentence
+    assert "The heavy model for 30% of the requests breaks the promise" in plan.sentence
     # Batches of 16 fit into the promise alone, but not behind the cheap model.
     fits = optcli.plan(**given, cascade={"curve": "2ms+2ms*b", "share": 0.3})
     assert fits.outcome == "kept"

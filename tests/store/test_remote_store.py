@@ -397,7 +397,7 @@ class TestFaults:
         here.limits = replace(QUICK, finish_s=0.0)
         faults.before = faults.hang
         here.make(STEP)
-        assert here.heard == ["1 results are not uploaded yet; the next build goes on with them"]
+        assert here.heard == ["1 results are not uploaded yet; the next build uploads them"]
         faults.never.set()
         here.limits = QUICK
         here.find(STEP)

@@ -55,6 +55,13 @@ def test_there_are_at_most_so_many_and_none_twice() -> None:
     assert 99 not in [each.trial.number for each in choose([*trials, again], BAR, 5)]
 
 
+def test_of_trials_that_are_alike_one_is_enough() -> None:
+    """Each finalist more makes the bounds of all of them wider."""
+    trials = [trial(n, 3.0 - 0.01 * n, 0.0095 - 0.0001 * n) for n in range(5)]
+    chosen = choose([*trials, trial(9, 1.0, 0.0)], BAR, 5)
+    assert [each.trial.number for each in chosen] == [0, 9]
+
+
 def test_the_order_of_the_trials_changes_nothing() -> None:
     trials = [trial(n, 3.0 - 0.1 * n, 0.009 - 0.0005 * n) for n in range(12)]
     expected = [each.trial.number for each in choose(trials, BAR, 4)]
@@ -78,6 +85,25 @@ def test_what_is_surely_inside_comes_before_what_is_faster() -> None:
     winner = won_by([finalist("lucky", 5.0), finalist("sure", 2.0, certain=True)])
     assert winner is not None
     assert winner.variant == "sure"
+
+
+def losing(name: str, score: float, loss: float) -> Finalist:
+    return finalist(name, score).model_copy(update={"loss": loss})
+
+
+def test_where_nothing_is_sure_what_uses_up_the_bar_does_not_win() -> None:
+    """Too few samples for any bound to lie inside: a loss of nearly the bar is outside on others."""
+    edge, careful, slow = losing("edge", 5.0, 0.009), losing("careful", 3.0, 0.002), losing("s", 1.0, 0)
+    winner = won_by([edge, careful, slow], BAR)
+    assert winner is not None
+    assert winner.variant == "careful"
+    winner = won_by([edge, losing("near", 4.0, 0.006)], BAR)
+    assert winner is not None
+    assert winner.variant == "near", "the one that loses least"
+    sure = edge.model_copy(update={"certain": True})
+    winner = won_by([sure, careful], BAR)
+    assert winner is not None
+    assert winner.variant == "edge"
 
 
 def test_nobody_wins_where_none_is_accepted() -> None:

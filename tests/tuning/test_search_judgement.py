@@ -137,6 +137,16 @@ def test_the_confidence_allows_for_the_number_of_finalists() -> None:
     assert judgement.confidence_of(recipe, 5) == pytest.approx(0.99)
 
 
+@pytest.mark.parametrize(("its_bytes", "outcome"), [(90, "faster"), (110, "accurate")])
+def test_a_smaller_process_is_what_memory_looks_for(its_bytes: int, outcome: str) -> None:
+    slower = row(1, Estimate(value=0.75, low=0.7, high=0.8))
+    slower = slower.model_copy(update={"peak_memory_bytes": its_bytes})
+    baseline = row(1, None).model_copy(update={"peak_memory_bytes": 100})
+    found = judged(slower, objective="memory", baseline=baseline)
+    assert (found.winner, found.outcome) == ("v", outcome)
+    assert ("not known to be smaller" in answer(found)) is (outcome == "accurate")
+
+
 def test_cost_counts_the_threads() -> None:
     """Half the threads in three quarters of the speed: 1.5 times as many images in a core-hour."""
     baseline = row(1, None).model_copy(update={"threads": 2})

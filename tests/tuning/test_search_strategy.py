@@ -184,6 +184,125 @@ def test_a_near_miss_is_trained_longer(recipe: Recipe) -> None:
     assert longer[0].stage == "inside"
 
 
+def test_the_first_training_is_short_and_the_rest_goes_to_one_that_needs_it(recipe: Recipe) -> None:
+    """1.2 points after the first training fall below one with what is left of the time."""
+
+    def loss(parameters: Any) -> float:
+        if not parameters.get("blocks"):
+            return 0.0
+        trained_s = parameters.get("train_s", 0) + parameters.get("more_s", 0)
+        return float(0.012 * (180 / max(1.0, trained_s)) ** 0.5)
+
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), loss).run()
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    assert trained[0].parameters["train_s"] == 180
+    longer = trained[1].parameters
+    assert longer["train_s"] == 180, "its steps are in the store"
+    assert longer["more_s"] > 200
+    assert trained[1].stage == "inside"
+    spent_s = sum(trial.seconds for trial in done[: trained[1].number])
+    assert spent_s + longer["more_s"] <= 900.0
+
+
+def test_more_training_that_cannot_help_gives_way_to_a_milder_cut(recipe: Recipe) -> None:
+    """Three points lost: with all of the time they would be two; a smaller gain costs less."""
+
+    def loss(parameters: Any) -> float:
+        return 0.03 if parameters.get("blocks", 0) > 0.3 else 0.002
+
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), loss).run()
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    assert not any(trial.parameters.get("more_s") for trial in trained)
+    assert trained[0].stage == "outside"
+    assert trained[1].stage == "inside"
+
+
+def test_a_cut_that_is_inside_by_chance_is_trained_longer_and_not_cut_further(recipe: Recipe) -> None:
+    """Where the whole network is surely inside, one whose bound is not loses to it in the end."""
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    simulated = Simulated(strategy, lambda _: 0.0)
+    while True:
+        proposal = strategy.next(simulated.done)
+        assert proposal is not None
+        trial = simulated.trial(proposal)
+        if trial.parameters.get("train_s"):
+            lost = 0.004 if trial.parameters.get("more_s") else 0.006
+            wide = Estimate(value=lost, low=lost - 0.005, high=lost + 0.005)
+            trial = trial.model_copy(update={"loss": wide})
+        simulated.done.append(trial)
+        if trial.parameters.get("more_s"):
+            break
+    trained = [each for each in simulated.done if each.parameters.get("train_s")]
+    assert len(trained) == 2
+    assert trained[0].parameters["blocks"] == trained[1].parameters["blocks"]
+    assert "surely inside" in trained[1].why
+
+
+def test_an_easy_cut_is_followed_by_one_two_steps_harder(recipe: Recipe) -> None:
+    for lost, steps in ((0.0, 2), (0.006, 1)):
+        strategy = Strategy(space(recipe), BAR, 3600.0)
+        done = Simulated(strategy, lambda p, lost=lost: lost if p.get("train_s") else 0.0).run(100)
+        first, second = [trial for trial in done if trial.parameters.get("train_s")][:2]
+        looks = [trial for trial in done if trial.stage == "timed"]
+        assert first.score is not None
+        assert second.score is not None
+        cut = first.parameters["blocks"], first.parameters["width"]
+        nested = [
+            each
+            for each in looks
+            if each.score is not None
+            and second.score.value >= each.score.value > first.score.value
+            and all(a <= each.parameters[k] for a, k in zip(cut, ("blocks", "width"), strict=True))
+        ]
+        assert len(nested) == steps
+
+
+def test_the_wanted_gain_is_the_recipe_s_and_a_share_of_blocks_is_looked_for(recipe: Recipe) -> None:
+    told = load(recipe.path, ["tune.target.speedup=1.2"])
+    for read, wanted in ((recipe, 1.4), (told, 1.2)):
+        done = Simulated(Strategy(space(read), BAR, 900.0), lambda _: 0.0).run()
+        first = next(trial for trial in done if trial.parameters.get("train_s"))
+        assert first.score is not None
+        assert first.score.value / 2.0 == pytest.approx(wanted, rel=0.08), "INT8 is twice as fast"
+
+
+def test_what_a_trial_takes_is_learned_from_those_before(recipe: Recipe) -> None:
+    """A large network takes a minute a trial without any training: none is begun that cannot end."""
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=60.0).run()
+    assert sum(trial.seconds for trial in done) <= 900.0 + 60.0
+    assert any(trial.parameters.get("train_s") for trial in done)
+
+
+def test_what_was_surely_outside_says_which_outputs_are_hopeless(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    simulated = Simulated(strategy, lambda _: 0.02)
+    for _ in range(4):
+        proposal = strategy.next(simulated.done)
+        assert proposal is not None
+        simulated.done.append(simulated.trial(proposal))
+    done = simulated.done
+    assert strategy.hopeless_db(done) is None, "no ratio is known"
+    noisy = [each.model_copy(update={"sqnr_db": 10.0 + each.number}) for each in done]
+    assert strategy.hopeless_db(noisy) == 10.0, "of the last of four, less 3 dB"
+    unsure = [
+        each.model_copy(update={"loss": Estimate(value=0.02, low=0.0, high=0.04)}) for each in noisy
+    ]
+    assert strategy.hopeless_db(unsure) is None
+
+
+def test_channels_may_be_ranked_by_the_loss_and_across_layers(recipe: Recipe) -> None:
+    found = space(recipe)
+    shapes = list(rules.shapes(found))
+    ranked = [shape for shape in shapes if shape.get("importance")]
+    assert bool(ranked) is ("calibration" in recipe.data)
+    parameters = {"runtime": "openvino", "precision": "fp32", "blocks": 0.0, "width": 0.4}
+    by_loss = {"importance": "taylor", "global_ranking": True}
+    plain, other = found.candidate(parameters), found.candidate({**parameters, **by_loss})
+    assert dict(plain.passes)["prune"] == {"ratio": 0.4}
+    assert dict(other.passes)["prune"] == {"ratio": 0.4, **by_loss}
+    assert plain.label != other.label
+
+
 def test_quantization_aware_training_follows_what_quantizing_cost(recipe: Recipe) -> None:
     def loss(parameters: Any) -> float:
         int8 = parameters["precision"] == "int8" and not parameters.get("aware_s")

@@ -50,17 +50,12 @@ def remote_store(folder: Path) -> Store:
     return Store.at(folder / "store", f"file://{folder}/remote")
 
 
-def made_on(cluster: RayCluster) -> int:
-    """How many results of passes the nodes have in their stores."""
-    return sum(len(Store(cluster.folder / name).keys("made")) for name in cluster.nodes)
-
-
 def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
     tmp_path: Path, cluster: RayCluster
 ) -> None:
     read = load(project(tmp_path, VARIANTS))
     asked = LatencySettings.model_validate({"batch_sizes": (1,), "launches": 1, "max_seconds": 0.2})
-    heard, before = Heard(), made_on(cluster)
+    heard, before = Heard(), cluster.results()
     settings = Settings(jobs=4, ray=cluster.address)
     far_store = remote_store(tmp_path / "far")
     with (
@@ -77,7 +72,7 @@ def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
     assert artifact(made, "int8").digest == artifact(alone, "int8").digest
     assert judged == here.judge(alone, "int8")
     assert not [note for note in heard.notes if HERE in note], heard.notes
-    assert made_on(cluster) - before == 1, "the pass ran on a node"
+    assert cluster.results() - before == 1, "the pass ran on a node"
     assert not measured.failures
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from optcli import workers
+from optcli.accuracy import UnderWay
 from optcli.errors import InputError, StepError
 from optcli.workers.logs import LARGEST_BYTES
 
@@ -243,3 +245,21 @@ def test_another_interpreter_imports_nothing_from_the_current_folder_either(tmp_
     with workers.spawn("calls:double", {"number": 2}, interpreter=str(other)) as child:
         assert child.result(int, 60) == 4
     assert not (tmp_path / "marker").exists()
+
+
+def test_another_thread_ends_the_workers_that_it_holds():
+    """As an interrupt does, which the thread that waits for the result does not hear of."""
+    under_way, pids = UnderWay(), []
+
+    @contextmanager
+    def holding(child):
+        with under_way.holding(child):
+            pids.append(child.pid)
+            threading.Thread(target=under_way.end).start()
+            yield
+
+    with pytest.raises(StepError):
+        workers.run("calls:hang", {}, NoneType, holding=holding, timeout_s=60)
+    assert gone(pids[0])
+    with pytest.raises(StepError):  # whatever comes after it
+        workers.run("calls:hang", {}, NoneType, holding=under_way.holding, timeout_s=60)

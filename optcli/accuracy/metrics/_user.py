@@ -159,7 +159,7 @@ class UserMetric(Metric):
             return float(self.function.total(score))
 
     def _running(self, where: str) -> AbstractContextManager[None]:
-        hint = "mend it; it is called as metric(outputs, target, meta)"
+        hint = "correct the code; optcli calls metric(outputs, target, meta)"
         return user_code.running(self.reference, self.folder, f"the metric, in {where},", hint)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from optcli.errors import StepError
 from optcli.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
+from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace
 from optcli.settings import TensorSpec
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     import torch
     from onnx import ModelProto
     from torch.export import ExportedProgram
+
+# As `imports_ahead`: the exporter with its operators, and what simplifies the graph.
+IMPORTS_AHEAD = (
+    *TRACING,
+    "torch.onnx._internal.exporter._core",
+    "torch.onnx._internal.exporter._torchlib.ops",
+    "onnxscript.optimizer",
+    "onnxscript.version_converter",
+)
 
 
 def program_of(model: torch.nn.Module, job: Job) -> ExportedProgram:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+# What the passes that trace name as `imports_ahead`: torch.export itself brings in Dynamo and SymPy.
+IMPORTS_AHEAD = ("torch.export._trace",)
+
 # How torch.export says that a size which should vary cannot.
 _FIXED = re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
 
@@ -135,7 +138,7 @@ def _cannot_vary(symbol: str, size: int, job: Job) -> StepError:
     span = _ranges(job.inputs)[symbol]
     return StepError(
         f"the network works with {symbol} = {size} only, wanted {span.min} to {span.max}",
-        hint=f"write {size} instead of {symbol} under `inputs:`, or mend the network's forward()",
+        hint=f"write {size} instead of {symbol} under `inputs:`, or correct the network's forward()",
     )
 
 

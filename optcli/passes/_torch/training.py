@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from optcli.passes._torch.features import Features
     from optcli.passes._torch.learning import Call
+    from optcli.passes._torch.views import Views
 
 # The learning rate climbs over this share of the steps, then falls along a cosine.
 _WARMUP = 0.05
@@ -32,6 +33,9 @@ _TRIAL_STEPS = 3
 _MARGIN = 1.05
 # Every so many steps of a training of limited time it is seen whether the rest still fits.
 _LOOK_EVERY = 8
+# Views of the images are shown where the network sees every sample at least so often: until then the
+# images as they are hold enough that is new.
+_SEEN_OFTEN = 5
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ class Training:
 
     `zeros` maps a weight to what it is multiplied with after every step, so that its zeros stay.
     `settle` averages the batch norms' statistics anew before every judgement. `features` are those of
-    the teacher to be matched. With `max_seconds`, so many of the epochs are trained as fit, by the pace
-    of a few steps and then of every epoch; where not one fits, it has fewer steps. The learning rate
-    reaches the end of its course all the same.
+    the teacher to be matched, `views` change the images of a long training. With `max_seconds`, so many
+    of the epochs are trained as fit, by the pace of a few steps and then of every epoch; where not one
+    fits, or nothing is judged between them, they have fewer steps. The learning rate reaches the end of
+    its course all the same.
     """
 
     model: torch.nn.Module
@@ -62,6 +67,7 @@ class Training:
     zeros: dict[str, torch.Tensor]
     clock: Callable[[], float] = time.monotonic
     features: Features | None = None
+    views: Views | None = None
     max_seconds: float | None = None
 
     def run(self, job: Job) -> Progress:
@@ -94,6 +100,11 @@ class Training:
                 save_checkpoint(job.scratch, progress, self.model, self.optimizer)
         return progress
 
+    def shows_views(self, progress: Progress) -> bool:
+        """Whether images are changed: where the steps that are planned make five whole epochs."""
+        steps = self._last(progress) * (progress.steps or self._steps())
+        return self.views is not None and steps >= _SEEN_OFTEN * self._steps()
+
     def _last(self, progress: Progress) -> int:
         """The number of the last epoch."""
         return self.epochs if progress.planned is None else progress.planned
@@ -116,7 +127,7 @@ class Training:
         step_s, wait_s = self._trial()
         once_s = wait_s * self._steps()
         times_s = (_MARGIN * step_s, judged_s, _MARGIN * once_s)
-        epochs, steps = budget.fit(self.epochs, self._steps(), *times_s)
+        epochs, steps = self._fit(budget, self.epochs, self._steps(), *times_s)
         if epochs == 0:
             job.warn("max_minutes is over before the first step: one step is trained")
             epochs = steps = 1
@@ -129,16 +140,39 @@ class Training:
         if budget is None or progress.planned is None or progress.steps is None:
             return
         progress.spent_s = budget.used_s
-        left = progress.planned - progress.epoch
+        left, whole = progress.planned - progress.epoch, progress.steps
         if left == 0:
             return
-        epochs, steps = budget.fit(left, progress.steps, trained_s / progress.steps, judged_s)
+        if self.judge is None:  # what is left is planned anew, with more steps where they were faster
+            left, whole = self.epochs - progress.epoch, self._steps()
+        epochs, steps = self._fit(budget, left, whole, trained_s / progress.steps, judged_s)
         if epochs == 0:
             job.warn(
                 f"max_minutes is over after epoch {progress.epoch} of {progress.planned}: it took "
                 "longer than the first steps had shown"
             )
         progress.planned, progress.steps = progress.epoch + epochs, steps or progress.steps
+
+    def _fit(
+        self,
+        budget: Budget,
+        epochs: int,
+        steps: int,
+        step_s: float,
+        judge_s: float,
+        once_s: float = 0.0,
+    ) -> tuple[int, int]:
+        """How many epochs fit, and the steps of each of them: see `Budget.fit`.
+
+        Where nothing is judged between epochs, one more that is not whole takes the rest of the time:
+        all of them then have fewer steps.
+        """
+        whole, some = budget.fit(epochs, steps, step_s, judge_s, once_s)
+        if self.judge is not None or not 0 < whole < epochs or step_s <= 0:
+            return whole, some
+        fewer = int((budget.seconds - budget.used_s - once_s) // ((whole + 1) * step_s))
+        more = (whole + 1) * fewer > whole * some
+        return (whole + 1, min(fewer, steps)) if more else (whole, some)
 
     def _trial(self) -> tuple[float, float]:
         """The time of a step, and that of preparing its samples; leaves the network as it is."""
@@ -221,6 +255,7 @@ class Training:
         values = list(torch_modules.parameters(self.model))
         masks = [(self.model.get_parameter(name), mask) for name, mask in self.zeros.items()]
         total = waited_s = 0.0
+        views = self.views if self.shows_views(progress) else None
         news.begin_epoch()
         asked = looked = self.clock()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
@@ -235,7 +270,7 @@ class Training:
             rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            loss = self._step(batch, values, masks)
+            loss = self._step(batch if views is None else views(batch), values, masks)
             if not math.isfinite(loss):
                 raise StepError(
                     f"the loss became {loss} in epoch {number}: the training diverges",

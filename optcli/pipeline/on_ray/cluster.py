@@ -223,7 +223,7 @@ def _task() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
 
             function: Callable[..., dict[str, Any]] = getattr(node, what)
         except (ImportError, AttributeError) as error:
-            unfit = f"it has no optcli that could do this ({error})"
+            unfit = f"its optcli cannot do this ({error})"
             return {"node": node_id, "host": socket.gethostname(), "unfit": [unfit]}
         return function(record, node_id)
 
@@ -250,7 +250,7 @@ def _could_run(resources: Resources, unfit: list[str]) -> bool:
 def _nobody(resources: Resources, unfit: list[str]) -> str:
     able = [node for node in alive() if node["Resources"].get("CPU", 0) >= 1]
     if all(node["NodeID"] in unfit for node in able):
-        return "no node of the cluster would make the same" if able else "no node of it has a core"
+        return "no node of the cluster fits" if able else "no node of the cluster has a core"
     parts = [f"{resources.cores} cores", f"{resources.memory_bytes / 1e9:.1f} GB"]
     parts += [f"{resources.gpus} GPU"] if resources.gpus else []
     return f"no node that fits has {', '.join(parts)}"

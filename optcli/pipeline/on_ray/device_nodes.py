@@ -203,7 +203,7 @@ def _looking() -> Callable[[dict[str, Any]], dict[str, Any]]:
         try:
             from optcli.pipeline.on_ray import measuring
         except ImportError as error:
-            unfit = f"it has no optcli that could do this ({error})"
+            unfit = f"its optcli cannot do this ({error})"
             return {"node": node_id, "host": socket.gethostname(), "unfit": [unfit]}
         return measuring.look(record, node_id)
 

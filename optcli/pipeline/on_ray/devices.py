@@ -243,7 +243,7 @@ class RayDevice:
         try:
             order = order_of(self._sent(artifacts, feeds))
         except (UnreachableError, OSError) as error:
-            raise StepError(f"files do not come to the device {self._name}: {error}") from error
+            raise StepError(f"files do not reach the device {self._name}: {error}") from error
         for lost in range(_TRIES):
             try:
                 answer, samples = self._carried_out(step, order, observer)
@@ -262,7 +262,7 @@ class RayDevice:
             for message in answer.warned:
                 observer.warned(step, message)
             if answer.unreachable:
-                message = f"files do not come to the device {self._name}: {answer.unreachable}"
+                message = f"files do not reach the device {self._name}: {answer.unreachable}"
                 raise StepError(message, hint="see whether it reaches the remote store")
             if answer.error is not None:
                 raise from_record(answer.error)

@@ -55,11 +55,11 @@ def of_project(
         if traits.reference is not None and code is not None:
             here = user_code.digest(traits.reference, request.folder, digests)
             if here != code:
-                differing.append(f"{traits.reference}, or what it imports, is another one there")
+                differing.append(f"{traits.reference}, or what it imports, differs there")
         for role, wanted in made_of.items():
             here_too = data.ingredients(request.data[role], request.folder, digests)
             if of_value({"step": "samples", **here_too}) != of_value(wanted):
-                differing.append(f"the samples of {role} are other ones there")
+                differing.append(f"the samples of {role} differ there")
     except (OptcliError, OSError) as error:
         differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
     return tuple(differing)
@@ -82,10 +82,10 @@ def of_judging(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
     try:
         users = [user_code.digest(each, folder, digests) for each in part.references]
         if users != part.ingredients.get("users"):
-            differing.append(f"{', '.join(part.references)}, or what it imports, is another one there")
+            differing.append(f"{', '.join(part.references)}, or what it imports, differs there")
         of = data.ingredients(part.request.data, folder, digests)
         if of_value({"step": "samples", **of}) != part.samples:
-            differing.append("the samples of evaluation are other ones there")
+            differing.append("the samples of evaluation differ there")
     except (OptcliError, OSError) as error:
         differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
     return tuple(differing)
@@ -105,7 +105,7 @@ def of_code(code: Mapping[str, str], digests: FileDigests) -> tuple[str, ...]:
             other.append(file)
     if other:
         named = ", ".join(other[:_MOST_NAMED]) + (", ..." if len(other) > _MOST_NAMED else "")
-        return (f"its optcli ({optcli.__version__}) is another one: {named}",)
+        return (f"its optcli ({optcli.__version__}) differs in {named}",)
     return ()
 
 
@@ -121,7 +121,9 @@ def of_device(device: Mapping[str, Any], traits: Traits) -> tuple[str, ...]:
     if "cpu" in device:
         return _cpu(device["cpu"])
     if traits.reference is not None:  # only its own code could tell
-        return ("what a pass of the user's own is bound to is known where it was planned alone",)
+        return (
+            "a pass of your own that is bound to a device runs on the machine that planned it only",
+        )
     bound_to = passes.find(traits.name).model_validate(traits.options).bound_to()
     if of_value(bound_to) != of_value(dict(device)):
         other = sorted(name for name in device if bound_to.get(name) != device[name])

@@ -39,7 +39,7 @@ def require(address: str, store: Store) -> None:
         return
     if place.read_only:
         raise UsageError(
-            "results travel through the remote store, and --remote-readonly forbids to write there",
+            "results travel through the remote store, and --remote-readonly forbids writing there",
             place=_PLACE,
             hint="--ray local needs no remote store",
         )

@@ -29,7 +29,7 @@ from optcli.results import Sweep
 from optcli.workers import confinement, messages
 
 _SAMPLES = "samples.npz"
-_OTHER = "its optcli does not understand the one that asks"
+_OTHER = "its optcli does not understand the messages of this one"
 
 
 def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
 def _lacking(wish: Wish) -> tuple[environment.Missing, ...]:
     lacking = environment.missing(wish.needs)
     if wish.bound_to is not None and wish.traits is not None:
-        hint = "its native code runs where it was made: build on the device"
+        hint = "its native code runs only on the machine that made it: build on the device"
         differences = fit.of_device(wish.bound_to, wish.traits)
         lacking += [environment.Missing(what, hint) for what in differences]
     return tuple(lacking)

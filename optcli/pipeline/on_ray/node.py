@@ -103,7 +103,7 @@ def _answered_or_why(
     try:
         asked = messages.read(kind, record)
     except StepError:
-        unfit = ("its optcli does not understand the one that asks",)
+        unfit = ("its optcli does not understand the messages of this one",)
         return _record(replace(answer, unfit=unfit))
     _workers.news.clear()
     try:

@@ -230,7 +230,7 @@ def _notes(
 ) -> Iterator[str]:
     for each in variants:
         if each.name != each.name_before:
-            yield f"{each.name} is what {each.name_before} was: the same artifact in the same runner."
+            yield f"{each.name} was called {each.name_before}: the same artifact in the same runner."
     still = wording.listed([each.name for each in variants if each.same])
     moved = [
         f"{100 * (most - 1):.0f} % at {name}, batch size {size}"
@@ -240,13 +240,13 @@ def _notes(
     ]
     if moved:
         yield (
-            f"What is the same in both ({still}) moved by up to {wording.listed(moved)}: the machine"
-            " did that, and smaller changes of others are not clear."
+            f"The times of unchanged artifacts ({still}) moved by up to {wording.listed(moved)}. The"
+            " machine caused that, so smaller changes of others are not clear."
         )
     elif still and machines.versions(old, new):
         yield (
-            f"{still}: the same files in other versions of libraries. Whether a library or the machine"
-            " moved their times, two separate runs do not tell; `optcli gate` measures side by side."
+            f"{still}: the same files in other versions of libraries. Two separate runs cannot tell"
+            " whether a library or the machine changed their times: `optcli gate` measures both now."
         )
     disturbed = [
         each.name
@@ -256,7 +256,7 @@ def _notes(
     ]
     if disturbed:
         yield (
-            f"No change of latency is told of {wording.listed(disturbed)}: on one side other work"
+            f"There is no change of latency for {wording.listed(disturbed)}: on one side other work"
             " disturbed the times."
         )
     for each in variants:
@@ -264,8 +264,8 @@ def _notes(
             yield f"{each.name}: the accuracies are not comparable: {each.accuracy.reason}."
     if any(int(each.protocol.get("launches") or 1) == 1 for each in (old, new)):
         yield (
-            "One launch says nothing of how launches differ: intervals of quick runs are too narrow"
-            " for that. latency.mode: table measures it."
+            "One launch cannot show how much launches differ, so the intervals are too narrow."
+            " latency.mode: table measures the difference."
         )
     if old.recipe.name != new.recipe.name:
         yield f"The reports are of two recipes, {old.recipe.name} and {new.recipe.name}."

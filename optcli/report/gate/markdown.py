@@ -26,7 +26,7 @@ def _lines(report: GateReport) -> Iterator[str]:
     yield f"**{escaped(report.sentence)}**"
     yield ""
     yield from table_of(COLUMNS, rows(report), strong=True)
-    yield from items("What it is judged by changed", lines(report))
+    yield from items("What the candidate is judged by has changed", lines(report))
     for name, variant in report.variants.items():
         reasons = [each for each in variant.comparisons if each.outcome != "accept"]
         if reasons:

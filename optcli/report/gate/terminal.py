@@ -33,7 +33,7 @@ def table(report: GateReport) -> RenderableType:
     ]
     changed = lines(report)
     if changed:
-        parts.append(Text("What it is judged by changed", style="yellow"))
+        parts.append(Text("What the candidate is judged by has changed", style="yellow"))
         parts += [*(Text(f"  {line}") for line in changed), Text()]
     for name, variant in report.variants.items():
         reasons = [each for each in variant.comparisons if each.outcome != "accept"]

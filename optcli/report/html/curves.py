@@ -93,7 +93,7 @@ def largest(curve: Curve, budget: Budget) -> str:
         inside.append(point)
     bound = f"{budget.limit_ms:g} ms ({budget.percentile})"
     if not curve.known:
-        return f"too few calls for {budget.percentile}: it cannot be said what keeps {bound}"
+        return f"too few calls for {budget.percentile} to tell which batch size keeps {bound}"
     if not inside:
         return f"no measured batch size surely keeps {bound}"
     best = inside[-1]

@@ -30,5 +30,5 @@ def drift_page(drift: Drift) -> str:
         body.append(section("What drifted", None, shown))
     if drift.notes:
         notes = tag("ul", *(tag("li", note) for note in drift.notes))
-        body.append(section("To be known", None, notes))
+        body.append(section("Notes", None, notes))
     return document(f"optcli loadtest --drift: {drift.model}", header, tag("main", *body))

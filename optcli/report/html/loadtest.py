@@ -80,7 +80,7 @@ def _sections(test: LoadTest) -> Iterator[Markup]:
         yield section("Found", None, _named(found(test)), id_="found")
     for name, lines in (
         ("Not answered", failures(test)),
-        ("To be known", [each.text for each in test.notes]),
+        ("Notes", [each.text for each in test.notes]),
     ):
         if lines:
             yield section(name, None, tag("ul", *(tag("li", line) for line in lines)))

@@ -36,7 +36,7 @@ _GLOSSARY = (
     ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
     ("noisy", "other work had the processors for over 8 % of the time of the rounds that count"),
     ("fluctuating", "the middle half of the calls spreads over more than 20 % of the median"),
-    ("environment not fit", "too few launches were quiet: the row decides nothing; measure again"),
+    ("environment not fit", "too few launches were quiet to draw a conclusion: measure again"),
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _distributions(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
     others = (
         folded(f"Batch size {size}", distributions(report, size, quantiles)) for size in sizes[1:]
     )
-    lead = f"Every timed call at batch size {sizes[0]}: a second hump is a second mode of the machine."
+    lead = f"Every timed call at batch size {sizes[0]}. Two humps: the machine had two speeds."
     if not any(quantiles.values()):
         lead = f"Percentiles at batch size {sizes[0]}; the raw samples are not beside this report."
     yield section("Latency of each artifact", lead, first, *others, id_="distributions")

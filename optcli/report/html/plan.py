@@ -21,7 +21,10 @@ _GLOSSARY = (
     ("utilisation", "the rate over the rate of full batches on all instances (rho)"),
     ("headroom", "the share of traffic above the planned rate that is kept free"),
     ("[low, high]", "the 95 % interval over simulations with different seeds"),
-    ("wait, queue", "until a batch is sent though a worker is free; until a worker is free"),
+    (
+        "wait, queue",
+        "time until a batch is sent although a worker is free; time until a worker is free",
+    ),
     ("grows", "the queue grows from beginning to end: more comes than is served"),
 )
 

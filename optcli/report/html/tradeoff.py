@@ -49,7 +49,7 @@ def tradeoff(report: Report) -> Markup | None:
 
     names = wording.listed([choice.name for choice in best])
     better = "Down is better. " if choices[0].score < 0 else "Up is better. "
-    text = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
+    text = f"{better}On the frontier, where no other is faster and at least as accurate: {names}."
     disturbed = wording.listed([choice.name for choice in choices if not choice.fit])
     if not best:
         text = f"{better}The machine was not quiet enough to tell the frontier."

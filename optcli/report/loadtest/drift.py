@@ -105,7 +105,7 @@ def markdown(drift: Drift) -> str:
         lines += ["", *table(STATISTICS, statistics(drift), left=(0, 1, 2))]
     answers = [f"{each.name}: {WORDS[each.outcome]}, {each.reason}" for each in drift.inputs]
     lines += items("Inputs", answers)
-    lines += items("To be known", drift.notes)
+    lines += items("Notes", drift.notes)
     lines += items("Compared", [f"{name}: {value}" for name, value in about(drift)])
     return "\n".join(lines) + "\n"
 

@@ -120,7 +120,7 @@ def _sections(test: LoadTest) -> Iterator[tuple[str, list[str]]]:
     for title, lines in (
         ("Verdicts", verdicts),
         ("Not answered", failures(test)),
-        ("To be known", [each.text for each in test.notes]),
+        ("Notes", [each.text for each in test.notes]),
     ):
         if lines:
             yield title, lines

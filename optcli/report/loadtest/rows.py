@@ -190,7 +190,7 @@ def _measured(name: str) -> Column[Any]:
     def cell(row: Row | PriorityRow) -> Cell:
         estimate: Estimate | None = getattr(row.load, f"{name}_ms")
         if estimate is None:
-            return Cell(wording.NONE, why="it needs more requests")
+            return Cell(wording.NONE, why="too few requests")
         return Cell(wording.number(estimate.value), wording.interval(estimate))
 
     return Column(f"{name} ms", cell)

@@ -136,7 +136,7 @@ def _torchscript(runner: Any, effective: Mapping[str, Any], place: str) -> Backe
             **({"INTRA_OP_THREAD_COUNT": str(threads)} if threads else {}),
         },
         threads=threads,
-        notes=("Triton takes the threads of the first LibTorch model for all of them",)
+        notes=("Triton gives every LibTorch model the number of threads of the first one",)
         if threads
         else (),
     )

@@ -135,14 +135,14 @@ def extras_of(
         compared_with, said = reference.made(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
-            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random, and no"
-            f" input: `optcli loadtest FOLDER --drift` compares them with {said}"
+            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random; it keeps no"
+            f" input. `optcli loadtest FOLDER --drift` compares the statistics with {said}"
         )
     if known is not None:
         if serving is None or cache is None:
             missing = "--images" if serving is None else "--cache memory"
             raise UsageError(
-                "known answers are those to images, and the server looks for them in its cache",
+                "known answers are for images, and the server looks for them in its cache",
                 place=_KNOWN,
                 hint=f"add {missing}",
             )

@@ -120,7 +120,7 @@ def text(
     for step in steps:
         lines += [f"{step.title}:", "", "```bash", step.command, "```", ""]
     lines += _golden(interface)
-    lines += ["## What is to be known", ""]
+    lines += ["## What you should know", ""]
     lines += [f"- {note[0].upper()}{note[1:]}." for note in notes]
     return "\n".join([*lines, ""])
 

@@ -71,7 +71,7 @@ def batching_of(
     elif len({spec.batch_symbol for spec in inputs}) > 1:
         why = "the first sizes of the inputs vary independently"
     elif interface.follows_batch is False:
-        why = "the outputs have not one row for each row of the inputs"
+        why = "the outputs and the inputs have different numbers of rows"
     if why and planned > 1:
         raise UsageError(
             f"the plan has batches of up to {planned}, and {server} cannot batch this model: {why}",

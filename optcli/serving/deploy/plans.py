@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optcli import regular_files, serving
+from optcli import regular_files
 from optcli.errors import InputError, UnfitError, UsageError
 from optcli.latency import measured_curve
 from optcli.observer import Observer
 from optcli.recipe import load
 from optcli.results import Report
 from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan, Semantics
+from optcli.serving import planning
 from optcli.serving.planning import files
 
 _AGAIN = (
@@ -92,7 +93,7 @@ def of_recipe(
     asked["semantics"] = semantics
     if priorities:
         asked["priorities"] = dict(priorities)
-    return serving.from_settings(
+    return planning.from_settings(
         files.load(None, asked, {"priorities": "--priority"}),
         report=report,
         file=path,
@@ -118,7 +119,7 @@ def require_usable(
         raise UsageError(message, place=place, hint=hint)
     if plan.outcome != "kept" and not force:
         raise UnfitError(
-            "the plan decides nothing: its curve was measured on a busy machine",
+            "the plan is inconclusive: its curve was measured on a busy machine",
             place=place,
             hint="build again with --remeasure on a quiet machine, or deploy it with --force",
         )

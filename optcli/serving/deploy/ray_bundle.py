@@ -147,20 +147,21 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
         notes.append(f"{SERVER} does not batch this model: {prepared.why_single}")
     if one.on_full != "reject-newest":
         notes.append(
-            f"{SERVER} cannot take a request back that waits: it refuses new ones from"
-            f" {made.most_in_flight} in flight on"
+            f"{SERVER} cannot drop a request that waits: it refuses new ones while"
+            f" {made.most_in_flight} are in flight"
         )
     if made.priorities:
         listed = ", ".join(_of_lane(lane) for lane in prepared.lanes)
-        notes.append(f"each priority has replicas of its own, and lends none of them: {listed}")
+        notes.append(f"each priority has replicas of its own, which no other priority uses: {listed}")
     if any(lane.adapts(batched=made.batched) for lane in prepared.lanes):
         notes.append(
-            "a replica waits for no batch while single requests load it to less than a half: latency"
-            " under light load is below the plan's (`adaptive_wait: false` in serve_config.yaml)"
+            "a replica that single requests would keep busy for less than half of the time does not"
+            " wait for a batch, so latency under light load is below the plan's; `adaptive_wait: false`"
+            " in serve_config.yaml makes it wait"
         )
     if made.runner.settings.get("batch_sizes"):
         sizes = ", ".join(map(str, made.runner.settings["batch_sizes"]))
-        notes.append(f"the model is compiled for {sizes} rows: a batch in between is filled up")
+        notes.append(f"the model is compiled for {sizes} rows: a replica fills a batch in between up")
     machines = sum(lane.one.machines for lane in prepared.lanes)
     if machines > len(prepared.lanes):
         notes.append(
@@ -175,7 +176,9 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
     if not interface.samples:
         notes.append("there are no samples for a load test: it sends random values")
     if made.platform == "pytorch_aoti":
-        notes.append("the package is native code: it wants this kind of processor and this torch")
+        notes.append(
+            "the package is native code: it needs this kind of processor and this version of torch"
+        )
     return tuple(notes)
 
 
@@ -184,13 +187,14 @@ def closing(prepared: Prepared) -> Sequence[str]:
     made = prepared.bundle
     return (
         _full(made),
-        "`max_batch_size`, `batch_wait_timeout_s` and `adaptive_wait` in serve_config.yaml can be"
-        " changed while the server runs: `kill -HUP` the process of launch.py, or `serve deploy`",
-        f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same, where its `runtime_env`"
+        "you may change `max_batch_size`, `batch_wait_timeout_s` and `adaptive_wait` in"
+        " serve_config.yaml while the server runs: then `kill -HUP` the process of launch.py, or run"
+        " `serve deploy`",
+        f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env`"
         " names this folder as `working_dir`",
         "the server has no authentication and no TLS, and listens on the loopback address: put a proxy"
         " with both in front of it, such as nginx with `proxy_pass http://127.0.0.1:8000`",
-        "one process takes all requests: several bundles behind a proxy share more of them",
+        "one process takes in all requests: for a higher rate, start several bundles behind a proxy",
     )
 
 
@@ -204,17 +208,18 @@ def _full(made: Bundle) -> str:
     late = "the header `x-deadline-ms` may ask for less"
     if not made.priorities:
         return (
-            f"the queue is full with {made.most_in_flight} requests in flight: the next is answered"
-            f" 429; one that has no answer after {made.deadline_ms:.4g} ms is answered 504, and {late}"
+            f"the queue is full with {made.most_in_flight} requests in flight: the server answers 429"
+            f" to the next. It answers 504 to a request that has no answer after"
+            f" {made.deadline_ms:.4g} ms; {late}"
         )
     each = ", ".join(
-        f"{one.name} with {one.most_in_flight}, after {one.deadline_ms:.4g} ms"
+        f"{one.name} with {one.most_in_flight} in flight, after {one.deadline_ms:.4g} ms"
         for one in made.priorities
     )
     return (
-        "each priority has a queue of its own. It is full with so many requests in flight, and the next"
-        " is answered 429; a request that has no answer after so many milliseconds is answered 504, and"
-        f" {late}: {each}"
+        "each priority has a queue of its own. When it is full, the server answers 429 to the next"
+        " request. It answers 504 to a request that has no answer in time;"
+        f" {late}. Full, and late: {each}"
     )
 
 

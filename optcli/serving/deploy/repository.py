@@ -41,8 +41,8 @@ def queue_of(one: Configuration) -> Queue:
     if one.on_full == "deadline":
         return Queue(_queue(one.queue_cap, one), one.timeout_ms)
     note = (
-        f"Triton cannot drop the oldest request: it refuses new ones from {refusing} waiting on, and"
-        f" rejects those that waited {one.timeout_ms or 0:.4g} ms"
+        f"Triton cannot drop the oldest request: it refuses new ones while {refusing} wait, and rejects"
+        f" those that have waited {one.timeout_ms or 0:.4g} ms"
     )
     return Queue(refusing, one.timeout_ms, note)
 
@@ -155,8 +155,8 @@ def notes_of(
         )
     if one.machines > 1:
         notes.append(
-            f"the plan has {one.machines} machines, each with a server of its own: requests are to be"
-            " spread over them"
+            f"the plan has {one.machines} machines, each with a server of its own: spread the requests"
+            " over them"
         )
     return tuple(note for note in notes if note)
 

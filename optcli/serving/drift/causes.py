@@ -44,7 +44,7 @@ def _scaled(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.nd
     low, high = seen[:, columns_of(raw, "min")].min(), seen[:, columns_of(raw, "max")].max()
     if factor > 1 and low >= 0 and _PIXEL / 2 < high <= _PIXEL and max(how.high) < _PIXEL / 2:
         return "as if pixels of 0 to 255 were sent as they are, without scale, mean and std"
-    return f"as if the values were scaled otherwise: they spread {factor:.3g} times as wide"
+    return f"as if the values were scaled differently: they spread {factor:.3g} times as wide"
 
 
 def _exchanged(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:

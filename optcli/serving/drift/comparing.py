@@ -267,19 +267,19 @@ def _verdict(one: DriftInput) -> Verdict:
 
 def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
     if about.reference.role != "calibration":
-        yield f"the recipe has no calibration data: the reference are its {about.reference.role} data"
+        yield f"the recipe has no calibration data: its {about.reference.role} data are the reference"
     kept = len(sides[0].seen)
     different = min((each.rows for each in sides), default=0.0)
     if kept and different < kept / 2:
         yield (
-            f"{kept} inputs say no more than {different:.0f} different ones: the same come again, or"
-            " the days differ much in their traffic"
+            f"{kept} inputs count as {different:.0f} different ones: the same inputs come again, or"
+            " the traffic of the days differs much"
         )
     missed = sum(each.missed for each in about.periods)
     if missed:
-        yield f"{missed} inputs that were drawn have no statistics, as too many came at once"
+        yield f"{missed} inputs that were drawn have no statistics, because too many came at once"
     if about.unwritten:
-        yield f"the server cannot write its file ({about.unwritten}): it forgets when it stops"
+        yield f"the server cannot write its file ({about.unwritten}): the statistics end with it"
 
 
 def _time(seconds: float) -> str:

@@ -83,8 +83,8 @@ def of_folder(folder: Path) -> tuple[About, Statistics]:
         raise UsageError(
             "the bundle's server has kept nothing of its inputs yet",
             place=str(path),
-            hint="start it with `optcli serve` and let traffic through; where it runs elsewhere, name"
-            " its URL",
+            hint="start it with `optcli serve` and let traffic through; if it runs elsewhere, name its"
+            " URL",
         ) from error
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"

@@ -128,20 +128,20 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
     """Raise `UsageError` where a search or a calibration lacks what it needs."""
     if options.find_limit and not terms.limits_ms:
         raise UsageError(
-            "there is no promise whose limit could be found",
+            "there is no promise, so there is no limit to find",
             place="--find-limit",
             hint="say what is promised, such as --slo p95=120ms",
         )
     predicts = server.plan is not None or options.calibrate or stored_calibration(options) is not None
     if options.find_limit and not options.rates_per_s and not predicts:
         raise UsageError(
-            "there is no prediction from which the search could begin",
+            "the search has no rate to begin at: there is no prediction",
             place="--find-limit",
             hint="name the --plan of the server, or a low --rate to begin at",
         )
     if options.calibrate and options.calibration is None:
         raise UsageError(
-            "there is no place for the calibration of a server at a URL",
+            "a server at a URL has no folder here to keep the calibration in",
             place="--calibrate",
             hint="name a file with --calibration FILE",
         )

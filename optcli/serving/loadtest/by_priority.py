@@ -34,7 +34,7 @@ def shared(served: Served, shares: Mapping[str, float], *, own: bool) -> Served:
     total = sum(shares.values())
     if abs(total - 1) > 1e-6 or not all(shares.values()):
         raise UsageError(
-            f"found shares of priorities that add up to {total:g}, wanted 1 and none of 0",
+            f"found shares of priorities that add up to {total:g}, wanted shares over 0 that sum to 1",
             place=_PLACE,
             hint="give each priority its share of the requests, such as high=0.2,low=0.8",
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +40,8 @@ _FEWEST_CALLS = 4
 _LOAD_SHARE, _LOAD_S = 0.5, 15.0
 # Parts of a load; the first does not count.
 _PARTS = 6
+# Of the ingress' processor Ray's other processes are taken to have at most this share.
+_MOST_OTHERS = 0.5
 # The work at the ingress varies at most so much, and its variation is found so closely.
 _MOST_CV2, _CV2_STEPS = 16.0, 8
 
@@ -52,7 +56,7 @@ def calibrated(driver: Driver) -> Calibration:
     batch, instances = served.batch, served.instances
     if batch is None or instances is None:
         raise UsageError(
-            "it is not known how the server batches",
+            "optcli does not know how the server batches",
             place="--calibrate",
             hint="name the plan that it was deployed with: --plan plan.json",
         )
@@ -142,11 +146,18 @@ class _Phases:
 
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
-        records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
         served = self.driver.endpoint.served
+        begin, before_s = time.monotonic(), _processor_s(self.driver.endpoint.pids)
+        records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
+        seconds = time.monotonic() - begin
+        spent_s = _processor_s(self.driver.endpoint.pids) - before_s
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
-        if len(served.cpus) == 1 and set(served.cpus) & set(self.driver.cpus):
-            ingress_ms += 1000 * sent.cpu_s / times.size
+        if len(served.cpus) == 1:
+            # Ray's other processes work there, too: the ingress has what they leave.
+            others = (spent_s - metrics.processor_s(*self.readings[-1])) / seconds
+            if set(served.cpus) & set(self.driver.cpus):
+                ingress_ms += 1000 * sent.cpu_s / times.size
+            ingress_ms /= 1 - min(max(others, 0.0), _MOST_OTHERS)
         parts = np.array_split(records.latencies_ms, _PARTS)[1:]
         p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
         return Work(ingress_ms, replica_ms), p95_ms
@@ -175,6 +186,18 @@ class _Phases:
             )
         self.readings.append((before, after))
         return records, sent
+
+
+def _processor_s(pids: Sequence[int]) -> float:
+    """Processor time that these processes have taken so far; those that are gone count nothing."""
+    import psutil
+
+    spent = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            known = psutil.Process(pid).cpu_times()
+            spent += known.user + known.system
+    return spent
 
 
 def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: Work) -> Calibration:

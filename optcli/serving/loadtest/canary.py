@@ -168,7 +168,7 @@ def judged(
     """Answers, agreement, errors and latency of the second server; all must accept to promote it."""
     first, second = sides
     said = [
-        f"{each.wrong} of {each.checked} answers of the {name} server are other than without load"
+        f"{each.wrong} of {each.checked} answers of the {name} server differ from those without load"
         for name, each in (("first", first), ("second", second))
     ]
     yield Verdict(
@@ -192,7 +192,7 @@ def judged(
         limit=shadow.agreement,
         actual=share.value,
         interval=ends,
-        reason=f"{agreement.agreeing} of {agreement.samples} samples give the same"
+        reason=f"{agreement.agreeing} of {agreement.samples} samples give the same answer"
         f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must",
     )
     failed, requests = second.failed, second.requests
@@ -214,7 +214,7 @@ def _latency(
     second: CanarySide, ratio: Estimate | None, terms: Terms, *, late_ms: float, short: bool
 ) -> Verdict:
     limit = 1.0 if terms.limits_ms else _SLOWER
-    said = "the second server's p95 needs more requests"
+    said = "there were too few requests for the second server's p95"
     outcome: Outcome = "inconclusive"
     if terms.limits_ms:
         known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}

@@ -7,7 +7,9 @@ from that time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
 import resource
 import time
 from collections import Counter, deque
@@ -41,6 +43,7 @@ def serve(setup: Setup, channel: Channel) -> News:
     """Carry out one `Load` after another. Raises `InputError` for samples that do not fit."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(_FILES, most)), most))
+    _prompt()
     client = _Client(setup)
     channel.send(News(ready=client.about, cpus=_pinned(setup.cpus)))
     while (load := channel.receive(Load)) is not None:
@@ -320,6 +323,12 @@ def _client_error() -> type[Exception]:
     import aiohttp
 
     return aiohttp.ClientError
+
+
+def _prompt() -> None:
+    """Go before other processes of a shared processor, where the user may: it then sends in time."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
 
 
 def _pinned(cpus: Sequence[int]) -> tuple[int, ...]:

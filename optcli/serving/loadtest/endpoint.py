@@ -194,7 +194,7 @@ def fetched(
         return None, (str(error) or type(error).__name__).encode()
     except http.client.HTTPException as error:
         raise InputError(
-            f"what answers there speaks no HTTP, or breaks off: {excerpt(str(error).strip())!r}",
+            f"the server there speaks no HTTP, or breaks off: {excerpt(str(error).strip())!r}",
             place=base,
             hint="name the URL of a server that speaks the Open Inference Protocol v2",
         ) from error

@@ -175,7 +175,7 @@ def _said(percentiles: Mapping[str, Estimate | None], terms: Terms) -> str:
     for name, limit in terms.limits_ms.items():
         estimate = percentiles.get(name)
         if estimate is None:
-            parts.append(f"{name} needs more requests")
+            parts.append(f"too few requests for {name}")
             continue
         ends = "" if estimate.low is None else f" [{estimate.low:.3g}, {estimate.high:.3g}]"
         parts.append(f"{name} {estimate.value:.4g} ms{ends} of {limit:g} ms")

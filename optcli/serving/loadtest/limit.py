@@ -10,7 +10,7 @@ from optcli.results.loadtest import LimitFound, LoadPoint
 Try = Callable[[float, Literal["ramp", "bisect", "confirm"]], LoadPoint]
 
 # Where the ramp begins, as a share of the predicted limit, and by how much it grows.
-START_SHARE, STEP = 0.3, 1.25
+START_SHARE, STEP = 0.5, 1.25
 # How far apart the highest rate that keeps the promise and the lowest that breaks it may be.
 PRECISION = 0.05
 # From where on down the ramp is given up when its first rate breaks the promise.

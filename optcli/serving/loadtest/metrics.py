@@ -138,6 +138,11 @@ def work_ms(before: Reading, after: Reading, threads: int) -> tuple[float, float
     return 1000 * ingress_s / requests, 1000 * max(0.0, sum(cpu_s.values()) - model_s) / requests
 
 
+def processor_s(before: Reading, after: Reading) -> float:
+    """Processor time of the ingress and the replicas together, in seconds."""
+    return sum(_grown(before, after, "model_process_cpu_seconds_total").values())
+
+
 def _means(before: Reading, after: Reading, name: str) -> dict[str, float]:
     sums = _grown(before, after, f"{name}_sum")
     counts = _grown(before, after, f"{name}_count")

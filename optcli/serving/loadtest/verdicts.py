@@ -127,7 +127,7 @@ def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
                 kind="client-saturated",
                 figures={"rate_per_s": each.rate_per_s, "lateness_p99_ms": each.client.lateness_p99_ms},
                 text=f"at {rate} the client sent {each.client.lateness_p99_ms:.1f} ms late (p99): its"
-                " latencies are not the server's alone",
+                " delay is part of the latencies",
             )
         if each.grows:
             p95 = [window.p95_ms for window in each.windows]

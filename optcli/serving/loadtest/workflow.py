@@ -39,7 +39,7 @@ from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
-from optcli.serving.loadtest.records import Spans
+from optcli.serving.loadtest.records import WINDOW_S, Spans
 from optcli.serving.planning.traffic import beside_others
 
 _CONFIRM_WINDOWS = 6
@@ -154,7 +154,7 @@ class _Whole:
             start = limit.START_SHARE * known
         else:
             raise UsageError(
-                "no rate keeps the promise by the prediction",
+                "by the prediction, no rate keeps the promise",
                 place="--find-limit",
                 hint="name a low --rate to begin at",
             )
@@ -195,6 +195,8 @@ class _Whole:
         if self.options.seconds is not None:
             length = self.options.seconds / self.options.windows
             spans = replace(spans, window_s=length)
+        elif purpose == "ramp":
+            spans = replace(spans, window_s=WINDOW_S)
         spans = replace(spans, settle_s=self.options.settle_s)
         return self.client.point(
             process_of(self.options, rate), spans, encoding=encoding, purpose=purpose

@@ -43,7 +43,7 @@ def sentence(demand: Demand, recommended: Configuration | None, *, unfit: bool =
     """The answer in one sentence; `unfit` says that the curve was measured on a busy machine."""
     if unfit:
         figures = sentence(demand, recommended)
-        return f"Undecided, as the curve was measured on a busy machine. By its figures: {figures}"
+        return f"Undecided, because the curve was measured on a busy machine. By its figures: {figures}"
     rate = f"{number(demand.process.rate_per_s)} requests a second"
     if recommended is None:
         return f"No configuration keeps {of_promise(demand.promise)} at {rate}."
@@ -77,7 +77,7 @@ def broken_cascade(demand: Demand, cascade: CascadePlan) -> str:
     figures = " and ".join(
         f"{name} {getattr(cascade, f'{name}_ms'):.3g} of {limit:g} ms" for name, limit in limits.items()
     )
-    return f"With the heavy model behind it for {cascade.share:.0%}, the promise is broken: {figures}."
+    return f"The heavy model for {cascade.share:.0%} of the requests breaks the promise: {figures}."
 
 
 def _instances(count: int) -> str:
@@ -173,7 +173,7 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     if near.kept and not near.with_headroom:
         return f"The nearest, {where}, {figures}, but breaks the promise with the headroom."
     if demand.promise.kept_by(near.run):
-        return f"The nearest, {where}, {figures} in one run, but its interval over seeds goes beyond."
+        return f"The nearest, {where}, {figures} in one run, but not with every seed of the simulation."
     return f"The nearest, {where}, {figures}."
 
 
@@ -232,7 +232,7 @@ def lost_because(
             f"it carries {other.growth:.2f} times the traffic, batch {best.batching.batch} carries"
             f" {best.growth:.2f} times{' and more' if best.growth >= MOST_GROWTH else ''}"
         )
-    return f"the larger batch carries no more that counts ({other.growth:.2f} times the traffic)"
+    return f"the larger batch carries hardly more ({other.growth:.2f} times the traffic)"
 
 
 def doubts(
@@ -281,7 +281,8 @@ def doubts(
         yield PlanNote(
             kind="noisy",
             figures={"batches": list(curve.flattened)},
-            text=f"noisy: the curve falls within 5 % at batch {sizes}; it was flattened",
+            text=f"noisy: at batch {sizes} the measured times fall with the batch size, by less than"
+            " 5 %; the plan takes them as equal",
         )
     if curve.points and curve.largest_residual > _NON_LINEAR:
         yield PlanNote(
@@ -317,7 +318,7 @@ def _of_trace(trace: Trace) -> Iterator[PlanNote]:
             kind="short-trace",
             figures={"requests": requests},
             text=f"the trace has {requests} requests, which the simulation replays over and over: the"
-            " percentiles hang on a few of them",
+            " percentiles depend on a few of them",
         )
     if requests > MOST_OF_A_TRACE:
         yield PlanNote(
@@ -352,8 +353,8 @@ def _tight(
         yield PlanNote(
             kind="near-saturation",
             figures={"load": recommended.utilisation},
-            text=f"near saturation: at a load of {recommended.utilisation:.2f} latency answers small"
-            " changes of the traffic with large ones",
+            text=f"near saturation: at a load of {recommended.utilisation:.2f} a little more traffic"
+            " makes latency much longer",
         )
     memory = settings.instance_memory_bytes
     if recommended.instances_per_machine > 1:

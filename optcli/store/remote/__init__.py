@@ -149,7 +149,7 @@ class Remote:
             return
         left = self._uploads.finish(self._limits.finish_s)
         if left:
-            self._tell(f"{left} results are not uploaded yet; the next build goes on with them")
+            self._tell(f"{left} results are not uploaded yet; the next build uploads them")
 
     def described_all(self, kinds: Iterable[str]) -> Iterator[Entry]:
         """What the newest manifests of some kinds say; damaged ones are left out."""

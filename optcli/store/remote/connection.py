@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optcli.errors import MissingError, UsageError, first_line
-from optcli.store.remote_place import RemotePlace, library_for
+from optcli.store.remote_place import WHOLE_OBJECTS, RemotePlace, library_for
 
 T = TypeVar("T")
 
-# There a whole object appears at once. Elsewhere one is written under another name and moved.
-_WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2"}
 _PIECE_BYTES = 8 * 1024**2
 _LEAST_BYTES_PER_S = 128 * 1024
 _THREADS = 8
@@ -193,7 +191,7 @@ class Connection:
     def _put(self, path: str, act: Callable[[Any, str], Any], size_bytes: int) -> None:
         def put(fs: Any, root: str) -> None:
             target = f"{root}/{path}"
-            if self.place.protocol in _WHOLE_OBJECTS:
+            if self.place.protocol in WHOLE_OBJECTS:
                 act(fs, target)
                 return
             fs.makedirs(posixpath.dirname(target), exist_ok=True)
@@ -222,7 +220,7 @@ class Connection:
             except IsADirectoryError as refused:
                 raise RefusedError(first_line(refused)) from refused
             except FileNotFoundError as missing:
-                if not writes:
+                if not writes and not _without_bucket(missing):
                     raise
                 error = missing
             except (PermissionError, NotImplementedError) as denied:
@@ -270,6 +268,13 @@ class Connection:
         return GoneError(reason)
 
 
+def _without_bucket(error: BaseException) -> bool:
+    """Whether not even the bucket is there, which S3 tells from a missing object."""
+    response = getattr(error.__cause__, "response", None)
+    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+    return code == "NoSuchBucket"
+
+
 def _piece(path: str, start: int, end: int, fs: Any, root: str) -> bytes:
     """What a file has between two places; nothing where it ends before the first one."""
     place = f"{root}/{path}"
@@ -287,7 +292,7 @@ def _piece(path: str, start: int, end: int, fs: Any, root: str) -> bytes:
 def _listing(folder: str, protocol: str) -> Callable[[Any, str], list[Listed]]:
     def act(fs: Any, root: str) -> list[Listed]:
         place = f"{root}/{folder}"
-        if protocol in _WHOLE_OBJECTS:
+        if protocol in WHOLE_OBJECTS:
             return list(_listed(fs.find(place, detail=True), root))
         return list(_listed(_found(fs, place), root))
 

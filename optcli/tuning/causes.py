@@ -1,0 +1,72 @@
+"""Why INT8 does not pay here: what a profile of the best INT8 network says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from optcli import profiling
+from optcli.errors import OptcliError
+from optcli.pipeline import measurement_lock
+from optcli.pipeline.making import Made
+from optcli.pipeline.reporting import artifact_summary
+from optcli.profiling import Profile
+from optcli.recipe import Recipe
+from optcli.report.tuning_words import int8_that_does_not_pay
+from optcli.results.tuning import TuningTrial
+from optcli.tuning.candidates import candidate_of
+from optcli.tuning.workshop import Workshop, artifact, subject
+
+_NAME = "int8"
+# What integers pay for, and what they save nothing of; the others say nothing of INT8.
+_CAUSES = ("quantize", "reformat", "overhead", "copies", "unexplained")
+
+
+class Variants(Protocol):
+    """What makes a recipe of variants, as `Trials` does."""
+
+    def variants_of(self, variants: Mapping[str, Any]) -> Recipe:
+        """The recipe with these variants beside its baseline."""
+
+
+def of_int8(
+    trials: Sequence[TuningTrial], making: Variants, workshop: Workshop, batch_sizes: Sequence[int]
+) -> str | None:
+    """Where the time of an INT8 network goes that is no faster than in float; None where it pays.
+
+    It is also None where a profile cannot be taken or names no cause: that costs nobody the search.
+    """
+    slow = int8_that_does_not_pay(trials)
+    if slow is None:
+        return None
+    try:
+        made = workshop.make(making.variants_of({_NAME: candidate_of(slow).written()}))
+        profile = _profiled(made, workshop, min(batch_sizes))
+    except OptcliError as error:
+        workshop.observer.warned("tune", f"INT8 could not be profiled: {error.message}")
+        return None
+    found = [each for each in profile.findings if each.kind in _CAUSES]
+    if not found:
+        return None
+    return f"{found[0].message} (profile of {slow.label})"
+
+
+def _profiled(made: Made, workshop: Workshop, batch_size: int) -> Profile:
+    one, recipe = subject(made, _NAME), made.plan.recipe
+    built = artifact(made, _NAME)
+    folder: Path = workshop.folder
+    request = profiling.ProfileRequest(
+        variant=_NAME,
+        recipe=recipe.name,
+        summary=artifact_summary(built, str(built.path)),
+        artifact=built,
+        runner=one.runner_name,
+        options=one.options,
+        inputs=recipe.inputs,
+        batch_size=batch_size,
+        trace=folder / "profiles" / f"{_NAME}.trace.json",
+        seed=recipe.seed,
+    )
+    with measurement_lock.acquired("tune › profile", workshop.observer):
+        return profiling.measure(request, folder / "logs" / f"{_NAME}.profile.log")

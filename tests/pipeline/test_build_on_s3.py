@@ -1,0 +1,132 @@
+"""Builds of two machines that share a remote store on a real S3 server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ray_cluster import built, made, ray_cluster
+from s3_server import Bucket
+from tiny_project import DATA, Heard, Project
+
+from optcli.pipeline import build
+from optcli.results import Report
+from optcli.store import Store
+from optcli.store.remote import manifest
+
+pytestmark = pytest.mark.slow
+
+VARIANTS = """\
+  plain: []
+  int8: [quantize_onnxruntime]
+  copied: ["./fakes.py:Copy"]
+"""
+
+
+class Machine:
+    """It builds the project with a store of its own."""
+
+    def __init__(self, project: Project, bucket: Bucket, name: str) -> None:
+        self.project, self.url, self.root = project, bucket.url, project.folder.parent / name
+        self.heard = Heard()
+
+    def build(self, heard: Heard | None = None, *, read_only: bool = False) -> Report:
+        self.heard = heard or Heard()
+        return build(
+            self.project.folder / "recipe.yaml",
+            store=Store.at(self.root / "store", self.url, read_only=read_only),
+            artifacts=self.root / "artifacts",
+            observer=self.heard,
+        )
+
+    @property
+    def made(self) -> list[str]:
+        """What was done here, besides measuring."""
+        return sorted(step for step in self.heard.built if step != "latency")
+
+    @property
+    def notes(self) -> list[str]:
+        """What it was told of the remote store."""
+        return [note for note in self.heard.notes if "s3://" in note]
+
+
+def one_of_two(project: Project, bucket: Bucket) -> tuple[Report, Machine]:
+    """What one machine has built and uploaded, and another one that has not begun."""
+    project.recipe(VARIANTS, data=DATA)
+    first = Machine(project, bucket, "first")
+    report = first.build()
+    assert report.exit_code == 0
+    assert first.notes == []
+    return report, Machine(project, bucket, "second")
+
+
+def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
+    report, second = one_of_two(project, s3)
+    again = second.build()
+    assert (second.made, second.notes) == ([], [])
+    assert made(again) == made(report)
+    assert {each.status for each in again.variants.values()} == {"cached"}
+    assert again.variants["int8"].accuracy == report.variants["int8"].accuracy
+
+
+def test_a_corrupted_object_is_refused_named_made_again_and_replaced(
+    project: Project, s3: Bucket
+) -> None:
+    report, second = one_of_two(project, s3)
+    artifact = report.variants["int8"].artifact
+    assert artifact is not None
+    path = manifest.path_of("artifact", artifact.key)
+    entry = manifest.read(s3.read(path), "artifact", artifact.key, Path(), s3.url)
+    ((_, content),) = entry.contents.values()
+    place = manifest.object_of(content)
+    sound = s3.read(place)
+    s3.write(place, sound[:-1] + bytes([sound[-1] ^ 1]))
+    assert second.build().exit_code == 0
+    assert second.made == ["int8 › quantize_onnxruntime"]
+    (note,) = second.notes
+    assert f"artifact {artifact.key[:12]} is refused: its object {content[:12]}" in note
+    assert s3.read(place) == sound
+
+
+def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
+    project: Project, own_s3: Bucket
+) -> None:
+    class Killing(Heard):
+        """kill -9 of the server at the first step that is done."""
+
+        def finished(self, step: str, seconds: float) -> None:
+            own_s3.server.kill()
+            super().finished(step, seconds)
+
+        def cached(self, step: str) -> None:
+            own_s3.server.kill()
+
+    report, second = one_of_two(project, own_s3)
+    again = second.build(Killing())
+    assert again.exit_code == 0
+    assert made(again) == made(report)
+    (note,) = second.notes
+    assert "going on without the remote store" in note
+
+
+def test_a_machine_that_may_only_read_writes_nothing(project: Project, s3: Bucket) -> None:
+    _, second = one_of_two(project, s3)
+    before = s3.paths()
+    project.recipe(VARIANTS + '  another: [{"./fakes.py:Copy": {note: more}}]\n', data=DATA)
+    assert second.build(read_only=True).exit_code == 0
+    assert any("another" in step for step in second.made)
+    assert s3.paths() == before
+    assert second.notes == []
+
+
+def test_nodes_of_a_cluster_make_the_same_through_it(project: Project, s3: Bucket) -> None:
+    project.recipe(VARIANTS, data=DATA)
+    wanted = made(project.build())
+    with ray_cluster() as cluster:
+        cluster.add("one", 1)
+        cluster.add("two", 1)
+        report, heard, store = built(project, cluster.address, s3.url)
+        assert cluster.results() == 2, "both passes ran on nodes"
+    assert made(report) == wanted
+    assert not [note for note in heard.notes if "on this machine" in note], heard.notes
+    assert store.verify() == []

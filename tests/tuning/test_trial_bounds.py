@@ -1,0 +1,190 @@
+"""What ends a trial: time that is over, a best one that is surely ahead; and why INT8 does not pay."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optcli.data import DataSettings
+from optcli.errors import RunnerError, StepError
+from optcli.observer import Silent
+from optcli.pipeline.execute import Settings
+from optcli.profiling import Finding
+from optcli.results import Accuracy, Estimate
+from optcli.results.tuning import TuningTrial
+from optcli.settings import SloSettings
+from optcli.settings.accuracy import AccuracySettings
+from optcli.store import Store
+from optcli.tuning import causes, trials, workshop
+from optcli.tuning.candidates import Candidate
+from optcli.tuning.trials import Trials
+from optcli.tuning.validation import Validation
+from optcli.tuning.workshop import Workshop
+
+FLOAT = Candidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
+OTHER = Candidate((("quantize", {}),), {"name": "onnxruntime"}, "other", {"precision": "int8"})
+NOTHING: Any = SimpleNamespace()
+
+
+def test_nothing_begins_after_the_time_of_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(workshop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    place = Workshop(Store(tmp_path), tmp_path, Silent(), Settings(timeout_s=50.0))
+    assert place._in_time().timeout_s == 50.0
+    limited = place.within(30.0)
+    assert limited._in_time().timeout_s == 30.0
+    now[0] = 120.0
+    assert limited._in_time().timeout_s == 10.0, "what a step leaves is for the next"
+    now[0] = 130.0
+    for call in (lambda: limited.measure(NOTHING, (), NOTHING, 0), lambda: limited.judge(NOTHING, "a")):
+        with pytest.raises(StepError, match="the time is used up"):
+            call()
+
+
+def attempted(objective: str, monkeypatch: pytest.MonkeyPatch) -> TuningTrial:
+    """A trial with calls twice as long as the reference's, which is the best so far."""
+
+    def timed(_: Any, __: Any, ___: Any, ____: Any, trial: TuningTrial) -> TuningTrial:
+        slow = Estimate(value=0.5, low=0.4, high=0.6)
+        return trial.model_copy(update={"speedups": {1: slow}, "score": Estimate(value=2.0)})
+
+    def judged(_: Any, __: Any, ___: Any, ____: Any, trial: TuningTrial) -> TuningTrial:
+        return trial.model_copy(update={"stage": "inside", "loss": Estimate(value=0.0)})
+
+    built: Any = SimpleNamespace(facts={}, size_bytes=10, key="k")
+    monkeypatch.setattr(trials, "artifact", lambda *_: built)
+    monkeypatch.setattr(Trials, "variants_of", lambda *_: None)
+    monkeypatch.setattr(Trials, "_timed", timed)
+    monkeypatch.setattr(Trials, "_judged", judged)
+    place: Any = SimpleNamespace(within=lambda _: place, make=lambda _: None)
+    recipe: Any = SimpleNamespace(tune=SimpleNamespace(objective=objective))
+    carried = Trials(place, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
+    best = TuningTrial(
+        number=0,
+        label="float",
+        why="",
+        parameters={},
+        passes=FLOAT.passes,
+        runner=dict(FLOAT.runner or {}),
+    )
+    return carried.attempt(1, OTHER, "a rule", best, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "stage"),
+    [("p50", "slower"), ("throughput", "slower"), ("cost", "inside"), ("size", "inside")],
+)
+def test_a_trial_is_behind_by_what_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, objective: str, stage: str
+) -> None:
+    """A smaller file, or half of the threads, may be what is wanted though calls take longer."""
+    assert attempted(objective, monkeypatch).stage == stage
+
+
+@pytest.mark.parametrize(("ms", "asked"), [(40.0, [256]), (4.0, [None])])
+def test_a_part_is_judged_first_where_all_samples_take_long(ms: float, asked: list[int | None]) -> None:
+    """4,000 samples in batches of 8: 20 s, of which a part saves most, or 2 s."""
+    judged: list[int | None] = []
+
+    def judge(_: Any, __: str, part: Any = None) -> Accuracy:
+        judged.append(part.samples if part is not None else None)
+        lost = Estimate(value=0.5, low=0.4, high=0.6)
+        return Accuracy(metric="top1", value=0.4, baseline=0.9, samples=4000, drop=lost)
+
+    place: Any = SimpleNamespace(judge=judge)
+    recipe: Any = SimpleNamespace(accuracy=AccuracySettings(metric="top1", max_drop=0.01))
+    validation = Validation(DataSettings(source="npz:samples.npz"), "data.validation", {})
+    carried = Trials(place, recipe, (), ("plain", {}), validation, (1, 8), FLOAT)
+    carried._samples = 4000
+    trial = int8_at(2.0)[1].model_copy(update={"p50_ms": {1: 20.0, 8: ms}})
+    found = carried._judged(place, NOTHING, "int8", trial)
+    assert judged == asked
+    assert found.stage == "outside"
+
+
+@pytest.mark.parametrize(("sqnr_db", "stage"), [(4.0, "outside"), (9.0, "timed")])
+def test_outputs_that_are_further_off_than_some_that_were_outside_end_a_trial(
+    sqnr_db: float, stage: str
+) -> None:
+    asked: list[Any] = []
+
+    def judge(_: Any, __: str, few: Any) -> Any:
+        asked.append(few.samples)
+        return SimpleNamespace(output_error=SimpleNamespace(sqnr_db=sqnr_db), samples=32)
+
+    place: Any = SimpleNamespace(judge=judge)
+    validation = Validation(DataSettings(source="npz:samples.npz"), "data.validation", {})
+    carried = Trials(place, NOTHING, (), ("plain", {}), validation, (1,), FLOAT)
+    trial = int8_at(2.0)[1].model_copy(update={"stage": "timed"})
+    found = carried._looked_at(place, NOTHING, "int8", trial, 7.0)
+    assert asked == [32]
+    assert found.stage == stage
+    assert bool(found.reason) is (stage == "outside")
+
+
+@pytest.mark.parametrize(("slo", "sizes"), [(None, (8,)), (SloSettings(p99_ms=5.0), (1, 8))])
+def test_the_service_level_is_judged_at_its_own_batch_size(
+    slo: SloSettings | None, sizes: tuple[int, ...]
+) -> None:
+    """`--batch-size 8` is about throughput; the promise is about single requests all the same."""
+    recipe: Any = SimpleNamespace(
+        slo=slo,
+        tune=SimpleNamespace(max_size_mb=None),
+        latency=SimpleNamespace(batch_sizes=(1, 8)),
+    )
+    carried = Trials(NOTHING, recipe, (), ("plain", {}), NOTHING, (8,), FLOAT)
+    assert carried._measured_sizes() == sizes
+
+
+def int8_at(score: float) -> list[TuningTrial]:
+    def trial(number: int, precision: str, its: float) -> TuningTrial:
+        return TuningTrial(
+            number=number,
+            label=f"openvino {precision}",
+            why="",
+            parameters={"runtime": "openvino", "precision": precision},
+            passes=(("to_openvino", {}),),
+            stage="inside",
+            score=Estimate(value=its),
+            loss=Estimate(value=0.0),
+        )
+
+    return [trial(0, "fp32", 1.0), trial(1, "int8", score)]
+
+
+def finding(kind: Any, message: str) -> Finding:
+    return Finding(kind=kind, share=0.3, message=message, action="")
+
+
+def cause(score: float, profiled: Any, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    monkeypatch.setattr(causes, "_profiled", profiled)
+    making: Any = SimpleNamespace(variants_of=lambda variants: variants)
+    place: Any = SimpleNamespace(make=lambda recipe: recipe, observer=Silent())
+    return causes.of_int8(int8_at(score), making, place, (8, 1))
+
+
+def test_int8_that_does_not_pay_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def profiled(made: Any, _: Any, batch_size: int) -> Any:
+        assert list(made) == ["int8"]
+        asked.append(batch_size)
+        found = (finding("hot", "Convolution takes 60 %"), finding("reformat", "12 Reorder take 30 %"))
+        return SimpleNamespace(findings=found)
+
+    assert cause(0.9, profiled, monkeypatch) == "12 Reorder take 30 % (profile of openvino int8)"
+    assert asked == [1]
+    assert cause(2.0, profiled, monkeypatch) is None
+    assert asked == [1], "what pays is not profiled"
+
+
+def test_a_profile_that_cannot_be_taken_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RunnerError("no profiler", place="openvino")
+
+    assert cause(0.9, fails, monkeypatch) is None
+    nothing: Any = SimpleNamespace(findings=(finding("hot", "Convolution takes 60 %"),))
+    assert cause(0.9, lambda *_: nothing, monkeypatch) is None
