@@ -27,7 +27,8 @@ from optcli.queueing import (
 from optcli.queueing.arrivals import share_of_ingress, without_others
 
 LINE = Curve.parse("6ms+4ms*b")
-BATCHING = Batching(8, 20, semantics="sealed")
+# No multiple of the work at the ingress: there are no ties.
+BATCHING = Batching(8, 19.3, semantics="sealed")
 
 
 def latencies_ms(own, others, ingress_ms, batch, wait_ms, fixed_ms, image_ms):
@@ -82,7 +83,7 @@ def poisson(rate_per_s, count, seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_others_delay_a_request_at_the_ingress_event_by_event(seed):
     own, others = poisson(60, 600, seed), poisson(340, 3400, 100 + seed)
-    wanted = latencies_ms(own, others, 2.0, 8, 20.0, 6.0, 4.0)
+    wanted = latencies_ms(own, others, 2.0, 8, 19.3, 6.0, 4.0)
     run = simulate(
         Arrivals(np.array(own), beside_ms=np.array(others)),
         LINE,
@@ -101,7 +102,7 @@ def test_a_part_is_predicted_as_events_of_other_requests_say():
     run = simulate(process.draw(40_000, 5), LINE, BATCHING, overhead)
     alone = simulate(process.alone.draw(40_000, 5), LINE, BATCHING, overhead)
     own, others = poisson(100, 20_000, 11), poisson(300, 60_000, 12)
-    by_events = latencies_ms(own, others, 2.2, 8, 20.0, 6.0, 4.0)
+    by_events = latencies_ms(own, others, 2.2, 8, 19.3, 6.0, 4.0)
     for q in (0.5, 0.95, 0.99):
         assert run.percentile_ms(q) == pytest.approx(float(np.quantile(by_events, q)), rel=0.06)
     assert run.stages.overhead_ms > 2 * alone.stages.overhead_ms
