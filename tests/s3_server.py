@@ -87,7 +87,8 @@ class Server:
 
     def _after_requests(self, count: bytes) -> None:
         """Look at credentials from so many requests on."""
-        asked = urllib.request.Request(f"{self.address}/moto-api/reset-auth", count, method="POST")
+        place, kind = f"{self.address}/moto-api/reset-auth", {"Content-Type": "text/plain"}
+        asked = urllib.request.Request(place, count, kind, method="POST")
         with urllib.request.urlopen(asked) as answer:
             assert answer.status == 200
 

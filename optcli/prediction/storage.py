@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from optcli.errors import InputError, MissingError, StoreError, UsageError, first_line, raised_as
@@ -59,9 +60,20 @@ class Place:
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Everything below the folder by its path, as fsspec describes it. Raises OSError."""
-        # Else folders that cannot be listed are left out, and nothing is said of them.
-        strict = {} if self.whole else {"on_error": "raise"}
-        found: dict[str, dict[str, Any]] = asked(lambda: self.fs.find(self.path, detail=True, **strict))
+        if self.whole:
+            listed: dict[str, dict[str, Any]] = asked(lambda: self.fs.find(self.path, detail=True))
+            return listed
+        found: dict[str, dict[str, Any]] = {}
+        waiting = [self.path]
+        while waiting:
+            folder = waiting.pop()
+            # `find` leaves out folders that cannot be listed, and says nothing of them.
+            for about in asked(partial(self.fs.ls, folder, detail=True)):
+                name = str(about["name"])
+                if about["type"] == "directory" and name != folder:
+                    waiting.append(name)
+                else:
+                    found[name] = about
         return found
 
     def make(self) -> None:

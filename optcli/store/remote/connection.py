@@ -280,7 +280,7 @@ def _piece(path: str, start: int, end: int, fs: Any, root: str) -> bytes:
     place = f"{root}/{path}"
     try:
         return bytes(fs.cat_file(place, start=start, end=end))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception:
         # An object store refuses a range that begins behind the end.
