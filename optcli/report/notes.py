@@ -234,8 +234,7 @@ def _static(report: Report) -> Iterator[str]:
         if isinstance(sizes, list):
             noun = "batch size" if len(sizes) == 1 else "batch sizes"
             compiled = f"{noun} {wording.listed([*map(str, sizes)])} alone"
-        plain = isinstance(compiled, str) and _SIZES.fullmatch(compiled)
-        if not variant.latency or not plain:
+        if not variant.latency or not isinstance(compiled, str) or not _SIZES.fullmatch(compiled):
             continue
         gained = ""
         if isinstance(gains, dict) and gains:
