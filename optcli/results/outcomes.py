@@ -32,8 +32,7 @@ SERVICE_LEVELS = {"p50": "slo p50_ms", "p95": "slo p95_ms", "p99": "slo p99_ms"}
 class Result(BaseModel):
     """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""
 
-    # Most processes use few of the classes: each is compiled where it is first used.
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
 class Estimate(Result):

@@ -18,7 +18,7 @@ DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 class Settings(BaseModel):
     """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Abbreviated(Settings):

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
-# As `imports_ahead`: the exporter with its operators, and what simplifies the graph.
+# As `imports_ahead`: the exporter, and the operators that it knows.
 IMPORTS_AHEAD = (
     *TRACING,
-    "torch.onnx._internal.exporter._core",
     "torch.onnx._internal.exporter._torchlib.ops",
-    "onnxscript.optimizer",
-    "onnxscript.version_converter",
+    "onnxscript.function_libs.torch_lib.ops",
 )
 
 
