@@ -89,6 +89,8 @@ def answer(tuning: Tuning) -> str:
         smaller = dict.fromkeys(("size", "memory"), "smaller")
         better = {"cost": "cheaper", **smaller}.get(tuning.objective, "faster")
         told += f" It is not known to be {better} than the baseline."
+        if winner.score is None:
+            told += " Other work disturbed the machine while the finalists were timed."
     if not winner.certain:
         told += " It is inside the bar on these samples, which are too few for a claim about others."
     return told

@@ -416,8 +416,8 @@ def _high(trial: TuningTrial) -> float:
 
 def _trained_s(trial: TuningTrial) -> float:
     """How long the network of a trial was trained, since its last cut."""
-    seconds = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
-    return max(1.0, float(seconds))
+    spent_s = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
+    return max(1.0, float(spent_s))
 
 
 def _fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
