@@ -102,7 +102,7 @@ def test_a_device_that_a_pass_names_itself_is_compared(steps):
     assert found == "it is another device: gpu"
     users = last["tuned"].traits
     (found,) = fit.differences({"device": {"gpu": "H100"}}, {}, users, FileDigests())
-    assert "the user's own" in found
+    assert "a pass of your own" in found
 
 
 def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, tmp_path):
