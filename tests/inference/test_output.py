@@ -77,7 +77,7 @@ def test_a_write_that_fails_leaves_nothing_under_the_name(
     monkeypatch.setattr(LocalFileSystem, "pipe_file", full)
     with pytest.raises(StoreError, match="No space left") as caught:
         out.keep(FIRST, [row("0a")], {})
-    assert "goes on" in caught.value.hint
+    assert "continues" in caught.value.hint
     assert f"{FIRST}.jsonl" not in names(tmp_path)
 
 
