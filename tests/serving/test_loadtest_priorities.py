@@ -56,7 +56,7 @@ def test_a_bundle_knows_its_priorities_and_keeps_their_numbers():
     ("shares", "own", "says"),
     [
         ({"high": 0.2, "low": 0.7}, True, "add up to 0.9"),
-        ({"high": 1.0, "low": 0.0}, True, "none of 0"),
+        ({"high": 1.0, "low": 0.0}, True, "shares over 0"),
         ({"hihg": 0.2, "low": 0.8}, True, "does not know the priority 'hihg'"),
     ],
 )

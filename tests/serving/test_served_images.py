@@ -372,7 +372,7 @@ def test_outputs_that_are_neither_classes_nor_boxes_are_refused(tmp_path: Path) 
     source = {"source": "imagefolder:set"}
     one = built(tmp_path, spec(3, 32, 32), source)
     pixels = Tensor(name="out", dtype="float32", shape=(None, 21, 32, 32))
-    with pytest.raises(UsageError, match=r"no scores .* found out of shape") as caught:
+    with pytest.raises(UsageError, match=r"wanted an output of scores .* found out of shape") as caught:
         image_serving(one, (pixels,))
     assert "postprocess" in caught.value.hint
     own = PostprocessSettings.model_validate("python:mine.py:decode")
