@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -32,6 +33,8 @@ _READY = "ready: "
 _LAST_LINES = 12
 # Beyond the deadline of the requests inside: Ray itself takes a few seconds to stop.
 _STOP_S = 20.0
+# Ports that connections to elsewhere do not take by themselves before the server listens.
+_BELOW_OUTGOING, _TRIES = range(20_000, 32_768), 20
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,10 @@ def _cause(lines: Sequence[str]) -> str | None:
 
 def _free_port(host: str, port: int | None) -> int:
     """The port, or a free one. Raises `UsageError` where it cannot be taken."""
+    if port is None:
+        for each in random.sample(_BELOW_OUTGOING, _TRIES):
+            with contextlib.suppress(OSError), socket.create_server((host, each)):
+                return each
     try:
         with socket.create_server((host, port or 0)) as server:
             return int(server.getsockname()[1])
