@@ -92,9 +92,6 @@ def seen(device: str, node: Node, look: Look) -> Seen:
         raise LostError(f"{node.host} does not answer: {type(error).__name__}") from error
 
 
-_MOST_CANCELLED = 5
-
-
 class Held:
     """A node that is held to measure on, until it is released."""
 
@@ -137,7 +134,7 @@ class Held:
         # Ray makes an actor's name unique, but two that begin at once may both pass its first look:
         # then one of them dies at once, and tries again here.
         kind = ray.remote(max_restarts=0, max_task_retries=0)(_measuring())
-        told, cancelled = False, 0
+        told = False
         while True:
             try:
                 actor = kind.options(
@@ -152,13 +149,6 @@ class Held:
                     told = True
                 time.sleep(LOOK_S / 4)
                 _require_alive(self._node)
-                continue
-            except ray.exceptions.RaySystemError:
-                # Ray may cancel the first actor of a process that was connected to another cluster.
-                cancelled += 1
-                if cancelled == _MOST_CANCELLED:
-                    raise
-                time.sleep(LOOK_S / 4)
                 continue
             if self._began(actor, tell):
                 return actor
