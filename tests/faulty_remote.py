@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from optcli.errors import OptcliError
@@ -20,6 +22,13 @@ PROTOCOL = "faulty"
 # answers.
 QUICK = Limits(answer_s=120.0, pauses_s=(0.0, 0.0), finish_s=120.0)
 HASTY = replace(QUICK, answer_s=0.5)
+
+
+def without_s3fs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No s3fs is installed, whether or not an earlier test of this process has used it."""
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    for known in ("s3", "s3a"):
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, known, raising=False)
 
 
 @dataclass

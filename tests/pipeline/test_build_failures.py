@@ -12,6 +12,7 @@ def descendants() -> set[int]:
 
 
 def test_every_way_to_die_costs_one_variant(project):
+    before = descendants()  # other tests' helpers, such as the tracker of multiprocessing
     project.recipe(
         """\
   plain: []
@@ -38,7 +39,7 @@ def test_every_way_to_die_costs_one_variant(project):
     failed = {name for name, variant in report.variants.items() if variant.status == "failed"}
     assert failed == {"segfault", "abort", "killed", "hang", "raises", "empty"}
     assert all(report.variants[name].log for name in failed)
-    assert not descendants()
+    assert descendants() <= before
 
 
 def test_a_failed_step_is_tried_again_and_what_was_made_is_kept(project):

@@ -337,9 +337,7 @@ def test_a_preview_without_an_answer_says_so_and_goes_on(first, second, faults, 
 
 
 def test_a_failing_library_fails_before_anything_is_built(project, tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "s3fs", None)
+    faulty_remote.without_s3fs(monkeypatch)
     project.recipe(VARIANTS, data=DATA)
     from optcli.errors import MissingError
 

@@ -14,7 +14,7 @@ from optcli.serving.deploy import ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
-# that of its own deployment.
+# that of its own deployment. A file `called-PID` says that this replica was called.
 _GATED = """
 from ray import serve
 
@@ -26,6 +26,7 @@ class Gated(Model):
         compute, gate = self.run, folder.parent / (f"open-{own}" if own else "open")
 
         def run(feed):
+            (folder.parent / f"called-{os.getpid()}").touch()
             while not gate.exists():
                 time.sleep(0.005)
             return compute(feed)
@@ -80,7 +81,7 @@ def gate(folder: Path, *priorities: str) -> Path:
     With priorities each waits for a file of its own, and the folder of these is given.
     """
     with (folder / "model.py").open("a") as model:
-        model.write("import time  # noqa: E402\n" + _GATED)
+        model.write("import os, time  # noqa: E402\n" + _GATED)
     for name in priorities:
         (folder / f"open-{name}").touch()
     (folder / "open").touch()

@@ -63,6 +63,12 @@ class Served:
         family = psutil.Process(self.server.pids[0]).children(recursive=True)
         return {each.pid for each in family if "ServeReplica:small:Model" in "".join(each.cmdline())}
 
+    def called(self) -> set[int]:
+        """Processes that hold the model and were given requests."""
+        return self.replicas() & {
+            int(each.name.partition("-")[2]) for each in self.folder.glob("called-*")
+        }
+
 
 def written(folder: Path, **fields: object) -> Bundle:
     onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
@@ -88,7 +94,10 @@ def _open(request) -> None:
         served = request.getfixturevalue("served")
         served.gate.touch()
         until(lambda: len(served.replicas()) == 2 and metric(served, "model_queue_depth") == 0)
-        assert ask(served.url)["status"] == 200
+        # A replica's process is there before the ingress knows of it.
+        until(
+            lambda: {each["status"] for each in together(served)} == {200} and len(served.called()) == 2
+        )
     return
 
 
@@ -132,6 +141,17 @@ def ask(url: str, body: object = None, **headers: str) -> dict:
             return await post(session, url, body, **headers)
 
     return asyncio.run(once())
+
+
+def together(served: Served) -> set[int]:
+    """What as many requests at once as the server admits are answered."""
+
+    async def every() -> set[int]:
+        async with client() as session:
+            answers = await asyncio.gather(*(post(session, served.url) for _ in range(ADMITTED)))
+        return {each["status"] for each in answers}
+
+    return asyncio.run(every())
 
 
 def page(served: Served, path: str) -> tuple[int, str]:

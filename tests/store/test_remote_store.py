@@ -561,7 +561,7 @@ class TestWhichOne:
             machine.find(STEP)
 
     def test_a_missing_library_is_named_with_the_command(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "s3fs", None)
+        faulty_remote.without_s3fs(monkeypatch)
         with pytest.raises(MissingError) as caught:
             Machine(tmp_path, "s3://bucket/prefix").find(STEP)
         assert caught.value.hint == "`pip install 'fsspec[s3]'`"

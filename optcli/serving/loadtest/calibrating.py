@@ -35,9 +35,9 @@ _FEWEST_OF_SIZE = 5
 _MOST_FAILED = 0.2
 # A size that the model saw less often says too little.
 _FEWEST_CALLS = 4
-# Loads in the middle, where the server's parts compete for the processors as they do in service. Before
-# the first, the ingress is taken to work for all of the overhead; the second knows its work.
-_LOAD_SHARE, _LOAD_S = 0.5, 15.0
+# Shares of what the server carries, where its parts compete for the processors as they do in service.
+# Before the first, the ingress is taken to work for all of the overhead; the second knows its work.
+_LOAD_SHARES, _LOAD_S = (0.5, 0.7), 15.0
 # Parts of a load; the first does not count.
 _PARTS = 6
 # Of the ingress' processor Ray's other processes are taken to have at most this share.
@@ -81,8 +81,8 @@ def calibrated(driver: Driver) -> Calibration:
             # Surely over before the next: no batch takes longer than its rows one by one.
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
     calibration = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
-    for _ in range(2):
-        rate = _LOAD_SHARE * _carried_per_s(driver, calibration)
+    for share in _LOAD_SHARES:
+        rate = share * _carried_per_s(driver, calibration)
         work, p95_ms = whole.loaded(rate)
         calibration = _calibration(driver, whole, overhead_ms, work)
     return calibration.model_copy(update={"ingress_cv2": _variation(driver, calibration, rate, p95_ms)})
