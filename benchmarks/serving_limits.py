@@ -38,7 +38,7 @@ import numpy as np
 from serving_points import MODELS, RESULTS, optcli
 
 from optcli.observer import Silent
-from optcli.serving.loadtest import bundles
+from optcli.serving.loadtest import bundles as serving
 
 LIMITS = RESULTS.with_name("serving_limits.json")
 _TIMES, _PLANNED, _GOOD, _GROWTH, _BATCHED = 1.5, 0.7, 0.85, 0.05, 0.9
@@ -81,11 +81,12 @@ def _fitted(work: Path, name: str, known: list[dict[str, Any]]) -> Path:
     about, recipe, bundle = MODELS[name], str(work / "recipe.yaml"), work / "fitted"
     calibration, places = work / "bundle" / "calibration.json", ["--artifacts", str(work / "artifacts")]
     plan = optcli(
-        *("plan", recipe, "--calibration", str(calibration), "--slo", about["slo"]),
+        *("plan", "--calibration", str(calibration), "--slo", about["slo"]),
         *("--rate", f"{_PLANNED * _limit(name, known):.4g}", "--semantics", "sealed", "--json"),
-        *("--instances", "1", "--batch", about["batch"], *places),
+        *("--instances", "1", "--batch", about["batch"]),
     )
     (work / "fitted.json").write_text(plan)
+    shutil.rmtree(bundle, ignore_errors=True)
     optcli(
         *("deploy", "onnx", recipe, "--target", "ray", "--plan", str(work / "fitted.json"), "--force"),
         *("--out", str(bundle), "--store", str(work / "store"), *places),
@@ -132,10 +133,9 @@ def _batches(bundle: Path) -> dict[str, Any] | None:
         samples = {name: archive[name] for name in archive.files}
     with (
         tempfile.TemporaryDirectory() as scratch,
-        bundles.started(bundle, None, _MODEL_CPUS, Path(scratch) / "log", Path(scratch), Silent()) as (
-            server,
-            _,
-        ),
+        serving.started(
+            bundle, None, _MODEL_CPUS, Path(scratch) / "log", Path(scratch), Silent()
+        ) as server,
     ):
         os.sched_setaffinity(0, _CLIENT_CPUS)
         single, whole = (_body(samples, rows) for rows in (1, batch))

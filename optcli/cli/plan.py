@@ -132,7 +132,9 @@ def command(
     file = where if where is not None and _is_plan(where) else None
     if where is not None and file is None:
         build_report = reports.find(where, artifacts)
-    settings: PlanSettings = files.load(file, _keys(given), _PLACES)
+    # A calibration has a curve, too: what is wrong with that is said of its option.
+    places = _PLACES if given["calibration"] is None else {**_PLACES, "curve": "--calibration"}
+    settings: PlanSettings = files.load(file, _keys(given), places)
     if build_report is None and settings.curve is None and settings.report is None:
         build_report = _newest(artifacts)
     with Progress() as progress:
@@ -140,7 +142,7 @@ def command(
             settings,
             report=build_report.report if build_report else None,
             file=build_report.path if build_report else None,
-            places=_PLACES,
+            places=places,
             observer=progress,
         )
     _give(plan, html, as_json)

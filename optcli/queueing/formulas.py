@@ -16,6 +16,8 @@ from optcli.queueing.quantities import number, share, whole
 PLACE = "plan"
 # Forgives a quotient that rounding left a hair beside a whole number.
 _HAIR = 1e-9
+# What an ingress passes while it refuses others, as a share of what it passes otherwise.
+_WHILE_REFUSING = 0.75
 
 
 def capacity_per_s(
@@ -279,12 +281,14 @@ def queue_cap_reject_newest(
 def ingress_cap(
     slo_ms: float, curve: Curve, batch: int, ingress_ms: float, overhead_ms: float = 0.0
 ) -> int:
-    """(SLO - overhead - t(B)) / ingress: of so many at the ingress the last one is served in time.
+    """0.75 (SLO - overhead - t(B)) / ingress: of so many at the ingress the last one is served in time.
 
+    An ingress whose queue is full works for those that it refuses, too, and passes the rest more
+    slowly; hence the factor, measured at 1.5 times the highest rate (`benchmarks/serving_limits.py`).
     Raises `InputError` where `ingress_ms` is not above 0.
     """
     each = number(ingress_ms, "the work at the ingress", PLACE, least=0, above=True)
-    return int(timeout_ms(slo_ms, curve, batch, overhead_ms) / each + _HAIR)
+    return int(_WHILE_REFUSING * timeout_ms(slo_ms, curve, batch, overhead_ms) / each + _HAIR)
 
 
 def timeout_ms(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> float:

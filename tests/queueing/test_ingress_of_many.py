@@ -156,12 +156,12 @@ def test_the_ingress_bounds_capacity_load_and_caps():
     assert formulas.capacity_per_s(LINE, 8, 1, ingress_ms=2) == pytest.approx(1000 * 8 / 38)
     assert formulas.capacity_per_s(LINE, 8, 10, ingress_ms=2) == 500
     assert formulas.load(400, LINE, 8, 10, ingress_ms=2) == pytest.approx(0.8)
-    # 120 - 38 ms are left to wait: 41 pass the ingress meanwhile.
-    assert formulas.ingress_cap(120, LINE, 8, 2) == 41
+    # 120 - 38 ms are left to wait: 41 pass the ingress meanwhile, 30 if it refuses others, too.
+    assert formulas.ingress_cap(120, LINE, 8, 2) == 30
     assert formulas.ingress_cap(30, LINE, 8, 2) == 0
     assert formulas.queue_cap_drop_oldest(120, LINE, 8, 10, ingress_ms=2) == 41
     assert formulas.queue_cap_reject_newest(120, LINE, 8, 10) == 160
-    assert formulas.queue_cap_reject_newest(120, LINE, 8, 10, ingress_ms=2) == 41
+    assert formulas.queue_cap_reject_newest(120, LINE, 8, 10, ingress_ms=2) == 30
     assert formulas.queue_cap_reject_newest(120, LINE, 8, 1, ingress_ms=2) == 16
     with pytest.raises(InputError, match="the work at the ingress"):
         formulas.ingress_cap(120, LINE, 8, 0)

@@ -96,7 +96,7 @@ def _curve(
             raise UsageError(
                 "found a report and a curve, wanted one of them",
                 place=places.get("curve", "curve"),
-                hint="leave the curve out to plan with what the report measured",
+                hint="leave one out: the report has a measured curve of its own",
             )
         curve = files.curve_of_text(settings.curve, places.get("curve", "curve"))
         return measured_curve.MeasuredCurve(curve, f"the curve {settings.curve}")
