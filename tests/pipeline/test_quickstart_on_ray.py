@@ -1,4 +1,4 @@
-"""The quickstart on a cluster: the same keys, and the same digests where two builds agree on them."""
+"""The quickstart in all its variants on a cluster: the same keys, digests and verdicts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from optcli.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-# Steps that give another digest each time: compiled code holds times and random names.
-VARYING = {"aot_inductor"}
+# Steps that give another digest each time, on one machine, too: files of compiled and of exported code
+# hold times and random names.
+VARYING = {"aot_inductor", "quantize_pt2e", "torch_compile", "torchscript"}
 HURRIED = "latency={launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.1, threads: 1}"
 
 
@@ -25,7 +26,7 @@ def built(folder: Path, address: str | None = None) -> tuple[Report, Store, Hear
     heard = Heard()
     store = Store.at(folder / "store", f"file://{folder}/remote" if address else None)
     report = build(
-        REPOSITORY / "recipes" / "quickstart.yaml",
+        REPOSITORY / "recipes" / "quickstart-all.yaml",
         store=store,
         artifacts=folder / "artifacts",
         overrides=[HURRIED],
@@ -52,17 +53,14 @@ def judged(report: Report) -> dict[str, list[tuple[str, str]]]:
 
 def test_the_quickstart_is_the_same_on_ray(tmp_path):
     report, store, _ = built(tmp_path / "here")
-    _, again, _ = built(tmp_path / "again")
     with ray_cluster() as cluster:
         cluster.add("one", 1)
         cluster.add("two", 2)
         on_ray, there, heard = built(tmp_path / "ray", cluster.address)
         results = cluster.results()
-    first, second, third = digests(store), digests(again), digests(there)
-    assert set(first) == set(second) == set(third)
-    stable = {key: of for key, of in first.items() if of[0] not in VARYING}
-    assert {key: second[key] for key in stable} == stable
-    assert {key: third[key] for key in stable} == stable
-    assert results == len(third) - 1, "all but the source was made on a node"
+    first, second = digests(store), digests(there)
+    assert set(first) == set(second)
+    assert {of[0] for key, of in first.items() if second[key] != of} <= VARYING
+    assert results == len(second) - 1, "all but the source was made on a node"
     assert not [note for note in heard.notes if "made on this machine" in note]
     assert judged(on_ray) == judged(report)
