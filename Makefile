@@ -59,10 +59,11 @@ gpu-check: ## On a GPU: its tests, then networks in every runtime; PYTHON=python
 	$(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, ruff format --check, mypy --strict
+lint: $(STAMP) ## ruff, ruff format --check, mypy --strict; mypy of benchmarks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file benchmarks/mypy.ini --cache-dir .mypy_cache/benchmarks benchmarks
 
 .PHONY: format
 format: $(STAMP) ## Let ruff format and mend what it can

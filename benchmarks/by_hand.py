@@ -96,7 +96,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     from optcli.store import Store
     from optcli.workers import messages
 
-    np.savez(work / "samples.npz", **{_input(name, shared): images(name)})
+    np.savez(work / "samples.npz", **{_input(name, shared): images(name)})  # type: ignore[arg-type]
     variants = {
         method: {"passes": _passes(name, method), "required": False, **_runner(method)}
         for method in methods

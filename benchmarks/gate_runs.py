@@ -17,9 +17,12 @@ import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace as Some
+from typing import cast
 
 import measuring
 
+from optcli.gate.gating import Gating
 from optcli.gate.latency import compare
 from optcli.latency import Candidate
 from optcli.observer import Silent
@@ -51,11 +54,14 @@ def main() -> int:
             serve=slow if chosen.slower < 0 else plain,
         )
         now = Candidate("now", artifact, "onnxruntime", serve=slow if chosen.slower > 0 else plain)
+        # Of a run of the gate, what the comparison of latencies reads.
+        made = Some(plan=Some(recipe=Some(inputs=inputs)), feeds=None)
+        known = Some(
+            settings=settings, made=made, logs=Path(folder) / "logs", observer=Silent(), slo=None
+        )
         for run in range(chosen.runs):
             began = time.monotonic()
-            found = compare(
-                before, now, inputs, None, settings, None, 1, Path(folder) / "logs", run, Silent()
-            )
+            found = compare(cast(Gating, known), before, now, 1, run)
             seconds.append(time.monotonic() - began)
             p50 = next(each for each in found.comparisons if each.metric == "p50")
             p95 = next(each for each in found.comparisons if each.metric == "p95")

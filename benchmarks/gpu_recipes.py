@@ -71,6 +71,7 @@ def stages(network: Network, *, dry: bool = False) -> dict[str, dict[str, Any]]:
     Stages in `LATE` wait until all networks had the others. Variants whose passes this optcli does not
     have are left out.
     """
+    found: dict[str, dict[str, Any]]
     if dry:
         found = {"torch": {"script": ["torchscript"]}, "more": {"onnx": [_EXPORT]}}
     elif network.is_onnx:

@@ -232,12 +232,12 @@ def _sources(kind: str, shared: Path, work: Path) -> Iterator[Path]:
     import numpy as np
     from PIL import Image
 
-    folder = work / "fashion"
-    folder.mkdir(exist_ok=True)
+    pngs = work / "fashion"
+    pngs.mkdir(exist_ok=True)
     raw = shared / "datasets" / "FashionMNIST" / "raw" / "t10k-images-idx3-ubyte"
     pixels = np.frombuffer(raw.read_bytes(), np.uint8, offset=16).reshape(-1, 28, 28)
     for number, each in enumerate(pixels):
-        path = folder / f"{number:05d}.png"
+        path = pngs / f"{number:05d}.png"
         if not path.exists():
             Image.fromarray(each).save(path)
         yield path

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from optcli import runners
 from optcli.artifact import Artifact, Format
@@ -75,7 +75,7 @@ class Bare(process.Process):
         import onnxruntime
 
         opened = super()._open()
-        theirs = self._runner._opened().get_session_options()
+        theirs = cast(Any, self._runner)._session.get_session_options()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = theirs.intra_op_num_threads
         options.inter_op_num_threads = theirs.inter_op_num_threads

@@ -156,7 +156,7 @@ def plain_onnx(payload: dict[str, Any], channel: Channel) -> None:
         pads = [shape[2] // 2] * 4
         return node("Conv", [x, weight, bias], made, strides=[stride] * 2, pads=pads, group=group)
 
-    low, high = constant("zero", np.float32(0).reshape(())), constant("six", np.float32(6).reshape(()))
+    low, high = constant("zero", np.zeros((), np.float32)), constant("six", np.full((), 6, np.float32))
     x = node("Clip", [conv("image", "stem", (16, 3, 3, 3), 2), low, high], "stem6")
     x = node("Clip", [conv(x, "depthwise", (16, 1, 3, 3), group=16), low, high], "depthwise6")
     deep = node("Relu", [conv(x, "grouped", (32, 4, 3, 3), 2, group=4)], "grouped_relu")

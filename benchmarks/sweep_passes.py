@@ -159,7 +159,7 @@ def outputs(payload: dict[str, Any], channel: Channel) -> None:
             for name in parts[0]:
                 found[f"{size}/{name}"] = np.concatenate([part[name] for part in parts])
         found["precision"] = np.array(model.effective()["precision"])
-    np.savez(payload["out"], **found)
+    np.savez(payload["out"], **found)  # type: ignore[arg-type]
 
 
 def sqnr_db(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray], size: int) -> float:

@@ -271,7 +271,7 @@ def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, fl
         source.write(network, recipe.inputs)
     artifact = Artifact("k", Format.TORCH, network, "fp32", 1, "d", {"outputs": ["output"]})
 
-    def run(name: str, **more: Path) -> tuple[float, Any]:
+    def run(name: str, **more: Any) -> tuple[float, Any]:
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
             request = EvaluationRequest(

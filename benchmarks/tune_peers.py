@@ -178,12 +178,12 @@ def _compare(network: Network, work: Path, given: argparse.Namespace, row: dict[
         if winner is not None:
             rivals.append({"method": WINNER, "made": winner["made"], "size": size})
         row["times"][str(size)] = _in_turns(base, rivals, given.rounds)
-        inside = {
+        insides = {
             each["method"]: row["peers"][f"{each['method']}, batch {size}"]["inside"]
             for each in rivals
             if each["method"] != WINNER
         }
-        row["ratios"][str(size)] = tune_results.ratios(row["times"][str(size)], inside, FLOAT)
+        row["ratios"][str(size)] = tune_results.ratios(row["times"][str(size)], insides, FLOAT)
     row["limits"] = tune_results.limits(row, network)
 
 
