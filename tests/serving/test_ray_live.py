@@ -95,9 +95,7 @@ def _open(request) -> None:
         served.gate.touch()
         until(lambda: len(served.replicas()) == 2 and metric(served, "model_queue_depth") == 0)
         # A replica's process is there before the ingress knows of it.
-        until(
-            lambda: {each["status"] for each in together(served)} == {200} and len(served.called()) == 2
-        )
+        until(lambda: together(served) == {200} and len(served.called()) == 2)
     return
 
 
