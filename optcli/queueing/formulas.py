@@ -284,7 +284,7 @@ def ingress_cap(
     """0.75 (SLO - overhead - t(B)) / ingress: of so many at the ingress the last one is served in time.
 
     An ingress whose queue is full works for those that it refuses, too, and passes the rest more
-    slowly; hence the factor, measured at 1.5 times the highest rate (`benchmarks/serving_limits.py`).
+    slowly: about 0.8 of it at 1.5 times the highest rate (ViT-tiny in `benchmarks/serving_limits.py`).
     Raises `InputError` where `ingress_ms` is not above 0.
     """
     each = number(ingress_ms, "the work at the ingress", PLACE, least=0, above=True)
