@@ -180,6 +180,20 @@ def test_the_curve_is_that_of_the_report_of_a_build(place):
     assert "did you mean 'copied'?" in wrong.err
 
 
+@pytest.mark.parametrize("option", ["--curve", "--calibration"])
+def test_a_curve_beside_a_report_names_the_option_that_has_it(place, calibration, option):
+    given = calibration if option == "--calibration" else "12ms"
+    wrong = optcli_process(
+        "plan",
+        place.artifacts / "tiny",
+        *(option, given, "--rate", "20", "--slo", "p95=5s"),
+        folder=place.folder,
+    )
+    assert wrong.code == 2
+    assert f"{option}: found a report and a curve" in wrong.err
+    assert "leave one out" in wrong.err
+
+
 def test_both_schemas_are_printed(capsys):
     assert run(["schema", "plan-file"]) == 0
     assert "rate_per_s" in json.loads(capsys.readouterr().out)["properties"]
