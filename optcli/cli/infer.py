@@ -77,7 +77,8 @@ class _BatchSize(click.ParamType[int | None]):
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="How many copies of the model work at a time.  [default: as many as the cores allow]",
+    help="How many copies of the model work at a time.  [default: as many as the cores allow; a long"
+    " run on this machine measures whether more copies of fewer threads are faster]",
 )
 @click.option(
     "--ray",
@@ -91,7 +92,8 @@ class _BatchSize(click.ParamType[int | None]):
 @click.option(
     "--cost-per-hour",
     type=click.FloatRange(min=0, min_open=True),
-    help="Price of a worker for an hour: the summary then says what 1,000 images cost.",
+    help="Price of this machine for an hour, or of a worker in a cluster: the summary then says what"
+    " 1,000 images cost.",
 )
 @click.option("--restart", is_flag=True, help="Remove the answers that are there, and begin anew.")
 @options.artifacts

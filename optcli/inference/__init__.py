@@ -11,7 +11,8 @@ from typing import Any
 
 from optcli import environment, ray_session, runners
 from optcli.errors import UsageError
-from optcli.inference import ray_data
+from optcli.inference import copies, ray_data
+from optcli.inference.copies import Split
 from optcli.inference.listing import Listing, listing
 from optcli.inference.output import Form, Output
 from optcli.inference.probe import Probed, ProbeRequest
@@ -65,8 +66,10 @@ def infer(
     Images are prepared, and outputs turned into classes or boxes, as the recipe says; with `raw` the
     answers are the outputs themselves. Answers go below the URI `target`, a file for each shard of at
     most `per_shard` images. Shards that are there already are not answered again. `batch_size` None:
-    the fastest that was measured here. `workers` None: as many as this machine has cores for.
-    `cost_per_hour` is that of one worker. `recipe` and `trust` are those of `open_built`.
+    the fastest that was measured here. `workers` None: as many as this machine has cores for; on this
+    machine a long run measures whether more copies with fewer threads each are faster.
+    `cost_per_hour` is that of this machine, or of one worker of a cluster. `recipe` and `trust` are
+    those of `open_built`.
 
     Raises `UsageError` for an input without images, an output that holds something else, and a recipe
     that does not say how an image becomes an input; `MissingError` without Ray.
@@ -77,26 +80,29 @@ def infer(
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     listed = listing(source, per_shard)
     recorded = {} if restart else stored_answers.recorded(target)
-    probed = _probed(built, path, batch_size or _recorded_size(recorded))
-    chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
+    probed = _probed(built, path, batch_size or _recorded(recorded, "batch_size"))
+    chosen = batch_size or _recorded(recorded, "batch_size") or _fastest(probed.images_per_s)
     told = stored_answers.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=raw))
+    split = _split(built, path, listed, recorded, workers, address, chosen, probed.images_per_s[chosen])
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,
         form,
-        _identity(built, listed, chosen, form, told),
+        # Manifests of older versions do not say how many threads.
+        _identity(built, listed, chosen, form, told)
+        | ({"threads": split.threads} if not recorded or "threads" in recorded else {}),
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
         digests=not recorded or "digests" in recorded,
     )
     finished = kept.begin(listed, restart=restart)
-    threads = built.runner.thread_count()
+    threads, count = split.threads, split.copies
+    options = copies.options_of(built, split)
     cores = environment.usable_cores()
-    count = workers or max(1, cores // threads)
     package = built.runner.requires().packages
     work = Work(
         built.artifact,
         built.runner_name,
-        built.options,
+        options,
         built.inputs,
         told.images,
         told.postprocess or None,
@@ -109,7 +115,8 @@ def infer(
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    cost_per_s = None if cost_per_hour is None else cost_per_hour * count / 3600
+    priced = 1 if address == ray_session.LOCAL else count
+    cost_per_s = None if cost_per_hour is None else cost_per_hour * priced / 3600
     run_of = _Run(listed, kept, set(finished), observer, threads, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
@@ -121,7 +128,7 @@ def infer(
                     packed(built.artifact) if address != ray_session.LOCAL else None,
                     workers=count,
                     cores=threads,
-                    variables=built.runner.environment(),
+                    variables=type(built.runner).model_validate(options).environment(),
                 )
             )
     kept.tidy()
@@ -137,10 +144,11 @@ def infer(
         answered_before=before,
         batch_size=chosen,
         rates=probed.images_per_s,
+        rates_by_threads=dict(split.rates),
         workers=count,
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
-        cost_per_1000=_cost(cost_per_hour, count, run_of.images_per_s),
+        cost_per_1000=_cost(cost_per_hour, priced, run_of.images_per_s),
         notes=(*told.notes, *built.samples.notes),
         **run_of.figures(),
     )
@@ -174,9 +182,37 @@ def _probed(built: BuiltVariant, path: Path, size: int | None) -> Probed:
     )
 
 
-def _recorded_size(recorded: Mapping[str, Any]) -> int | None:
-    size = recorded.get("batch_size")
-    return size if isinstance(size, int) and size > 0 else None
+def _split(
+    built: BuiltVariant,
+    path: Path,
+    listed: Listing,
+    recorded: Mapping[str, Any],
+    workers: int | None,
+    address: str,
+    batch_size: int,
+    images_per_s: float,
+) -> Split:
+    """How many workers with how many threads: as asked for or recorded, else the fastest here."""
+    cores, threads = environment.usable_cores(), built.runner.thread_count()
+    if recorded:
+        threads = _recorded(recorded, "threads") or threads
+    elif workers is not None and address == ray_session.LOCAL:
+        threads = max(1, min(threads, cores // workers))
+    elif workers is None and address == ray_session.LOCAL:
+        return copies.measured(
+            built,
+            path,
+            batch_size=batch_size,
+            cores=cores,
+            shards=len(listed.shards),
+            seconds=listed.images / images_per_s,
+        )
+    return Split(workers or max(1, cores // threads), threads, {})
+
+
+def _recorded(recorded: Mapping[str, Any], key: str) -> int | None:
+    number = recorded.get(key)
+    return number if isinstance(number, int) and number > 0 else None
 
 
 def _fastest(rates: Mapping[int, float]) -> int:

@@ -10,10 +10,13 @@ from optcli import runners
 from optcli.artifact import Artifact
 from optcli.inspection.findings import Tensor
 from optcli.latency.feeds import make
+from optcli.latency.memory import high_water_bytes
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 _WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
+# Copies begin to compute up to a second after each other.
+_COPY_S, _LEAST_CALLS = 4.0, 6
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,37 @@ def probe(request: ProbeRequest, channel: Channel) -> Probed:
                 calls += 1
             rates[size] = calls * size / (time.perf_counter() - began)
     return Probed(outputs, rates)
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """One of several copies of an artifact with its runner; all of them compute at the same time."""
+
+    artifact: Artifact
+    runner: str
+    options: dict[str, Any]
+    inputs: tuple[TensorSpec, ...]
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """When each call ended, in seconds of the machine's monotonic clock, and the most memory held."""
+
+    ends: tuple[float, ...]
+    memory_bytes: int
+
+
+def calls(request: CopyRequest, channel: Channel) -> Timed:
+    """Call the model again and again for some seconds. Raises as runners do."""
+    kind = runners.find(request.runner)
+    with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
+        feed = make(request.inputs, None, [request.batch_size], request.seed)[request.batch_size][0]
+        for _ in range(_WARM_UP):
+            runner.run(feed)
+        ends = [time.monotonic()]
+        while len(ends) <= _LEAST_CALLS or ends[-1] - ends[0] < _COPY_S:
+            runner.run(feed)
+            ends.append(time.monotonic())
+    return Timed(tuple(ends), high_water_bytes())

@@ -36,6 +36,11 @@ def lines(result: Inference) -> list[str]:
     for size, images_per_s in sorted(result.rates.items()):
         mark = "  used" if size == result.batch_size else ""
         said.append(f"{size:>10}  {images_per_s:>8.1f}{mark}")
+    if result.rates_by_threads:
+        said += ["", "threads of a worker  images/s of the models alone, all workers together"]
+        for threads, images_per_s in result.rates_by_threads.items():
+            mark = "  used" if threads == result.threads else ""
+            said.append(f"{threads:>19}  {images_per_s:>8.1f}{mark}")
     said += [f"Note: {note}." for note in result.notes]
     return said
 
@@ -43,7 +48,8 @@ def lines(result: Inference) -> list[str]:
 def _speed(result: Inference) -> str:
     assert result.images_per_s is not None
     workers = f"{result.workers} worker" + ("s" if result.workers > 1 else "")
-    said = f"{rate(result.images_per_s, 1.0)} with {workers} of {result.threads} threads"
+    threads = f"{result.threads} thread" + ("s" if result.threads > 1 else "")
+    said = f"{rate(result.images_per_s, 1.0)} with {workers} of {threads}"
     shares = (result.computed_share, result.waited_share, result.prepared_share)
     if result.limit is None or None in shares:
         return f"{said}."

@@ -51,6 +51,11 @@ class OpenvinoRunner(Runner):
         "latency", description="what OpenVINO should be good at"
     )
     streams: int = Field(1, ge=1, description="requests that it may work on at once")
+    pin_threads: bool = Field(
+        True,
+        description="keep each thread on one core; false where several processes share the cores,"
+        " which would all take the first ones",
+    )
 
     shapes: Shapes | None = SHAPES
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = BATCH_SIZES
@@ -176,6 +181,7 @@ class OpenvinoRunner(Runner):
             "INFERENCE_NUM_THREADS": self.thread_count(),
             "PERFORMANCE_HINT": self.hint.upper(),
             "NUM_STREAMS": self.streams,
+            "ENABLE_CPU_PINNING": self.pin_threads,
             # Compiled models are never kept on disk: a later load would be measured too fast.
             "CACHE_DIR": "",
         }

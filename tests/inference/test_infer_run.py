@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
+from optcli.environment import usable_cores
 from optcli.inference import infer
 from optcli.pipeline import build
 from optcli.results import Report
@@ -118,3 +119,23 @@ def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
     assert found["shards_before"] >= 1
     assert found["answered"] + found["failed"] + found["answered_before"] == COUNT
     assert content(target) == content(tmp_path / "undisturbed")
+
+
+def test_a_long_run_measures_how_many_copies_share_the_cores(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optcli.inference.copies._LEAST_RUN_S", 0.0)
+    monkeypatch.setattr("optcli.inference.copies._SHARDS_EACH", 1)
+    monkeypatch.setattr("optcli.inference.copies._WORTH", 1.0)
+    threads = usable_cores()
+    monkeypatch.setattr("optcli.inference.copies._halves", lambda _: iter((threads, 1)))
+    found = run(project, tmp_path / "out", form="jsonl", per_shard=2)
+    assert (found.workers, found.threads) == (threads, 1)
+    assert all(rate > 0 for rate in found.rates_by_threads.values())
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["threads"] == 1
+    # A run that goes on takes the threads of the one before, and measures nothing.
+    (tmp_path / "out" / sorted(manifest["finished"])[0]).with_suffix(".jsonl").unlink()
+    again = run(project, tmp_path / "out", form="jsonl", per_shard=2)
+    assert (again.threads, again.rates_by_threads, again.shards_before) == (1, {}, found.shards - 1)
+    assert run(project, tmp_path / "two", workers=2).threads == max(1, threads // 2)

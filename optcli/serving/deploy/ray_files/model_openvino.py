@@ -37,6 +37,8 @@ class Model:
             "INFERENCE_NUM_THREADS": self._bundle["threads"],
             "PERFORMANCE_HINT": self._settings["hint"].upper(),
             "NUM_STREAMS": self._settings["streams"],
+            # Each process would pin its threads to the first cores: replicas would share those.
+            "ENABLE_CPU_PINNING": False,
             # Left alone it takes one thread for each physical core, however many are asked for.
             "ENABLE_HYPER_THREADING": True,
         }
