@@ -167,7 +167,7 @@ def _of_case(name: str, shared: Path, work: Path, given: argparse.Namespace) -> 
                 "ratio": found["images_per_s"] / model,
                 "at_most": 1 / (1 + model / preparing),
                 **{key: found[key] for key in ("limit", "computed_share", "waited_share")},
-                "prepared_share": found["prepared_share"],
+                **{key: found[key] for key in ("prepared_share", "workers", "threads")},
             }
         )
         before = after
@@ -175,8 +175,6 @@ def _of_case(name: str, shared: Path, work: Path, given: argparse.Namespace) -> 
         "case": name,
         **asdict(CASES[name]),
         "batch_size": size,
-        "threads": first["threads"],
-        "workers": first["workers"],
         "images_a_run": count,
         "per_shard": per_shard,
         "ms_an_image": 1000 / median(one["model_per_s"] for one in rounds),
