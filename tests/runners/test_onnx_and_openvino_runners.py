@@ -130,6 +130,12 @@ def test_openvino_can_be_asked_for_throughput(onnx):
         assert model.run(feed(IMAGE, 3))["output"].shape == (3, 5)
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_openvino_pins_threads_unless_told_otherwise(onnx, pinned):
+    with OpenvinoRunner(threads=1, pin_threads=pinned).open(onnx, IMAGE) as model:
+        assert model._usual.compiled.get_property("ENABLE_CPU_PINNING") is pinned
+
+
 def test_openvino_says_what_to_do_about_operators_of_onnx_runtime(tmp_path):
     from onnx import TensorProto, helper, save
 
