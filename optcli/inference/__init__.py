@@ -196,7 +196,7 @@ def _split(
     cores, threads = environment.usable_cores(), built.runner.thread_count()
     if recorded:
         threads = _recorded(recorded, "threads") or threads
-    elif workers is not None and address == ray_session.LOCAL:
+    elif workers is not None and address == ray_session.LOCAL and not built.runner.requires().gpu:
         threads = max(1, min(threads, cores // workers))
     elif workers is None and address == ray_session.LOCAL:
         return copies.measured(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import runners
-from optcli.inference.probe import CopyRequest, Timed
+from optcli.inference.probe import ProbeRequest, Timed
 from optcli.latency.memory import available_bytes
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.workers import run
@@ -83,7 +83,7 @@ def together(timed: Sequence[Timed], batch_size: int) -> float:
     for each in timed:
         within = [at for at in each.ends if begin <= at <= end]
         if len(within) > 1:
-            rate += (len(within) - 1) * batch_size / (within[-1] - within[0])
+            rate += (len(within) - 1) * each.calls * batch_size / (within[-1] - within[0])
     return rate
 
 
@@ -97,13 +97,13 @@ def _timed(built: BuiltVariant, path: Path, split: Split, batch_size: int) -> li
     """What the copies measure, each in a process of its own."""
     options = options_of(built, split)
     kind = runners.find(built.runner_name)
-    request = CopyRequest(
-        built.artifact, built.runner_name, options, built.inputs, batch_size, built.samples.seed
+    request = ProbeRequest(
+        built.artifact, built.runner_name, options, built.inputs, (batch_size,), built.samples.seed
     )
 
     def one(number: int) -> Timed:
         return run(
-            "optcli.inference.probe:calls",
+            "optcli.inference.probe:repeat",
             request,
             Timed,
             log=path.parent / "logs" / f"{built.name}.infer-{number}.log",

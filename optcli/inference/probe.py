@@ -16,7 +16,7 @@ from optcli.workers import Channel
 
 _WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
 # Copies begin to compute up to a second after each other.
-_COPY_S, _LEAST_CALLS = 4.0, 6
+_COPY_S, _LEAST_CALLS, _APART_S = 4.0, 6, 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,34 +63,31 @@ def probe(request: ProbeRequest, channel: Channel) -> Probed:
 
 
 @dataclass(frozen=True)
-class CopyRequest:
-    """One of several copies of an artifact with its runner; all of them compute at the same time."""
-
-    artifact: Artifact
-    runner: str
-    options: dict[str, Any]
-    inputs: tuple[TensorSpec, ...]
-    batch_size: int
-    seed: int
-
-
-@dataclass(frozen=True)
 class Timed:
-    """When each call ended, in seconds of the machine's monotonic clock, and the most memory held."""
+    """What one of several copies that compute at the same time tells.
+
+    `ends` are seconds of the machine's monotonic clock, each after so many `calls`.
+    """
 
     ends: tuple[float, ...]
+    calls: int
     memory_bytes: int
 
 
-def calls(request: CopyRequest, channel: Channel) -> Timed:
-    """Call the model again and again for some seconds. Raises as runners do."""
+def repeat(request: ProbeRequest, channel: Channel) -> Timed:
+    """Call the model with the one batch size again and again for some seconds. Raises as runners do."""
     kind = runners.find(request.runner)
+    (size,) = request.batch_sizes
     with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
-        feed = make(request.inputs, None, [request.batch_size], request.seed)[request.batch_size][0]
+        feed = make(request.inputs, None, [size], request.seed)[size][0]
         for _ in range(_WARM_UP):
+            began = time.monotonic()
             runner.run(feed)
+        # A small model makes a million calls: not each of them is noted.
+        calls = max(1, int(_APART_S / max(time.monotonic() - began, 1e-9)))
         ends = [time.monotonic()]
         while len(ends) <= _LEAST_CALLS or ends[-1] - ends[0] < _COPY_S:
-            runner.run(feed)
+            for _ in range(calls):
+                runner.run(feed)
             ends.append(time.monotonic())
-    return Timed(tuple(ends), high_water_bytes())
+    return Timed(tuple(ends), calls, high_water_bytes())

@@ -22,7 +22,7 @@ def built(runner: Any) -> Any:
 
 def timed(per_s: float, *, begins: float = 0.0, memory: int = 1) -> Timed:
     """One call after another for four seconds."""
-    return Timed(tuple(begins + n / per_s for n in range(round(4 * per_s) + 1)), memory)
+    return Timed(tuple(begins + n / per_s for n in range(round(4 * per_s) + 1)), 1, memory)
 
 
 def choose(
@@ -73,8 +73,9 @@ def test_one_copy_is_left_where_more_do_not_pay(
 def test_only_the_time_counts_in_which_all_copies_compute() -> None:
     # The first one is alone for two seconds, in which it is four times as fast.
     ends = [n / 40 for n in range(80)] + [2 + n / 10 for n in range(21)]
-    both = [Timed(tuple(ends), 1), timed(10.0, begins=2.0)]
+    both = [Timed(tuple(ends), 1, 1), timed(10.0, begins=2.0)]
     assert copies.together(both, 8) == pytest.approx(160.0)
+    assert copies.together([Timed((0.0, 1.0, 2.0), 50, 1)], 8) == pytest.approx(400.0)
 
 
 def test_copies_do_not_keep_to_the_same_cores() -> None:
