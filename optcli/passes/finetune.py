@@ -23,7 +23,6 @@ from optcli.passes._torch.learning import Judge, Loss, Teacher
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.training import Training
 from optcli.passes._torch.views import Views, harmless
-from optcli.workers import memory
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +150,6 @@ class Finetune(Pass):
         return bound
 
     def run(self, source: Artifact, job: Job) -> Made:
-        memory.keep_freed()
         with computing_with(self.threads or environment.usable_cores()):
             return self._run(source, job)
 

@@ -15,6 +15,7 @@ from optcli.formats import torch_devices
 from optcli.formats.torch_devices import CPU, CUDA
 from optcli.runners import Runner
 from optcli.runners._torch_cuda import CudaCalls, tensor_of
+from optcli.workers import memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +42,7 @@ class PytorchRunner(Runner):
     )
 
     _device: str = PrivateAttr(CPU)
+    _keeps_memory: bool = PrivateAttr(False)
     _cuda: CudaCalls | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
     _model: Callable[..., Any] | None = PrivateAttr(None)
@@ -83,14 +85,19 @@ class PytorchRunner(Runner):
         return f"PyTorch failed: {type(error).__name__}: {first_line(error)}"
 
     def _choose_device(self, artifact: Artifact) -> None:
-        """Set threads and device, with FP32 on a GPU as exact as it was asked for: see `chosen`."""
+        """Set threads and device, with FP32 on a GPU as exact as it was asked for: see `chosen`.
+
+        On the CPU the process keeps the memory of activations from call to call.
+        """
         import torch
 
         torch.set_num_threads(self.thread_count())
         with suppress(RuntimeError):  # can be set once in a process, before any work
             torch.set_num_interop_threads(1)
         self._device = chosen(self.device, artifact)
-        if self._device != CPU:
+        if self._device == CPU:
+            self._keeps_memory = memory.keep_freed()
+        else:
             torch_devices.exact(self.tf32)
             self._cuda = CudaCalls(self._device)
 
@@ -130,13 +137,14 @@ class PytorchRunner(Runner):
         return dict(zip(self._names, outputs.values(), strict=True))
 
     def _where(self) -> dict[str, Any]:
-        """For `effective`: device, threads and version."""
+        """For `effective`: device, threads, memory and version."""
         import torch
 
         return {
             "provider": self._device,
             **torch_devices.described(self._device),
             "threads": torch.get_num_threads(),
+            "keeps_freed_memory": self._keeps_memory,
             "version": torch.__version__,
         }
 

@@ -1,4 +1,7 @@
-"""How the C library of a worker deals with large blocks of memory."""
+"""How the C library of a worker deals with large blocks of memory.
+
+This module imports nothing of optcli: bundles for Ray Serve copy it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 def keep_freed() -> bool:
     """Make the C library keep freed memory for later allocations; false where it cannot.
 
-    A network allocates the same blocks on every call. As it comes, glibc maps each one above some
-    megabytes anew, and the system clears all of its pages at their first touch, which can take as long
-    as what is computed on them. For a process that computes until its end: it gives nothing back.
+    PyTorch allocates the same blocks on every call. As it comes, glibc maps a large one anew, or gives
+    the end of its heap back, and the system clears all pages at their first touch, which can take as
+    long as what is computed on them. Whether it does depends on how blocks happen to lie: of two
+    processes of one network one can be twice as slow (`benchmarks/kept_memory.py`). For a process that
+    computes until its end: it gives nothing back.
     """
     if not sys.platform.startswith("linux"):
         return False

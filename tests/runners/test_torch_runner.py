@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from textwrap import dedent
 
@@ -141,6 +143,7 @@ def test_its_settings_are_read_back(artifact, threads):
         "precision": "fp32",
         "provider": "cpu",
         "threads": threads,
+        "keeps_freed_memory": True,
         "channels_last": False,
         "autocast": None,
         "compile": False,
@@ -214,3 +217,48 @@ def test_inputs_that_do_not_fit_say_so(artifact):
 def test_without_a_model_it_says_so():
     with pytest.raises(RunnerError, match="holds no model"):
         TorchRunner().execute()
+
+
+def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
+    """glibc would give it back, and the next call would take a page fault for every 4 KiB of it."""
+    code = """
+        import resource, sys
+        import torch
+        from pathlib import Path
+        from optcli.artifact import Artifact, Format
+        from optcli.runners.torch import TorchRunner
+        from optcli.formats import torch as torch_format
+        from optcli.settings import TensorSpec
+
+        def faults(run):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            run()
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        def activations():
+            x = torch.ones(1 << 20)  # 4 MiB a tensor, and sixteen of them at once
+            return sum([x + n for n in range(16)][-1][:1])
+
+        def calls():
+            for _ in range(5):
+                activations()
+
+        torch.set_num_threads(1)
+        calls()
+        by_default = faults(calls)
+        class Bare(TorchRunner):
+            def load(self, artifact):
+                self._choose_device(artifact)
+                self._model = activations
+        artifact = Artifact("k", Format.TORCH, Path(sys.argv[1]), "fp32", 0, "d")
+        runner = Bare(threads=1).open(artifact, [])
+        calls()
+        print(by_default, faults(calls), runner._where()["keeps_freed_memory"])
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    by_default, kept, said = done.stdout.split()
+    assert said == "True"
+    assert int(by_default) > 5 * 1024
+    assert int(kept) < 512

@@ -18,6 +18,7 @@ from optcli.formats.weight_packing import Packed, Packing, packed_each_call, pac
 from optcli.passes import Job
 from optcli.passes._torch.fixed_batch import can_pad, fixed, gain, measured
 from optcli.settings import batch_range
+from optcli.workers import memory
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -70,7 +71,9 @@ class Compiling:
         self.sizes = tuple(sizes) or (span.opt,)
         # The order of packed weights depends on the number of threads, too.
         torch.set_num_threads(job.threads)
-        if not self.on_cpu:
+        if self.on_cpu:
+            memory.keep_freed()  # models are timed against each other here as the runner will run them
+        else:
             torch_devices.prepare_compiling()
             torch_devices.make_driver_linkable(scratch)
 

@@ -15,6 +15,7 @@ from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_chec
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
 from optcli.passes._torch.pace import Budget, Pace
+from optcli.workers import memory
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +73,7 @@ class Training:
 
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
+        memory.keep_freed()
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
         budget = self._budget(progress)
         news = _News(job, self._pace(progress), self.epochs, self.clock, self._threads())

@@ -130,6 +130,8 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
     for file in (*_ALWAYS, *asked_for, *runtime.beside):
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
+    for path in runtime.copied:
+        shutil.copyfile(path, folder / path.name)
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")
     ray_config.write(folder, made, prepared.lanes, plan)
     requirements = "".join(f"{line}\n" for line in _requirements(built, made, runtime))

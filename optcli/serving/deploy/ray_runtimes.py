@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact, Format
@@ -13,7 +14,10 @@ from optcli.formats import aoti, onnx, openvino, ort, torchscript
 from optcli.formats.aoti_models import Routes
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
+from optcli.workers import memory
 
+# What the modules that run PyTorch import of optcli's.
+_KEPT = (Path(memory.__file__),)
 _USER_CODE = "it needs the model's own Python: deploy a variant with"
 _INSTEAD = {
     Format.TORCH: f"{_USER_CODE} export_onnx, torchscript or aot_inductor",
@@ -27,8 +31,8 @@ class Runtime:
     """How a bundle runs an artifact.
 
     `model` is the module of the bundle's files that becomes `model.py`, `beside` are those that it
-    imports. `file` is the artifact's file, `platform` the protocol's name for the runtime, `package`
-    the one that brings it.
+    imports, `copied` modules of optcli's that these import. `file` is the artifact's file, `platform`
+    the protocol's name for the runtime, `package` the one that brings it.
     """
 
     model: str
@@ -37,6 +41,7 @@ class Runtime:
     package: str
     beside: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    copied: tuple[Path, ...] = ()
 
 
 def runtime_of(built: BuiltVariant) -> Runtime:
@@ -137,11 +142,13 @@ def _torchscript(runner: Any, built: BuiltVariant) -> Runtime:
         "torch",
         ("torch_calls",),
         {"optimize_for_inference": optimized},
+        _KEPT,
     )
 
 
 def _aoti(runner: Any, built: BuiltVariant) -> Runtime:
-    return Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch", ("torch_calls", "forms"))
+    beside = ("torch_calls", "forms")
+    return Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch", beside, copied=_KEPT)
 
 
 _RUNTIMES = {

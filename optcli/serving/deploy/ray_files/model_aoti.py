@@ -11,7 +11,7 @@ import torch
 import torch._inductor
 from forms import filled
 from torch.export.pt2_archive._package import load_pt2
-from torch_calls import arrays_of, limit_threads, tensor_of
+from torch_calls import arrays_of, prepare_process, tensor_of
 
 
 class Model:
@@ -22,7 +22,7 @@ class Model:
     """
 
     def __init__(self, folder: Path, bundle: Mapping[str, Any]) -> None:
-        limit_threads(bundle["threads"])
+        prepare_process(bundle["threads"])
         path, self._routes = str(folder / bundle["file"]), bundle["runner"]["settings"]["routes"]
         if self._routes["fixed"]:
             self._models = dict(load_pt2(path).aoti_runners)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_calls import arrays_of, limit_threads, tensor_of
+from torch_calls import arrays_of, prepare_process, tensor_of
 
 
 class Model:
     """The model in a folder; `bundle` is the content of bundle.json."""
 
     def __init__(self, folder: Path, bundle: Mapping[str, Any]) -> None:
-        limit_threads(bundle["threads"])
+        prepare_process(bundle["threads"])
         settings = bundle["runner"]["settings"]
         for package in settings["imports"]:
             importlib.import_module(package)

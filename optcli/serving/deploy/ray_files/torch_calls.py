@@ -1,4 +1,4 @@
-"""What the two runtimes of PyTorch share: threads, and tensors for arrays and back."""
+"""What the two runtimes of PyTorch share: threads and memory, and tensors for arrays and back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import memory
 import numpy as np
 import torch
 
 
-def limit_threads(count: int) -> None:
-    """Compute with so many threads in this process."""
+def prepare_process(count: int) -> None:
+    """Compute with so many threads in this process, and keep its memory from call to call."""
+    memory.keep_freed()
     torch.set_num_threads(count)
     with suppress(RuntimeError):  # can be set once in a process, before any work
         torch.set_num_interop_threads(1)
