@@ -9,6 +9,7 @@ pickles: like an AOTInductor package it is used from the own store only, whose d
 
 from __future__ import annotations
 
+import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -124,6 +125,7 @@ def _configured(freezing: bool, *, quantized: bool) -> Iterator[None]:
         "compile_threads": 1,  # no workers that outlive this process
         # These would stay behind in the system's temporary folder; without them it takes no longer.
         "cpp_cache_precompile_headers": False,
+        **instructions(),
     }
     if not quantized:
         # Importing torchao's quantizer installs a pass of its own for all networks of the process: what
@@ -158,6 +160,20 @@ def keep_seed(cache: Path, artifact: Path) -> None:
 def kernels(cache: Path) -> int:
     """How many compiled kernels a cache holds: shared libraries, and binaries for a GPU."""
     return sum(1 for kind in ("*.so", "*.cubin") for _ in cache.rglob(kind))
+
+
+def instructions() -> dict[str, Any]:
+    """The setting by which Inductor trusts that the C++ compiler knows AVX2 and AVX-512.
+
+    Else it compiles and loads a program for each set of instructions first, some 6 s in every process.
+    PyTorch's headers need a compiler that is years younger than these. What the processor has it reads
+    from the processor all the same, and it still tries the younger sets, such as VNNI and AMX. Empty on
+    other processors, and where the variable TORCHINDUCTOR_VEC_ISA_OK says it.
+    """
+    from torch._inductor import config
+
+    known = platform.machine() in ("x86_64", "AMD64") and config.cpp.vec_isa_ok is None
+    return {"cpp.vec_isa_ok": True} if known else {}
 
 
 def require_compiler() -> None:

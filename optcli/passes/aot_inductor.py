@@ -122,6 +122,7 @@ class AotInductor(Pass):
             "cpp.dynamic_threads": True,
             # These headers would stay behind in the system's temporary folder.
             "aot_inductor.precompile_headers": False,
+            **torch_compiled.instructions(),
         }
 
     def _compile(self, compiling: Compiling) -> Routes:
