@@ -25,6 +25,7 @@ that it runs in CI: else it waits ten seconds for its telemetry. The machine mus
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import resource
@@ -240,6 +241,8 @@ def main() -> None:
             who.append(Optcli("beside", given.beside.resolve(), recipe, scratch, options))
         if given.recipe is None or given.peer_config != PEER_CONFIG:  # else it would be other work
             who += peer(given.peer_python, given.peer_config, scratch)
+        for root in filter(None, (ROOT, given.beside)):  # as installing does, of Olive as of optcli
+            compileall.compile_dir(root / "optcli", quiet=1)
         for number in range(given.rounds):
             turns = who if number % 2 == 0 else who[::-1]
             for kind in (kind for kind in KINDS if kind in given.kinds):

@@ -175,9 +175,9 @@ class Variants:
     def _options(self, kind: type[passes.Pass], name: str, options: Node) -> passes.Pass | None:
         """The configured pass; an option of another pass is called that."""
         allowed = allowed_keys(kind)
-        others = {n: passes.find(n) for n in registry.names(passes.__name__) if n != name}
         for key in (key for key in options.value if key not in allowed):
-            owners = [other for other, one in others.items() if key in one.model_fields]
+            others = (other for other in registry.names(passes.__name__) if other != name)
+            owners = [other for other in others if key in passes.find(other).model_fields]
             if owners and "did you mean" not in did_you_mean(key, allowed):
                 message = f"unknown key {key!r} in {name}"
                 own = ", ".join(allowed) or "none"
