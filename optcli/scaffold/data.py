@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from optcli.data import DataSettings
+from optcli.data import DataSettings, class_names
 from optcli.data.imagefolder import SUFFIXES
 from optcli.errors import InputError
 from optcli.scaffold import coco, masks
@@ -44,16 +44,12 @@ def _class_folders(path: Path, recipe: Path) -> Data:
     if parts:
         first, second = parts
         lines = ((f"split: {first}", *limited(images_below(path / first))), (f"split: {second}",))
-        classes = _classes(path / second)
     else:
         to, rest = shares()
         lines = ((to, *limited(images_below(path) / 2)), (rest,))
-        classes = _classes(path)
-    settings = {"source": f"imagefolder:{path}", "split": parts[1] if parts else None}
-    require(DataSettings.model_validate(settings), path, path)
+    said = {"source": f"imagefolder:{path}", "split": parts[1] if parts else None}
+    settings = DataSettings.model_validate(said)
+    require(settings, path, path)
+    classes = len(class_names(settings, path) or ())
     source = f"imagefolder:{relative(path, recipe)}"
     return Data("classes", source, *lines, classes=classes or None, about="one folder per class")
-
-
-def _classes(folder: Path) -> int:
-    return sum(1 for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))

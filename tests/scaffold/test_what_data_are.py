@@ -193,3 +193,12 @@ def test_boxes_that_are_decoded_already():
         [Tensor(name="y", dtype="float32", shape=(1, 3549, 85))], [spec(1, 3, 416, 416)], largest=409.0
     )
     assert found.postprocess == "{yolox: {decoded: true}}"
+
+
+def test_classes_are_counted_where_the_data_are_read(here):
+    """A folder with nothing but one folder of class folders is entered, here as in a build."""
+    for name in ("ant", "bee", "cat"):
+        image(here / "set" / "images" / name / "1.png")
+    (here / "set" / "names.json").write_text("{}")
+    (here / "set" / "images" / "empty").mkdir()
+    assert described(here / "set", here).classes == 3
