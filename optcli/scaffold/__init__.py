@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from optcli import environment, sources
-from optcli.errors import InputError, MissingError, UsageError
+from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.formats import model_files
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
@@ -201,10 +201,21 @@ def _named(what: str) -> tuple[str, str]:
         hint = f"write torchvision:{what} or timm:{what}"
         raise UsageError(f"{what!r} does not say where the model comes from", place="WHAT", hint=hint)
     kinds = ", ".join(sources.names())
-    hint = "such as torchvision:resnet50, timm:resnet50, python:model.py:Net or model.onnx"
+    usual = "such as torchvision:resnet50, timm:resnet50, python:model.py:Net or model.onnx"
     raise UsageError(
-        f"{what!r} is no model: wanted KIND:WHAT with a kind of {kinds}", place="WHAT", hint=hint
+        f"{what!r} is no model: wanted a model's file, or KIND:WHAT with a kind of {kinds}",
+        place="WHAT",
+        hint=did_you_mean(what, _models_beside(what), usual),
     )
+
+
+def _models_beside(what: str) -> list[str]:
+    """The model files in the folder where one was looked for."""
+    folder = Path(what).parent
+    if not folder.is_dir():
+        return []
+    models = [each for each in folder.iterdir() if each.suffix.lower() in model_files.SUFFIXES]
+    return sorted(str(each) for each in models)
 
 
 def _relative(target: str, folder: Path) -> str:

@@ -52,4 +52,5 @@ def _class_folders(path: Path, recipe: Path) -> Data:
     require(settings, path, path)
     classes = len(class_names(settings, path) or ())
     source = f"imagefolder:{relative(path, recipe)}"
-    return Data("classes", source, *lines, classes=classes or None, about="one folder per class")
+    about = "one folder per class" if classes else "images without labels"
+    return Data("classes", source, *lines, classes=classes or None, about=about)

@@ -176,6 +176,8 @@ def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:
     gives = f"{outputs.count} classes" if outputs.count else "outputs that are no scores of classes"
     if data.kind == "boxes" and outputs.kind != "boxes":
         return "`postprocess:` must say first what boxes and scores the outputs are"
+    if data.kind == "classes" and data.classes is None:
+        return "the images have no labels: they lie in no class folders"
     if data.kind != outputs.kind:
         return f"the data have {data.classes} {here[data.kind]}, the model gives {gives}"
     too_few = data.kind == "pixels" and (data.classes or 0) <= (outputs.count or 0)

@@ -15,7 +15,8 @@ from optcli.errors import InputError
 from optcli.inspection import Tensor
 from optcli.scaffold import masks
 from optcli.scaffold.data import described
-from optcli.scaffold.outputs import meaning
+from optcli.scaffold.outputs import Meaning, meaning
+from optcli.scaffold.text import Model, why_not_judged
 from optcli.settings import TensorSpec
 
 
@@ -193,6 +194,15 @@ def test_boxes_that_are_decoded_already():
         [Tensor(name="y", dtype="float32", shape=(1, 3549, 85))], [spec(1, 3, 416, 416)], largest=409.0
     )
     assert found.postprocess == "{yolox: {decoded: true}}"
+
+
+def test_images_in_no_class_folder_have_no_labels(here):
+    image(here / "flat" / "1.png")
+    image(here / "flat" / "2.png")
+    found = described(here / "flat", here)
+    assert (found.classes, found.about) == (None, "images without labels")
+    model = Model("onnx:m.onnx", "onnx", trained=True)
+    assert "no labels" in why_not_judged(model, Meaning("classes", 1000), found)
 
 
 def test_classes_are_counted_where_the_data_are_read(here):
