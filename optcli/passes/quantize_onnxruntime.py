@@ -19,6 +19,7 @@ from optcli.onnx_graphs.interface import opset_of
 from optcli.onnx_graphs.operators import PRODUCTS
 from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._onnx import linear_layers
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
     Patterns,
@@ -169,8 +170,10 @@ class QuantizeOnnxruntime(Pass):
         with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
             work = Path(folder)
             model = modern(source_model, least_opset, job, why, full_precision=True)
-            model = prepared(model, work / "prepared", job)
             transformer = self._is_transformer(model)
+            if transformer and self._merges_layers():
+                model = linear_layers.merged(model, kept={*self.names, *self.ignored_names})
+            model = prepared(model, work / "prepared", job)
             scope, grids = self._scope(model), self._grids()
             feeds = Feeds(job, model_inputs(model), self.samples)
             ranges = activation_ranges(
@@ -265,6 +268,11 @@ class QuantizeOnnxruntime(Pass):
         if self.target == "tensorrt":
             ignored |= _products_of_activations(model) - selected
         return Scope(types, selected - ignored, ignored)
+
+    def _merges_layers(self) -> bool:
+        """Whether layers may become `Gemm`: types and patterns of the recipe would mean other nodes."""
+        said = (self.types, self.patterns, self.ignored_types, self.ignored_patterns)
+        return self.target == "cpu" and self.format == "qdq" and not any(said)
 
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":
