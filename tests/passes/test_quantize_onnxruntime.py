@@ -105,6 +105,24 @@ def test_real_onnx_models_stay_close_in_both_runtimes(
             assert sqnr_db(wanted, found) > bound_db
 
 
+def test_biases_of_a_transformer_are_integers_and_its_nodes_keep_their_names(tmp_path, shared):
+    source = onnx_file(shared / "models" / "vit_tiny_fashion.onnx", tmp_path / "onnx")
+    inputs = (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
+    layers = [
+        node.name
+        for node in onnx_format.open(source.path).graph.node
+        if node.op_type == "MatMul" and node.name.startswith("node_MatMul")
+    ]
+    for number, ignored in enumerate(((), tuple(layers[:2]))):
+        made = apply(
+            QuantizeOnnxruntime(samples=8, ignored_names=ignored), source, tmp_path / str(number),
+            inputs, calibration=Noise(inputs, count=8),
+        )  # fmt: skip
+        counts = made.facts["quantized_operators"]
+        assert counts["Gemm"] > counts["MatMul"]  # products of attention are left
+        assert set(ignored) <= set(made.facts["kept_in_floating_point"])
+
+
 def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
     source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
     inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()
