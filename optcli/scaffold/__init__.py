@@ -211,11 +211,10 @@ def _named(what: str) -> tuple[str, str]:
 
 def _models_beside(what: str) -> list[str]:
     """The model files in the folder where one was looked for."""
-    folder = Path(what).parent
-    if not folder.is_dir():
-        return []
-    models = [each for each in folder.iterdir() if each.suffix.lower() in model_files.SUFFIXES]
-    return sorted(str(each) for each in models)
+    with suppress(OSError):  # there is no such folder, or nobody may read it
+        files = list(Path(what).parent.iterdir())
+        return sorted(str(each) for each in files if each.suffix.lower() in model_files.SUFFIXES)
+    return []
 
 
 def _relative(target: str, folder: Path) -> str:

@@ -173,3 +173,15 @@ def test_where_one_graph_for_all_sizes_fails_one_for_each_is_tried():
 def test_it_is_bound_to_the_machine_and_the_measured_sizes():
     assert TorchCompile.device_bound
     assert TorchCompile.uses_batch_sizes
+
+
+@pytest.mark.parametrize(
+    ("machine", "said", "wanted"),
+    [("x86_64", None, {"cpp.vec_isa_ok": True}), ("x86_64", False, {}), ("aarch64", None, {})],
+)
+def test_only_instructions_that_every_compiler_knows_are_not_tried(monkeypatch, machine, said, wanted):
+    from torch._inductor import config
+
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    with config.patch({"cpp.vec_isa_ok": said}):
+        assert torch_compiled.instructions() == wanted

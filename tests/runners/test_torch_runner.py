@@ -222,13 +222,13 @@ def test_without_a_model_it_says_so():
 def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
     """glibc would give it back, and the next call would take a page fault for every 4 KiB of it."""
     code = """
-        import resource, sys
+        import ctypes, resource, sys
         import torch
         from pathlib import Path
         from optcli.artifact import Artifact, Format
         from optcli.runners.torch import TorchRunner
-        from optcli.formats import torch as torch_format
-        from optcli.settings import TensorSpec
+
+        ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages: one fault would stand for 512
 
         def faults(run):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -48,12 +48,12 @@ def _merge(graph: Graph, add: Node) -> bool:
     def made(operator: str, inputs: list[Value | None], ending: str) -> Value:
         node = onnx_ir.node(operator, inputs, name=name + ending)
         nodes.append(node)
-        node.outputs[0].name = f"{name}{ending}_out"
+        node.outputs[0].name = f"{given.name}/linear{ending}"
         node.outputs[0].dtype = numbers.dtype
         return node.outputs[0]
 
     def shaped(value: Value | None, shape: list[int], ending: str) -> Value:
-        target = add_initializer(graph, f"{name}{ending}_shape", np.array(shape, np.int64))
+        target = add_initializer(graph, f"{given.name}/linear{ending}_shape", np.array(shape, np.int64))
         return made("Reshape", [value, target], ending)
 
     result = made("Gemm", [rows if flat else shaped(rows, [-1, width], "_rows"), weights, bias], "")
