@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from optcli import __version__
-from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
+from optcli.errors import NO_ROOM, ExitCode, OptcliError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,9 +184,14 @@ def _failed(error: Exception | KeyboardInterrupt) -> int:
 
         logging.getLogger(__name__).info("the system refused", exc_info=error)
         place = f"{error.filename}: " if error.filename else ""
+        wanted = (
+            "make room (`optcli cache gc`) or raise the limit (`ulimit -a` lists them)"
+            if error.errno in NO_ROOM
+            else "look at space, permissions and limits (ulimit -a)"
+        )
         _say(
             f"error: {place}the system refused: {error.strerror or error}\n"
-            "  hint: look at space, permissions and limits (ulimit -a); -v shows where it happened"
+            f"  hint: {wanted}; -v shows where it happened"
         )
         return ExitCode.FAILED
     import traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -213,16 +214,25 @@ def test_a_bug_is_called_one(place, optcli, monkeypatch):
     assert "this is a bug in optcli" in said.err
 
 
-def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "look at space, permissions"),
+        (errno.ENOSPC, "make room"),
+        (errno.EFBIG, "make room"),
+    ],
+)
+def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch, number, hint):
     import optcli.pipeline as building
 
     def refused(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", "/somewhere/file")
+        raise OSError(number, os.strerror(number), "/somewhere/file")
 
     monkeypatch.setattr(building, "preview", refused)
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 4
-    assert "error: /somewhere/file: the system refused: Permission denied\n  hint: " in said.err
+    words = f"error: /somewhere/file: the system refused: {os.strerror(number)}\n  hint: {hint}"
+    assert words in said.err
 
 
 def test_verbose_says_keys_and_logs(place):
