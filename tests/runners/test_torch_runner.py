@@ -252,9 +252,8 @@ def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
                 self._model = activations
         artifact = Artifact("k", Format.TORCH, Path(sys.argv[1]), "fp32", 0, "d")
         runner = Bare(threads=1).open(artifact, [])
-        for _ in range(4):
-            calls()  # the heap grows until it has room for all of them
-        print(by_default, faults(calls), runner._where()["keeps_freed_memory"])
+        kept = min(faults(calls) for _ in range(10))  # the heap grows at first, by a tensor at a time
+        print(by_default, kept, runner._where()["keeps_freed_memory"])
         """
     done = subprocess.run(
         [sys.executable, "-c", dedent(code), str(tmp_path)], capture_output=True, text=True, check=True
@@ -262,4 +261,4 @@ def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
     by_default, kept, said = done.stdout.split()
     assert said == "True"
     assert int(by_default) > 5 * 1024
-    assert int(kept) < int(by_default) / 4
+    assert int(kept) < 512
