@@ -228,7 +228,9 @@ def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
         from optcli.artifact import Artifact, Format
         from optcli.runners.torch import TorchRunner
 
-        ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages: one fault would stand for 512
+        libc = ctypes.CDLL(None)
+        libc.prctl(41, 1, 0, 0, 0)  # no huge pages: one fault would stand for 512
+        libc.mallopt(-3, 128 << 10)  # glibc's first threshold for mapping a block, held where it is
 
         def faults(run):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
