@@ -19,13 +19,17 @@ class Admission:
         self.limit, self.inside = limit, 0
         self._retry_after = str(max(1, round(retry_after_s)))
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Be inside; raises `Refused` where it is full."""
+    def require_room(self) -> None:
+        """Raise `Refused` where it is full."""
         if self.inside >= self.limit:
             sentence = f"the queue is full with {self.inside} requests"
             headers = {"retry-after": self._retry_after}
             raise Refused(429, sentence, cause="queue_full", **headers)
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Be inside; raises `Refused` where it is full."""
+        self.require_room()
         self.inside += 1
         try:
             yield

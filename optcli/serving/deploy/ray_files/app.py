@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from together import Row
 
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
@@ -64,6 +66,10 @@ class Model:
             raise
         finally:
             self._batches.leaves()
+
+    async def infer_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """What `infer` gives for each of several requests of one row."""
+        return await asyncio.gather(*(self.infer(feed, 1, deadline) for feed, deadline in rows))
 
     @serve.batch(max_concurrent_batches=BUNDLE["sealed_batches"])
     async def _together(self, items: list[Item]) -> list[dict[str, Any]]:
@@ -157,6 +163,7 @@ class Ingress:
     async def _answer(self, request: Request) -> Response:
         if self._stopping:
             raise Refused(503, "the server is stopping", cause="replica")
+        self._lanes.require_room(request.headers.get("x-priority"))
         body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
         arrived, shorter_ms = time.time(), request.headers.get("x-deadline-ms")
         image = self._images and request.url.path.endswith("/images")

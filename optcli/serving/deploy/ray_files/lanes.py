@@ -17,6 +17,7 @@ from oip import Asked, Refused, seconds_of
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
+from together import Together
 
 
 def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -40,6 +41,7 @@ class Lane:
         self.cache: Any = None
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
+        self._together = Together(model.infer_rows.remote, self._largest_batch)
         self._deadline_s = about["deadline_ms"] / 1000
 
     def deadline_s(self, shorter_ms: str | None) -> float:
@@ -50,6 +52,14 @@ class Lane:
         """Raise `Refused` where no replica could answer."""
         if not self.replicas:
             raise Refused(503, "the server has no replica that is ready", cause="replica")
+
+    def require_room(self) -> None:
+        """Raise `Refused` where a request would be refused whatever it holds, so that none is read.
+
+        Kept answers need no room.
+        """
+        if not self.cache:
+            self.admission.require_room()
 
     async def outputs(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """The outputs of a request in parts: kept ones, or computed ones where it is admitted."""
@@ -65,10 +75,14 @@ class Lane:
         if self.kept:
             self.kept.offer(asked.feed)
         sent, parts = time.time(), asked.parts(self._largest_batch)
-        responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
+        responses: list[Any] = []
         try:
             async with asyncio.timeout(deadline - sent):
-                results = [await response for response in responses]
+                if asked.rows == 1 < self._largest_batch:
+                    results = [await self._together.result((asked.feed, deadline))]
+                else:
+                    responses += [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
+                    results = [await response for response in responses]
         except (asyncio.CancelledError, TimeoutError, RayError, RayServeException) as error:
             for response in responses:
                 response.cancel()
@@ -107,6 +121,11 @@ class Lanes:
         import priorities
 
         return self._by_name[priorities.chosen(list(self._by_name), header, named)]
+
+    def require_room(self, header: str | None) -> None:
+        """Raise `Refused` where the lane is known to be full before a request is read."""
+        if header in self._by_name or not self._by_name:
+            self.of(header).require_room()
 
     @property
     def ready(self) -> bool:

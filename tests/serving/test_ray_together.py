@@ -1,0 +1,181 @@
+"""Rows that arrive at the same time go to a replica in one call; a full lane reads no request."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+
+import pytest
+from copied_modules import load
+
+from optcli.serving.deploy import ray_bundle
+
+together = load("together")
+
+
+class Replica:
+    """Answers calls when `free` is set; `calls` has the rows of each."""
+
+    def __init__(self, failing: Exception | None = None) -> None:
+        self.calls: list[list[int]] = []
+        self.cancelled: list[list[int]] = []
+        self.free = asyncio.Event()
+        self.failing = failing
+
+    def ask(self, rows):
+        self.calls.append([feed["row"] for feed, _ in rows])
+        return Response(self, self.calls[-1])
+
+
+class Response:
+    def __init__(self, replica, rows):
+        self.replica, self.rows = replica, rows
+
+    def cancel(self):
+        self.replica.cancelled.append(self.rows)
+
+    def __await__(self):
+        return self._answer().__await__()
+
+    async def _answer(self):
+        await self.replica.free.wait()
+        if self.replica.failing:
+            raise self.replica.failing
+        return [10 * row for row in self.rows]
+
+
+def row(number):
+    return {"row": number}, 1e12
+
+
+def started(gathering, numbers):
+    return [asyncio.ensure_future(gathering.result(row(number))) for number in numbers]
+
+
+async def rounds(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_comes_at_once_goes_in_calls_of_the_largest_batch():
+    async def scene():
+        replica = Replica()
+        gathering = together.Together(replica.ask, 4)
+        replica.free.set()
+        assert await asyncio.gather(*started(gathering, range(6))) == [0, 10, 20, 30, 40, 50]
+        assert replica.calls == [[0, 1, 2, 3], [4, 5]]
+
+    asyncio.run(scene())
+
+
+def test_a_row_does_not_wait_for_others():
+    async def scene():
+        replica = Replica()
+        gathering = together.Together(replica.ask, 4)
+        (first,) = started(gathering, [1])
+        await rounds()
+        assert replica.calls == [[1]]
+        (second,) = started(gathering, [2])  # while the first is computed
+        await rounds()
+        assert replica.calls == [[1], [2]]
+        replica.free.set()
+        assert await asyncio.gather(first, second) == [10, 20]
+
+    asyncio.run(scene())
+
+
+def test_every_row_of_a_failed_call_fails_alike():
+    async def scene():
+        replica = Replica(failing=ConnectionError("the replica is gone"))
+        replica.free.set()
+        gathering = together.Together(replica.ask, 4)
+        results = await asyncio.gather(*started(gathering, range(3)), return_exceptions=True)
+        assert [str(each) for each in results] == ["the replica is gone"] * 3
+        assert replica.calls == [[0, 1, 2]]
+
+    asyncio.run(scene())
+
+
+def test_a_row_that_was_given_up_is_not_sent():
+    async def scene():
+        replica = Replica()
+        gathering = together.Together(replica.ask, 4)
+        requests = started(gathering, range(2))
+        await asyncio.sleep(0)  # both wait, and nothing is sent yet
+        requests[0].cancel()
+        replica.free.set()
+        assert await requests[1] == 10
+        assert replica.calls == [[1]]
+
+    asyncio.run(scene())
+
+
+def test_a_call_is_cancelled_where_nobody_waits_for_any_of_its_rows():
+    async def scene():
+        replica = Replica()
+        gathering = together.Together(replica.ask, 4)
+        requests = started(gathering, range(2))
+        await rounds()
+        requests[0].cancel()
+        await rounds()
+        assert replica.cancelled == []  # the other one still waits
+        requests[1].cancel()
+        await rounds()
+        assert replica.cancelled == [[0, 1]]
+        replica.free.set()
+        await rounds()
+
+    asyncio.run(scene())
+
+
+class Handle:
+    """Of a deployment that is not asked."""
+
+    class infer_rows:  # noqa: N801 - a method of the deployment
+        remote = None
+
+    infer = None
+
+
+@pytest.fixture
+def lanes(monkeypatch):
+    """The module `lanes` of a bundle, and `oip`, imported as they are there."""
+    names = ("lanes", "admission", "metrics", "oip", "together", "priorities")
+    monkeypatch.syspath_prepend(str(ray_bundle.FILES))
+    pytest.importorskip("ray.serve", reason="lanes call replicas through Ray Serve")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("lanes"), importlib.import_module("oip")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def about(name):
+    return {
+        "name": name,
+        "deployment": name or "Model",
+        "largest_batch": 4,
+        "most_in_flight": 1,
+        "deadline_ms": 100.0,
+    }
+
+
+@pytest.mark.parametrize("names", [("",), ("high", "low")])
+def test_a_full_lane_refuses_before_a_request_is_read(lanes, names):
+    module, oip = lanes
+    metrics = module.Metrics([about(name) for name in names])
+    bundle = {**about(""), "priorities": [about(name) for name in names if name]}
+    every = module.Lanes(bundle, [Handle() for _ in names], metrics)
+    header = names[0] or None
+    every.require_room(header)
+    with every.every[0].admission.admitted():
+        with pytest.raises(oip.Refused) as caught:
+            every.require_room(header)
+        assert caught.value.cause == "queue_full"
+        every.require_room("low")  # another lane, or a name that is refused once the request is read
+        if names != ("",):
+            every.require_room(None)  # its body may name either
+        every.every[0].cache = object()
+        every.require_room(header)  # the answer may be kept
+    every.require_room(header)
