@@ -1,8 +1,8 @@
 """Single rows that arrive at the same time go to a replica in one call.
 
-A call through Ray takes longer than all else that the ingress does for a request. The busier the ingress
-is, the more requests it finds each time that it looks, and the fewer calls it needs for each. Nothing
-waits for others: a request that is alone goes alone.
+A call through Ray takes longer than all else that the ingress does for a request. The busier the
+ingress is, the more requests it finds each time that it looks, and the fewer calls it makes for them.
+Nothing waits for others: a request that is alone goes alone.
 """
 
 from __future__ import annotations
