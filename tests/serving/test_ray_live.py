@@ -415,8 +415,13 @@ def test_a_killed_replica_costs_its_own_requests_alone(served):
 
     async def lose() -> Counter:
         async with client() as session:
-            asked = [asyncio.create_task(post(session, served.url)) for _ in range(ADMITTED)]
-            await asyncio.to_thread(until, lambda: metric(served, "model_queue_depth") == ADMITTED)
+            asked = []
+            for count in range(1, ADMITTED + 1):  # one after the other: each is a call of its own
+                asked.append(asyncio.create_task(post(session, served.url)))
+                await asyncio.to_thread(
+                    until,
+                    lambda: metric(served, "model_queue_depth") == count,  # noqa: B023
+                )
             lost = min(served.replicas())
             os.kill(lost, signal.SIGKILL)
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)

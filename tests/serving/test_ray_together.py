@@ -160,21 +160,30 @@ def about(name):
 
 
 @pytest.mark.parametrize("names", [("",), ("high", "low")])
-def test_a_full_lane_refuses_before_a_request_is_read(lanes, names):
+def test_a_lane_is_full_unless_answers_are_kept(lanes, names):
     module, oip = lanes
     metrics = module.Metrics([about(name) for name in names])
     bundle = {**about(""), "priorities": [about(name) for name in names if name]}
     every = module.Lanes(bundle, [Handle() for _ in names], metrics)
-    header = names[0] or None
-    every.require_room(header)
-    with every.every[0].admission.admitted():
+    first = every.known(names[0] or None)
+    assert first is every.every[0]
+    assert not first.full
+    with first.admission.admitted():
+        assert first.full
         with pytest.raises(oip.Refused) as caught:
-            every.require_room(header)
+            first.admission.require_room()
         assert caught.value.cause == "queue_full"
-        if names != ("",):
-            every.require_room("low")  # another lane
-            every.require_room("no such lane")  # which is refused once the request is read
-            every.require_room(None)  # its body may name either
-        every.every[0].cache = object()
-        every.require_room(header)  # the answer may be kept
-    every.require_room(header)
+        first.cache = object()
+        assert not first.full  # the answer may be kept
+        first.cache = None
+    assert not first.full
+
+
+def test_the_lane_is_known_before_a_request_is_read_where_its_header_names_it(lanes):
+    module, _ = lanes
+    high, low = about("high"), about("low")
+    metrics = module.Metrics([high, low])
+    every = module.Lanes({**about(""), "priorities": [high, low]}, [Handle(), Handle()], metrics)
+    assert every.known("low") is every.every[1]
+    assert every.known(None) is None  # its body may name either
+    assert every.known("no such lane") is None  # it is refused once the request is read

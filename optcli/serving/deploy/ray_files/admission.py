@@ -19,9 +19,14 @@ class Admission:
         self.limit, self.inside = limit, 0
         self._retry_after = str(max(1, round(retry_after_s)))
 
+    @property
+    def full(self) -> bool:
+        """Whether as many are inside as may be."""
+        return self.inside >= self.limit
+
     def require_room(self) -> None:
         """Raise `Refused` where it is full."""
-        if self.inside >= self.limit:
+        if self.full:
             sentence = f"the queue is full with {self.inside} requests"
             headers = {"retry-after": self._retry_after}
             raise Refused(429, sentence, cause="queue_full", **headers)

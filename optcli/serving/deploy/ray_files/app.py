@@ -163,7 +163,10 @@ class Ingress:
     async def _answer(self, request: Request) -> Response:
         if self._stopping:
             raise Refused(503, "the server is stopping", cause="replica")
-        self._lanes.require_room(request.headers.get("x-priority"))
+        known = self._lanes.known(request.headers.get("x-priority"))
+        if known and known.full:
+            request.state.priority = known.name
+            known.admission.require_room()
         body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
         arrived, shorter_ms = time.time(), request.headers.get("x-deadline-ms")
         image = self._images and request.url.path.endswith("/images")

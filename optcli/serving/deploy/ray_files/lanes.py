@@ -53,13 +53,10 @@ class Lane:
         if not self.replicas:
             raise Refused(503, "the server has no replica that is ready", cause="replica")
 
-    def require_room(self) -> None:
-        """Raise `Refused` where a request would be refused whatever it holds, so that none is read.
-
-        Kept answers need no room.
-        """
-        if not self.cache:
-            self.admission.require_room()
+    @property
+    def full(self) -> bool:
+        """Whether a request would be refused whatever it holds. Kept answers need no room."""
+        return not self.cache and self.admission.full
 
     async def outputs(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """The outputs of a request in parts: kept ones, or computed ones where it is admitted."""
@@ -122,10 +119,9 @@ class Lanes:
 
         return self._by_name[priorities.chosen(list(self._by_name), header, named)]
 
-    def require_room(self, header: str | None) -> None:
-        """Raise `Refused` where the lane is known to be full before a request is read."""
-        if header in self._by_name or not self._by_name:
-            self.of(header).require_room()
+    def known(self, header: str | None) -> Lane | None:
+        """The lane of a request, where that is certain before the request is read."""
+        return self._by_name.get(header or "") if self._by_name else self.every[0]
 
     @property
     def ready(self) -> bool:
