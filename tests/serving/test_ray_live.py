@@ -327,6 +327,21 @@ def test_a_full_queue_admits_so_many_through_all_proxies_together(served):
     assert metric(served, 'model_dropped_total{cause="queue_full"}') - before == 2 * ADMITTED
 
 
+def test_a_full_queue_refuses_what_it_has_not_read(served):
+    served.gate.unlink()
+
+    async def overload() -> tuple[int, int]:
+        async with client() as session:
+            asked = [asyncio.create_task(post(session, served.url)) for _ in range(ADMITTED)]
+            await asyncio.to_thread(until, lambda: metric(served, "model_queue_depth") == ADMITTED)
+            full = (await post(session, served.url, {"no": "inputs"}))["status"]
+            served.gate.touch()
+            await asyncio.gather(*asked)
+            return full, (await post(session, served.url, {"no": "inputs"}))["status"]
+
+    assert asyncio.run(overload()) == (429, 400)
+
+
 def test_a_late_request_is_answered_504_and_never_computed(served):
     before = metric(served, "model_batch_rows_sum")
     served.gate.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -98,6 +99,18 @@ def test_every_row_of_a_failed_call_fails_alike():
     asyncio.run(scene())
 
 
+def test_a_call_that_cannot_be_made_fails_at_once():
+    def ask(rows):
+        raise ConnectionError("there is no way to a replica")
+
+    async def scene():
+        result = together.Together(ask, 4).result(row(1))
+        with pytest.raises(ConnectionError, match="no way to a replica"):
+            await asyncio.wait_for(result, 10)
+
+    asyncio.run(scene())
+
+
 def test_a_row_that_was_given_up_is_not_sent():
     async def scene():
         replica = Replica()
@@ -187,3 +200,44 @@ def test_the_lane_is_known_before_a_request_is_read_where_its_header_names_it(la
     assert every.known("low") is every.every[1]
     assert every.known(None) is None  # its body may name either
     assert every.known("no such lane") is None  # it is refused once the request is read
+
+
+@pytest.mark.parametrize(
+    ("rows", "largest", "calls"),
+    [(1, 4, ["infer_rows"] * 2), (1, 1, ["infer"] * 4), (3, 4, ["infer"] * 4)],
+)
+def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, calls):
+    module, _ = lanes
+    made = []
+
+    async def infer(feed, rows, deadline):
+        made.append("infer")
+        return result(feed)
+
+    async def infer_rows(sent):
+        made.append("infer_rows")
+        return [result(feed) for feed, _ in sent]
+
+    def result(feed):
+        times = dict.fromkeys(("arrived", "sealed", "start", "end"), 0.0)
+        return {**times, "outputs": feed, "failed": None}
+
+    handle = SimpleNamespace(
+        infer=SimpleNamespace(remote=lambda *sent: asyncio.ensure_future(infer(*sent))),
+        infer_rows=SimpleNamespace(remote=lambda sent: asyncio.ensure_future(infer_rows(sent))),
+    )
+    described = {**about(""), "largest_batch": largest}
+    lane = module.Lane(described, handle, module.Metrics([described]))
+
+    async def scene():
+        feeds = [{"image": number} for number in range(4)]
+        asked = [
+            SimpleNamespace(feed=feed, rows=rows, parts=lambda _, f=feed: [(f, rows)]) for feed in feeds
+        ]
+        if largest > rows == 1:  # one more than fits a call
+            feeds, asked = [*feeds, feeds[0]], [*asked, asked[0]]
+        answers = await asyncio.gather(*(lane.computed(each, time.time() + 60) for each in asked))
+        assert answers == [[feed] for feed in feeds]
+
+    asyncio.run(scene())
+    assert made == calls

@@ -44,15 +44,15 @@ class Together:
     async def _called(self, waiting: Sequence[tuple[Row, asyncio.Future[Any]]]) -> None:
         """One call; where nobody waits for any of its rows any more, it is cancelled."""
         futures = [future for _, future in waiting]
-        response = self._ask([row for row, _ in waiting])
-
-        def given_up(_: object) -> None:
-            if all(future.cancelled() for future in futures):
-                response.cancel()
-
-        for future in futures:
-            future.add_done_callback(given_up)
         try:
+            response = self._ask([row for row, _ in waiting])
+
+            def given_up(_: object) -> None:
+                if all(future.cancelled() for future in futures):
+                    response.cancel()
+
+            for future in futures:
+                future.add_done_callback(given_up)
             results = await response
         except (Exception, asyncio.CancelledError) as error:
             for future in futures:
