@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import Execution, Settings, StepResult
 from optcli.pipeline.logs import log_of
+from optcli.pipeline.messages import SampleCounts
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
@@ -26,12 +27,14 @@ class Made:
     """What the steps of a plan gave: `done` by key, `artifacts` by the names of variants built.
 
     `feeds` is an .npz of prepared samples by input name; None where the recipe names no data.
+    `sample_counts` says how many samples each role of the data has.
     """
 
     plan: Plan
     done: dict[str, StepResult]
     artifacts: dict[str, Artifact]
     feeds: Path | None
+    sample_counts: Mapping[str, int]
 
 
 def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[str]) -> Plan:
@@ -91,7 +94,8 @@ def make(
     feeds = data.path / "probe.npz" if data else None
     with phases.take("shapes"):
         to_do = shapes.settled(to_do, artifacts, store, feeds, observer, remeasure=remeasure)
-    return Made(to_do, done, artifacts, feeds)
+    counts = SampleCounts(**data.record).samples if data else {}
+    return Made(to_do, done, artifacts, feeds, counts)
 
 
 def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ class TuningTrial(Result):
     output is another; `bar` is the largest loss allowed. `stage` says how far it came, `reason` why no
     further. `parameters` are what the search chose. `operators` counts those that compute on integers,
     `family` says whether the network is a `transformer` or `convolutional`, `float_groups` names layers
-    that may be left in float, where quantizing has cost too much. Times are in seconds.
+    that may be left in float, where quantizing has cost too much. `judging_s` is how long judging it on
+    all validation samples took, with the baseline where that was not judged before. Times are in
+    seconds.
     """
 
     number: int
@@ -51,6 +53,7 @@ class TuningTrial(Result):
     operators: int | None = None
     family: str | None = None
     float_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    judging_s: float | None = None
     seconds: float = 0.0
     reason: str | None = None
 

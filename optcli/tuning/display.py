@@ -28,6 +28,10 @@ class Display(Observer):
         self._observer.warned(STEP, f"{self._trial}: {why}")
         self._show("")
 
+    def says(self, message: str) -> None:
+        """Something that stays on the screen, of the search as a whole."""
+        self._observer.warned(STEP, message)
+
     def ends(self, trial: TuningTrial) -> None:
         """A trial has ended."""
         said = {"inside": "inside the bar", "outside": "outside the bar", "timed": "its speed alone"}

@@ -32,6 +32,7 @@ from optcli.settings import batch_range
 from optcli.settings.tuning import Objective
 from optcli.store import Store
 from optcli.tuning import causes, finalists, judgement, rules, tuned_recipe
+from optcli.tuning.budget import Budget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy, best_of
@@ -40,14 +41,13 @@ from optcli.tuning.trials import WITHOUT_METRIC, Trials
 from optcli.tuning.validation import Validation, validation_of
 from optcli.tuning.workshop import Workshop
 
-# What is kept of the budget for building, measuring and judging the finalists.
-_FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
-# Of that, what a trial may take that has begun in time: a training that is cut off is lost.
+# Of what is kept for the finalists, what a trial may take that has begun in time: a training that is
+# cut off is lost.
 _GRACE_SHARE = 0.25
-# Below so many seconds three finalists are judged: five take a minute to measure.
-_FOR_ALL_S = 600.0
 # Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
 _FOR_A_CAUSE_S = 60.0
+# An excess by less than this share of the budget is not worth a warning: it is an estimate.
+_WARNED_SHARE = 0.05
 _INTERRUPTED = "it was interrupted"
 _RUNTIMES = ("openvino", "onnxruntime", "torch", "nncf")
 
@@ -136,8 +136,8 @@ def _tuned(
         reference,
     )
     # What is wrong with the model or the data, or shared by two roles, is found before the search.
-    workshop.make(_bare(start))
-    final_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * budget_s))
+    bare = workshop.make(_bare(start))
+    budget = Budget(budget_s, bare.sample_counts.get("evaluation", 0))
     key = _key(start, kept)
     place = kept.cache_folder() / "tuning" / key / "trials.jsonl"
     if restart:
@@ -149,15 +149,15 @@ def _tuned(
         before_s = sum(trial.seconds for trial in study.trials)
         if study.trials:
             observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
-        strategy = Strategy(space, bar, budget_s - final_s)
-        until = began + budget_s - final_s - before_s
-        why = _searched(strategy, study, trials, display, until, _GRACE_SHARE * final_s)
+        until = began + budget_s - before_s
+        why = _divided(budget, space, bar, study, trials, display, until)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     left_s = budget_s - before_s - (time.monotonic() - began)
     has_time = left_s > _FOR_A_CAUSE_S and why != _INTERRUPTED
     cause = causes.of_int8(study.trials, trials, workshop, _batch_sizes(read)) if has_time else None
-    spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
-    most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
+    left_s = budget_s - before_s - (time.monotonic() - began)
+    first = next(iter(study.trials), None)
+    most = budget.finalists(left_s, first, read.tune.finalists)
     choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
     tuning = Tuning(
         recipe=read.name,
@@ -184,7 +184,7 @@ def _tuned(
             path,
             choices,
             tuning.batch_sizes,
-            spare_s,
+            budget.measuring_s(left_s, first, len(choices)),
             kept,
             artifacts,
             workshop.settings,
@@ -327,6 +327,37 @@ def _key(start: _Start, store: Store) -> str:
     )
 
 
+def _divided(
+    budget: Budget,
+    space: Space,
+    bar: float,
+    study: Study,
+    trials: Trials,
+    display: Display,
+    until: float,
+) -> str:
+    """Carry out trials until the time is over that the finalists leave; gives why it ended.
+
+    `until` is when all of the budget is used up. How much the finalists need is known after the first
+    trial, which is judged beside the baseline.
+    """
+    if not study.trials:
+        first = Strategy(space, bar, budget.seconds)
+        why = _searched(first, study, trials, display, until, most=1)
+        if why == _INTERRUPTED:
+            return why
+    reference = next(iter(study.trials), None)
+    if budget.overrun_s(reference) > _WARNED_SHARE * budget.seconds:
+        minutes = (budget.seconds + 2 * budget.overrun_s(reference)) / 60
+        display.says(
+            f"judging the finalists on {budget.evaluation} evaluation samples takes longer than half of"
+            f" the time: give it {minutes:.0f} minutes, or limit data.evaluation by samples"
+        )
+    final_s = budget.final_s(reference)
+    strategy = Strategy(space, bar, budget.seconds - final_s)
+    return _searched(strategy, study, trials, display, until - final_s, _GRACE_SHARE * final_s)
+
+
 def _searched(
     strategy: Strategy,
     study: Study,
@@ -334,13 +365,15 @@ def _searched(
     display: Display,
     until: float,
     grace_s: float = 0.0,
+    most: int | None = None,
 ) -> str:
     """Carry out trials until nothing is left to try, or no time; gives why it ended.
 
-    None begins after `until`; the one that runs then may take `grace_s` more.
+    None begins after `until`, or where there are `most` already; the one that runs then may take
+    `grace_s` more.
     """
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < until and (most is None or len(study.trials) < most):
             proposal = strategy.next(study.trials)
             if proposal is None:
                 break

@@ -243,7 +243,9 @@ class Trials:
             trial = self._with_loss(trial, judged)
             if trial.loss is not None and (trial.loss.low or 0.0) > self.bar(judged):
                 return trial
+        began = time.monotonic()
         judged = workshop.judge(made, name)
+        trial = trial.model_copy(update={"judging_s": round(time.monotonic() - began, 2)})
         self._samples = judged.samples
         return self._with_loss(trial, judged)
 

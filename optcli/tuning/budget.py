@@ -1,0 +1,70 @@
+"""How the time of a search is divided: the trials first, then the finalists, which need time as well.
+
+Evaluation samples may be many times the validation samples, and every finalist is judged on all of
+them. What judging took on the validation samples says what it will take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optcli.results.tuning import TuningTrial
+
+# What is kept for building, measuring and judging the finalists where judging takes little.
+_FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
+# The most that is kept: else there would be nothing to judge.
+_MOST_SHARE = 0.5
+# Of what is kept, the share that building and measuring take.
+_MEASURING_SHARE = 0.5
+# Below so many seconds three finalists are judged: five take a minute to measure.
+_FOR_ALL_S = 600.0
+_ALL, _FEWER = 5, 3
+# What building a finalist from the store and measuring it takes at least, where judging takes long.
+_BESIDE_S = 10.0
+# Of a judgement of two networks, what starting their processes takes and more samples do not repeat.
+_STARTING_S = 8.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The `seconds` of a search; `evaluation` is how many samples judge the finalists."""
+
+    seconds: float
+    evaluation: int = 0
+
+    def final_s(self, reference: TuningTrial | None) -> float:
+        """What is kept for the finalists, by what judging the reference has taken.
+
+        It is enough for the baseline and three finalists, at most half of the budget.
+        """
+        usual_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * self.seconds))
+        judging_s = (1 + _FEWER) * self._judging_s(reference)
+        wanted_s = max(usual_s, _MEASURING_SHARE * usual_s + judging_s)
+        return max(usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
+
+    def finalists(self, left_s: float, reference: TuningTrial | None, most: int) -> int:
+        """How many finalists can be judged in the time that is left, at most `most`; one at least."""
+        most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
+        judging_s = self._judging_s(reference)
+        if (1 + most) * judging_s <= _MEASURING_SHARE * left_s:
+            return most
+        fitting = int(left_s / (judging_s + _BESIDE_S)) - 1  # the baseline is judged as well
+        return max(1, min(most, fitting))
+
+    def measuring_s(self, left_s: float, reference: TuningTrial | None, finalists: int) -> float:
+        """What is left of `left_s` after judging the baseline and so many finalists, at least 20 s."""
+        return max(_LEAST_FINAL_S, left_s - (1 + finalists) * self._judging_s(reference))
+
+    def overrun_s(self, reference: TuningTrial | None) -> float:
+        """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""
+        return max(0.0, 2 * self._judging_s(reference) - _MOST_SHARE * self.seconds)
+
+    def _judging_s(self, reference: TuningTrial | None) -> float:
+        """What one network takes on all evaluation samples, beside starting; 0 where nothing is known.
+
+        Baseline and reference were judged together, so that one takes half.
+        """
+        if reference is None or not reference.judging_s or not reference.samples:
+            return 0.0
+        computing_s = max(0.0, reference.judging_s - _STARTING_S)
+        return computing_s / 2 * self.evaluation / reference.samples

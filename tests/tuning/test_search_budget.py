@@ -1,0 +1,151 @@
+"""How a search divides its time between trials and finalists."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny_project import DATA, HEAD, write_images, write_model
+
+from optcli.recipe import Recipe, load
+from optcli.results import Estimate
+from optcli.results.tuning import TuningTrial
+from optcli.tuning import search
+from optcli.tuning.budget import Budget
+from optcli.tuning.display import Display
+from optcli.tuning.space import Space
+from optcli.tuning.strategy import Strategy
+from optcli.tuning.study import Study
+
+
+@pytest.fixture
+def plain_recipe(tmp_path: Path) -> Recipe:
+    write_images(tmp_path / "images")
+    write_model(tmp_path / "model.onnx")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{HEAD}{DATA}variants:\n  plain: []\n")
+    return load(path)
+
+
+def reference(judging_s: float | None = 108.0, samples: int | None = 100) -> TuningTrial:
+    """A network that takes half a second an image, as the baseline does."""
+    return TuningTrial(
+        number=0,
+        label="float",
+        why="",
+        parameters={},
+        passes=(),
+        stage="inside",
+        score=Estimate(value=1.0),
+        judging_s=judging_s,
+        samples=samples,
+        seconds=120.0,
+    )
+
+
+def test_a_share_is_kept_where_judging_takes_little() -> None:
+    for trial in (None, reference(judging_s=None), reference(judging_s=9.0)):
+        assert Budget(900.0, 100).final_s(trial) == 135.0
+    assert Budget(60.0).final_s(None) == 20.0
+    assert Budget(3600.0).final_s(None) == 150.0
+
+
+def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> None:
+    assert Budget(900.0, 100).final_s(reference()) == 67.5 + 4 * 50.0
+    assert Budget(3600.0, 200).final_s(reference()) == 75.0 + 4 * 100.0
+    assert Budget(900.0, 10_000).final_s(reference()) == 450.0
+    assert Budget(24.0, 10_000).final_s(reference()) == 20.0, "the least stays"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "left_s", "judged"),
+    [
+        (0, 450.0, 5),
+        (100, 450.0, 5),
+        (200, 450.0, 3),
+        (300, 450.0, 1),
+        (10_000, 450.0, 1),
+        (100, 1.0, 1),
+    ],
+)
+def test_as_many_finalists_as_can_be_judged_in_time(
+    evaluation: int, left_s: float, judged: int
+) -> None:
+    assert Budget(900.0, evaluation).finalists(left_s, reference(), 5) == judged
+
+
+def test_measuring_has_what_judging_leaves() -> None:
+    assert Budget(900.0, 100).measuring_s(450.0, reference(), 3) == 250.0
+    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), 1) == 20.0
+    assert Budget(900.0).measuring_s(100.0, None, 5) == 100.0
+
+
+def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
+    assert Budget(599.0).finalists(60.0, None, 5) == 3
+    assert Budget(900.0).finalists(100.0, None, 2) == 2
+
+
+class Attempts:
+    """Stands for the trials: the reference, then one that cannot be tried in time."""
+
+    def __init__(self, first: TuningTrial, seconds: float) -> None:
+        self.first, self.seconds = first, seconds
+        self.workshop = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
+        self.left_s: list[float] = []
+
+    def attempt(
+        self, number: int, candidate: Any, why: str, best: Any, left_s: float, **_: Any
+    ) -> TuningTrial:
+        self.left_s.append(left_s)
+        own = {"label": candidate.label, "parameters": candidate.parameters, "number": number}
+        own |= {"passes": candidate.passes, "runner": candidate.runner}
+        if number:
+            own |= {"stage": "outside", "judging_s": None, "seconds": self.seconds}
+        return self.first.model_copy(update=own)
+
+
+def divided(
+    folder: Path, recipe: Recipe, budget: Budget, first: TuningTrial
+) -> tuple[Attempts, list[str], str]:
+    said: list[str] = []
+    observer: Any = SimpleNamespace(
+        warned=lambda _, message: said.append(message),
+        finished=lambda *_: None,
+        progress=lambda *_: None,
+    )
+    space = Space.of(recipe)
+    study = Study(folder / "trials.jsonl", space, 0, 0.01)
+    attempts: Any = Attempts(first, budget.seconds)
+    until = time.monotonic() + budget.seconds
+    why = search._divided(budget, space, 0.01, study, attempts, Display(observer, until), until)
+    return attempts, [each for each in said if "evaluation samples" in each], why
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "kept_s", "warns"), [(10, 135.0, False), (100, 267.5, False), (10_000, 450.0, True)]
+)
+def test_what_the_finalists_need_is_taken_from_the_trials(
+    tmp_path: Path, plain_recipe: Recipe, evaluation: int, kept_s: float, *, warns: bool
+) -> None:
+    budget = Budget(900.0, evaluation)
+    attempts, said, why = divided(tmp_path, plain_recipe, budget, reference())
+    grace_s = search._GRACE_SHARE * kept_s
+    assert attempts.left_s[1] == pytest.approx(900.0 - kept_s + grace_s, abs=5.0)
+    assert len(attempts.left_s) == 2, "the second trial used all of the time"
+    assert why == "the time is used up"
+    assert bool(said) is warns
+    if warns:
+        assert "10000 evaluation samples" in said[0]
+        assert "333 minutes" in said[0], said[0]
+
+
+def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Recipe) -> None:
+    budget = Budget(900.0, 100)
+    divided(tmp_path, plain_recipe, budget, reference())
+    attempts, _, _ = divided(tmp_path, plain_recipe, budget, reference())
+    assert not attempts.left_s, "the trials of the first run have used all of the time"
+    space = Space.of(plain_recipe)
+    kept = Study(tmp_path / "trials.jsonl", space, 0, 0.01).trials
+    assert budget.final_s(kept[0]) == 267.5
+    assert Strategy(space, 0.01, 900.0 - 267.5).next(kept) is None
