@@ -45,7 +45,7 @@ class Budget:
     def finalists(self, left_s: float, reference: TuningTrial | None, most: int) -> int:
         """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        judging_s = self._judging_s(reference)
+        judging_s, left_s = self._judging_s(reference), max(_LEAST_FINAL_S, left_s)
         if (1 + most) * judging_s <= _MEASURING_SHARE * left_s:
             return most
         fitting = int(left_s / (judging_s + _BESIDE_S)) - 1  # the baseline is judged as well

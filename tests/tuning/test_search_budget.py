@@ -86,6 +86,10 @@ def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -
     assert Budget(900.0).finalists(100.0, None, 2) == 2
 
 
+def test_a_search_without_time_left_judges_its_finalists_where_that_takes_little() -> None:
+    assert Budget(900.0, 100).finalists(-5.0, reference(judging_s=9.0), 5) == 5
+
+
 class Attempts:
     """Stands for the trials: the reference, then one that cannot be tried in time."""
 
