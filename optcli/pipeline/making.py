@@ -14,7 +14,6 @@ from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import Execution, Settings, StepResult
 from optcli.pipeline.logs import log_of
-from optcli.pipeline.messages import SampleCounts
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
@@ -94,7 +93,7 @@ def make(
     feeds = data.path / "probe.npz" if data else None
     with phases.take("shapes"):
         to_do = shapes.settled(to_do, artifacts, store, feeds, observer, remeasure=remeasure)
-    counts = SampleCounts(**data.record).samples if data else {}
+    counts = data.record["samples"] if data else {}
     return Made(to_do, done, artifacts, feeds, counts)
 
 
