@@ -47,6 +47,7 @@ def test_a_recipe_without_variants_is_tuned(tmp_path: Path) -> None:
     found = tune(path)
     assert found.trials[0].label.startswith("onnxruntime fp32")
     assert found.trials[0].stage == "inside", found.trials[0].reason
+    assert found.trials[0].judging_s, "by it the search keeps time for the finalists"
     assert found.outcome in ("faster", "accurate")
     assert found.winner in {each.variant for each in found.finalists}
     assert found.validation.startswith("20 % of data.calibration")
