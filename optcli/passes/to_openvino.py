@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
@@ -89,6 +89,29 @@ def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     model.reshape(_shapes(inputs))
     # It simplified the graph before the sizes were fixed: once more, with what is known now.
     _offline_transformations.apply_moc_transformations(model, cf=False, smart_reshape=True)
+    _round_pools_plainly(model)
     for port, name in zip(model.outputs, source.facts["outputs"], strict=True):
         port.get_tensor().set_names({name})
     return model
+
+
+def _round_pools_plainly(model: Model) -> None:
+    """Write `ceil` for PyTorch's own rounding of sizes, where both give the same size.
+
+    OpenVINO 2026.4 computes a MaxPool that rounds as PyTorch does in float, also in an INT8 network,
+    and so are the convolutions behind it: SqueezeNet 1.1 took 1.5 times as long.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "MaxPool":
+            continue
+        attributes = node.get_attributes()
+        if attributes.get("rounding_type") == "ceil_torch" and _never_starts_outside(attributes):
+            node.set_attribute("rounding_type", "ceil")
+    model.validate_nodes_and_infer_types()
+
+
+def _never_starts_outside(attributes: Mapping[str, Any]) -> bool:
+    """Whether no window begins behind the input, whatever its size: PyTorch leaves those out."""
+    names = ("kernel", "dilations", "strides", "pads_end")
+    sizes = zip(*(attributes[name] for name in names), strict=True)
+    return all(stride + pad <= (kernel - 1) * dilation + 1 for kernel, dilation, stride, pad in sizes)

@@ -49,6 +49,9 @@ def starts(space: Space) -> Iterator[Rule]:
     ):
         if "int8" in space.precisions.get(runtime, ()):
             yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), int8)
+    if "int8" in space.precisions.get("openvino", ()) and space.rests("openvino")[0]:
+        why = "FP32 for what is not quantized: some networks change between the two too often"
+        yield Rule(_parameters(space, "openvino", "int8", quantizer="quantize_nncf", rest=None), why)
     for precision in ("bf16", "fp16"):
         if precision in space.precisions.get("openvino", ()):
             why = "16 bits need no calibration and lose little; some networks gain as much as by INT8"
@@ -118,6 +121,8 @@ def _parameters(space: Space, runtime: str, precision: str, **more: Any) -> Para
     chosen: Parameters = {"runtime": runtime, "precision": precision, **more}
     if space.recipe.tune.objective == "cost" and len(space.threads) > 1:
         chosen["threads"] = min(space.threads)
+    if precision == "int8":
+        chosen.setdefault("rest", space.rests(runtime)[0])
     if runtime in ("openvino", "onnxruntime"):
         chosen["shapes"] = "static"
     return chosen

@@ -125,6 +125,7 @@ class Space:
             parameters["feature_weight"] = trial.suggest_float("feature_weight", 0.0, 10.0)
         if precision == "int8":
             parameters |= self._quantizing(runtime, trial, choose)
+            parameters["rest"] = choose(f"{runtime} rest", self.rests(runtime))
         if len(self.threads) > 1:
             parameters["threads"] = choose("threads", self.threads)
         if runtime in ("openvino", "onnxruntime"):
@@ -151,6 +152,11 @@ class Space:
             parameters[option] = choose(f"{quantizer} {option}", values)
         return parameters
 
+    def rests(self, runtime: str) -> tuple[str | None, ...]:
+        """What an INT8 network may compute in what is not quantized; None is FP32."""
+        wide = runtime == "openvino" and "bf16" in self.precisions.get(runtime, ())
+        return ("bf16", None) if wide else (None,)
+
     def _quantizers(self, runtime: str) -> tuple[str, ...]:
         known = _QUANTIZERS[runtime]
         return tuple(n for n in known if not environment.missing(passes.find(n).needs)) or known
@@ -158,7 +164,7 @@ class Space:
     def names(self, parameters: Mapping[str, Any]) -> Parameters:
         """The parameters by the names that Optuna knows them by."""
         runtime, quantizer = parameters["runtime"], parameters.get("quantizer")
-        owners = {"precision": runtime, "quantizer": runtime, "shapes": runtime}
+        owners = dict.fromkeys(("precision", "quantizer", "shapes", "rest"), runtime)
         owners |= dict.fromkeys(_OPTIONS.get(str(quantizer), {}), quantizer)
         named: Parameters = {}
         for key, value in parameters.items():
@@ -241,8 +247,9 @@ class Space:
     def _runner(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         runtime = parameters["runtime"]
         runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
-        if runtime == "openvino" and parameters["precision"] in _COMPUTED_IN:
-            runner["precision"] = _COMPUTED_IN[parameters["precision"]]
+        computed_in = _COMPUTED_IN.get(parameters.get("rest") or parameters["precision"])
+        if runtime == "openvino" and computed_in:
+            runner["precision"] = computed_in
         for key in _RUNNER_OPTIONS:
             if parameters.get(key) is not None:
                 runner[key] = parameters[key]
@@ -319,6 +326,8 @@ def _label(parameters: Mapping[str, Any]) -> str:
         words[0] += f" by quantization-aware training ({parameters['aware_s']} s)"
     elif quantizer:
         words[0] += f" by {quantizer}"
+    if parameters.get("rest"):
+        words.append(f"the rest in {parameters['rest']}")
     if parameters.get("floats"):
         words.append(parameters["floats"]["label"])
     for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):

@@ -315,7 +315,7 @@ class Strategy:
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
         """The same network, quantized while it trains."""
-        kept = ("runtime", "precision", *_MAKING, "learned", "shapes", "threads")
+        kept = ("runtime", "precision", "rest", *_MAKING, "learned", "shapes", "threads")
         parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})

@@ -6,7 +6,7 @@ from tiny_networks import apply, onnx_file
 from optcli.formats import openvino as openvino_format
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
-from optcli.passes.to_openvino import ToOpenvino
+from optcli.passes.to_openvino import ToOpenvino, _round_pools_plainly
 from optcli.settings import TensorSpec
 from optcli.sources.torchvision import TorchvisionSource
 
@@ -68,6 +68,34 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
     # One at the end, which makes a vector of each image; shuffled channels have one each.
     shuffles = 16 if name.startswith("shufflenet") else 0
     assert kinds(found).count("Reshape") <= 1 + 2 * shuffles
+
+
+def test_pools_that_round_up_are_computed_in_int8(tmp_path):
+    """PyTorch's rounding keeps them in float: `ceil` stands for it where the sizes are the same."""
+    import openvino
+    import torch
+
+    def pools(kernel, stride, padding, size):
+        pool = torch.nn.MaxPool2d(kernel, stride, padding, ceil_mode=True).eval()
+        example = torch.randn(2, 4, size, size)
+        model = openvino.convert_model(torch.export.export(pool, (example,)))
+        model.reshape([-1, 4, size, size])
+        _round_pools_plainly(model)
+        compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        (actual,) = compiled([example.numpy()]).values()
+        assert torch.equal(torch.from_numpy(actual.copy()), pool(example))
+        return [
+            node.get_attributes()["rounding_type"]
+            for node in model.get_ops()
+            if node.get_type_name() == "MaxPool"
+        ]
+
+    for size in range(5, 12):
+        assert pools(3, 2, 0, size) == ["ceil"]
+        assert pools(2, 2, 0, size) == ["ceil"]
+    for size in range(5, 12):  # a window may begin in the padding behind the input
+        assert pools(2, 2, 1, size) == ["ceil_torch"]
+        assert pools(2, 3, 0, size) == ["ceil_torch"]
 
 
 def test_sizes_that_the_recipe_fixes_are_fixed(tmp_path):

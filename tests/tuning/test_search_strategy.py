@@ -1,5 +1,6 @@
 """What the search tries next: rules, cut networks by their speed, training that follows results."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -361,3 +362,20 @@ def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
     cut = [t for t in simulated.done if t.parameters.get("blocks")]
     assert len(cut) == 1
     assert any(t.parameters.get("width") and t.parameters.get("train_s") for t in simulated.done)
+
+
+def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe) -> None:
+    plain = [rule for rule in rules.starts(space(recipe)) if rule.parameters["precision"] == "int8"]
+    assert not any(rule.parameters["rest"] for rule in plain)
+    wide = dataclasses.replace(space(recipe), precisions={"openvino": ("fp32", "bf16", "int8")})
+    first, other = [
+        wide.candidate(rule.parameters)
+        for rule in rules.starts(wide)
+        if rule.parameters["precision"] == "int8" and not rule.parameters.get("preset")
+    ]
+    assert first.runner is not None
+    assert first.runner["precision"] == "bf16"
+    assert "the rest in bf16" in first.label
+    assert other.runner is not None
+    assert "precision" not in other.runner
+    assert wide.names(first.parameters)["openvino rest"] == "bf16"
