@@ -83,7 +83,7 @@ def starts(space: Space) -> Iterator[Rule]:
 
 def slow_starts(space: Space) -> Iterator[Rule]:
     """What takes a compiler a minute: tried where there is time left for it."""
-    for precision in ("int8", "fp32", "bf16"):
+    for precision in ("int8", "fp32"):
         if precision in space.precisions.get("pytorch", ()):
             more = {"quantizer": "quantize_pt2e"} if precision == "int8" else {}
             why = "AOTInductor compiles the network for this machine, which takes a minute"

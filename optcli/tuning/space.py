@@ -36,7 +36,7 @@ _RUNNERS = {"openvino": "openvino", "onnxruntime": "onnxruntime", "pytorch": "ao
 _OTHER_PRECISIONS = {
     "openvino": ("fp32", "bf16", "fp16", "int8", "int8-weights"),
     "onnxruntime": ("fp32", "int8", "int8-dynamic", "int8-weights"),
-    "pytorch": ("fp32", "bf16", "int8"),
+    "pytorch": ("fp32", "int8"),
 }
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
 _MOST_EPOCHS = 200
@@ -225,9 +225,7 @@ class Space:
                 yield "aot_inductor", {}
             return
         if runtime == "pytorch":
-            if precision == "bf16":
-                yield "convert_precision", {"precision": "bf16"}
-            elif precision == "int8":
+            if precision == "int8":
                 yield "quantize_pt2e", _options("quantize_pt2e", parameters)
             yield "aot_inductor", {}
             return

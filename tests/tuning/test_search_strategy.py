@@ -1,6 +1,7 @@
 """What the search tries next: rules, cut networks by their speed, training that follows results."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -379,3 +380,22 @@ def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe)
     assert other.runner is not None
     assert "precision" not in other.runner
     assert wide.names(first.parameters)["openvino rest"] == "bf16"
+
+
+def test_what_the_search_tries_is_a_recipe_whose_passes_fit(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "version: 1\nname: fits\nmodel: {source: 'torchvision:resnet18'}\n"
+        "inputs:\n  - {name: image, shape: [batch, 3, 64, 64], batch: {min: 1, opt: 2, max: 4}}\n"
+        "data:\n  calibration: {source: 'imagefolder:images'}\nvariants:\n  plain: []\n"
+    )
+    whole = Space.of(load(path))
+    tried = {
+        f"v{number}": whole.candidate({"runtime": runtime, "precision": precision}).written()
+        for number, (runtime, precision) in enumerate(
+            (runtime, precision) for runtime, each in whole.precisions.items() for precision in each
+        )
+    }
+    assert len(tried) > 6
+    assert set(load(path, [f"variants={json.dumps(tried)}"]).variants) == set(tried)
