@@ -26,6 +26,16 @@ data:
   evaluation: {source: "imagefolder:images", split: {seed: 0, from: 0.5}, prepare: {scale: 0.004}}
 accuracy: {metric: top1, max_drop: 0.5}
 """
+PLAIN = "variants:\n  plain: []\n"
+
+
+def write_recipe(folder: Path, rest: str = PLAIN, data: str = DATA, head: str = HEAD) -> Path:
+    """A recipe with the model and the images that it names; `rest` is what follows the data."""
+    write_images(folder / "images")
+    write_model(folder / "model.onnx")
+    path = folder / "recipe.yaml"
+    path.write_text(f"{head}{data}{rest}")
+    return path
 
 
 def write_model(path: Path, seed: int = 0, size: int = 4) -> None:

@@ -99,7 +99,7 @@ def _round_pools_plainly(model: Model) -> None:
     """Write `ceil` for PyTorch's own rounding of sizes, where both give the same size.
 
     OpenVINO 2026.4 computes a MaxPool that rounds as PyTorch does in float, also in an INT8 network,
-    and so are the convolutions behind it: SqueezeNet 1.1 took 1.5 times as long.
+    and so are convolutions behind it: SqueezeNet 1.1 gained nothing by INT8.
     """
     for node in model.get_ops():
         if node.get_type_name() != "MaxPool":

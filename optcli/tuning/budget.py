@@ -12,6 +12,8 @@ from optcli.results.tuning import TuningTrial
 
 # What is kept for building, measuring and judging the finalists where judging takes little.
 _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
+# Of the usual share, what a trial may take that has begun in time: a training that is cut off is lost.
+_GRACE_SHARE = 0.25
 # The most that is kept: else there would be nothing to judge.
 _MOST_SHARE = 0.5
 # Of what is kept, the share that building and measuring take.
@@ -32,12 +34,17 @@ class Budget:
     seconds: float
     evaluation: int = 0
 
+    @property
+    def grace_s(self) -> float:
+        """What the last trial may take of the time that is kept for the finalists."""
+        return _GRACE_SHARE * self._usual_s
+
     def final_s(self, reference: TuningTrial | None) -> float:
         """What is kept for the finalists, by what judging the reference has taken.
 
         It is enough for the baseline and three finalists, at most half of the budget.
         """
-        usual_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * self.seconds))
+        usual_s = self._usual_s
         judging_s = (1 + _FEWER) * self._judging_s(reference)
         wanted_s = max(usual_s, _MEASURING_SHARE * usual_s + judging_s)
         return max(usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
@@ -58,6 +65,11 @@ class Budget:
     def overrun_s(self, reference: TuningTrial | None) -> float:
         """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""
         return max(0.0, 2 * self._judging_s(reference) - _MOST_SHARE * self.seconds)
+
+    @property
+    def _usual_s(self) -> float:
+        """What is kept for the finalists where judging them takes little."""
+        return min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * self.seconds))
 
     def _judging_s(self, reference: TuningTrial | None) -> float:
         """What one network takes on all evaluation samples, beside starting; 0 where nothing is known.

@@ -41,9 +41,6 @@ from optcli.tuning.trials import WITHOUT_METRIC, Trials
 from optcli.tuning.validation import Validation, validation_of
 from optcli.tuning.workshop import Workshop
 
-# Of what is kept for the finalists, what a trial may take that has begun in time: a training that is
-# cut off is lost.
-_GRACE_SHARE = 0.25
 # Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
 _FOR_A_CAUSE_S = 60.0
 # An excess by less than this share of the budget is not worth a warning: it is an estimate.
@@ -350,12 +347,13 @@ def _divided(
     if budget.overrun_s(reference) > _WARNED_SHARE * budget.seconds:
         minutes = (budget.seconds + 2 * budget.overrun_s(reference)) / 60
         display.says(
-            f"judging the finalists on {budget.evaluation} evaluation samples takes longer than half of"
-            f" the time: give it {minutes:.0f} minutes, or limit data.evaluation by samples"
+            f"judging one finalist and the baseline on {budget.evaluation} evaluation samples takes"
+            f" longer than half of the time: use --minutes {minutes:.0f}, or fewer samples"
+            " (data.evaluation.samples)"
         )
     final_s = budget.final_s(reference)
     strategy = Strategy(space, bar, budget.seconds - final_s)
-    return _searched(strategy, study, trials, display, until - final_s, _GRACE_SHARE * final_s)
+    return _searched(strategy, study, trials, display, until - final_s, budget.grace_s)
 
 
 def _searched(

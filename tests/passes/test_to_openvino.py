@@ -50,6 +50,7 @@ def test_an_open_batch_adds_no_layer(shared, tmp_path, name, tensor, shape, work
         ("resnet18", Export),
         ("mobilenet_v3_small", ExportOnnx),
         ("shufflenet_v2_x0_5", Export),
+        ("squeezenet1_1", Export),
     ],
 )
 def test_networks_from_pytorch_too(tmp_path, name, way):
@@ -65,13 +66,37 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
     parent = apply(way(), torch_artifact, tmp_path / "exported", inputs)
     found = openvino_format.open(apply(ToOpenvino(), parent, tmp_path / "openvino", inputs).path)
     assert kinds(found).count("ShapeOf") == 0
+    rounded = [each.get_attributes().get("rounding_type") for each in found.get_ops()]
+    assert "ceil_torch" not in rounded
+    assert ("ceil" in rounded) == name.startswith("squeezenet")
     # One at the end, which makes a vector of each image; shuffled channels have one each.
     shuffles = 16 if name.startswith("shufflenet") else 0
     assert kinds(found).count("Reshape") <= 1 + 2 * shuffles
 
 
-def test_pools_that_round_up_are_computed_in_int8(tmp_path):
-    """PyTorch's rounding keeps them in float: `ceil` stands for it where the sizes are the same."""
+def test_a_pool_that_rounds_up_is_computed_in_int8(tmp_path):
+    """As a part of an INT8 network, whose convolutions behind it depend on that."""
+    import nncf
+    import numpy as np
+    import openvino
+    import torch
+    from torch import nn
+
+    network = nn.Sequential(
+        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True)),
+        *(nn.Conv2d(32, 32, 1), nn.ReLU()),
+    )
+    model = openvino.convert_model(torch.export.export(network.eval(), (torch.zeros(2, 3, 32, 32),)))
+    _round_pools_plainly(model)
+    rows = np.random.default_rng(0).standard_normal((4, 2, 3, 32, 32), dtype=np.float32)
+    quantized = nncf.quantize(model, nncf.Dataset(list(rows)))
+    compiled = openvino.compile_model(quantized, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    facts = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    (precision,) = (each["runtimePrecision"] for each in facts if each["layerType"] == "Pooling")
+    assert precision == "u8"
+
+
+def test_pools_are_rounded_plainly_where_the_sizes_are_the_same():
     import openvino
     import torch
 

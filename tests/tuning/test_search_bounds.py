@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_project import DATA, HEAD, write_images, write_model
+from tiny_project import DATA, HEAD, PLAIN, write_recipe
 
 from optcli.errors import OptcliError, UsageError
 from optcli.observer import Silent
@@ -19,15 +19,9 @@ from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
 from optcli.tuning.study import Study
 
-PLAIN = "variants:\n  plain: []\n"
-
 
 def project(folder: Path, rest: str = PLAIN, data: str = DATA, head: str = HEAD) -> Path:
-    write_images(folder / "images")
-    write_model(folder / "model.onnx")
-    path = folder / "recipe.yaml"
-    path.write_text(f"{head}{data}{rest}")
-    return path
+    return write_recipe(folder, rest, data, head)
 
 
 def refusal(path: Path, **options: Any) -> OptcliError:

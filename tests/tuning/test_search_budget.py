@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_project import DATA, HEAD, write_images, write_model
+from tiny_project import write_recipe
 
 from optcli.recipe import Recipe, load
 from optcli.results import Estimate
@@ -21,11 +21,7 @@ from optcli.tuning.study import Study
 
 @pytest.fixture
 def plain_recipe(tmp_path: Path) -> Recipe:
-    write_images(tmp_path / "images")
-    write_model(tmp_path / "model.onnx")
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"{HEAD}{DATA}variants:\n  plain: []\n")
-    return load(path)
+    return load(write_recipe(tmp_path))
 
 
 def reference(judging_s: float | None = 108.0, samples: int | None = 100) -> TuningTrial:
@@ -134,14 +130,15 @@ def test_what_the_finalists_need_is_taken_from_the_trials(
 ) -> None:
     budget = Budget(900.0, evaluation)
     attempts, said, why = divided(tmp_path, plain_recipe, budget, reference())
-    grace_s = search._GRACE_SHARE * kept_s
+    grace_s = 0.25 * 135.0
+    assert budget.grace_s == grace_s, "a training that is too long does not take more of the judging"
     assert attempts.left_s[1] == pytest.approx(900.0 - kept_s + grace_s, abs=5.0)
     assert len(attempts.left_s) == 2, "the second trial used all of the time"
     assert why == "the time is used up"
     assert bool(said) is warns
     if warns:
         assert "10000 evaluation samples" in said[0]
-        assert "333 minutes" in said[0], said[0]
+        assert "--minutes 333" in said[0], said[0]
 
 
 def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Recipe) -> None:

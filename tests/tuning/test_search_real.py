@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import DATA, HEAD, write_images, write_model
+from tiny_project import write_recipe
 
 import optcli
 from optcli.errors import UsageError
@@ -24,11 +24,7 @@ TUNE = "tune: {runtimes: [onnxruntime], precisions: [fp32, int8], finalists: 2}\
 
 
 def project(folder: Path, rest: str = TUNE) -> Path:
-    write_images(folder / "images")
-    write_model(folder / "model.onnx")
-    path = folder / "recipe.yaml"
-    path.write_text(f"{HEAD}{DATA}{rest}")
-    return path
+    return write_recipe(folder, rest)
 
 
 def tune(path: Path, **options: Any) -> Tuning:

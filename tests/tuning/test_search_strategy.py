@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import HEAD, write_images, write_model
+from tiny_project import write_images, write_recipe
 
 from optcli.artifact import Format
 from optcli.recipe import Recipe, load
@@ -36,11 +36,7 @@ def space(recipe: Recipe, *, trains: bool = True) -> Space:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    write_images(tmp_path / "images")
-    write_model(tmp_path / "model.onnx")
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"{HEAD}variants:\n  plain: []\n")
-    return load(path)
+    return load(write_recipe(tmp_path, data=""))
 
 
 class Simulated:
