@@ -24,7 +24,7 @@ def plain_recipe(tmp_path: Path) -> Recipe:
     return load(write_recipe(tmp_path))
 
 
-def reference(judging_s: float | None = 108.0, samples: int | None = 100) -> TuningTrial:
+def reference(judging_s: float | None = 103.0, samples: int | None = 100) -> TuningTrial:
     """A network that takes half a second an image, as the baseline does."""
     return TuningTrial(
         number=0,
@@ -41,7 +41,7 @@ def reference(judging_s: float | None = 108.0, samples: int | None = 100) -> Tun
 
 
 def test_a_share_is_kept_where_judging_takes_little() -> None:
-    for trial in (None, reference(judging_s=None), reference(judging_s=9.0)):
+    for trial in (None, reference(judging_s=None), reference(judging_s=4.0)):
         assert Budget(900.0, 100).final_s(trial) == 135.0
     assert Budget(60.0).final_s(None) == 20.0
     assert Budget(3600.0).final_s(None) == 150.0
@@ -83,7 +83,7 @@ def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -
 
 
 def test_a_search_without_time_left_judges_its_finalists_where_that_takes_little() -> None:
-    assert Budget(900.0, 100).finalists(-5.0, reference(judging_s=9.0), 5) == 5
+    assert Budget(900.0, 100).finalists(-5.0, reference(judging_s=4.0), 5) == 5
 
 
 class Attempts:
