@@ -303,6 +303,8 @@ def _runtimes(recipe: Recipe, source: Format, left: list[str]) -> Iterator[str]:
 def _precisions(recipe: Recipe, runtime: str, left: list[str]) -> Iterator[str]:
     for precision in recipe.tune.precisions or PRECISIONS:
         if precision not in _OTHER_PRECISIONS[runtime]:
+            if recipe.tune.precisions:  # else nobody asked for it
+                left.append(f"{precision} was not tried in {runtime}: no pass makes it.")
             continue
         if precision in ("bf16", "fp16") and not environment.computes_in(precision):
             sentence = f"{precision} was not tried: this CPU has no instructions for it."

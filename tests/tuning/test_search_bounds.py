@@ -78,6 +78,12 @@ def test_a_position_in_a_list_cannot_be_kept(tmp_path: Path) -> None:
     assert error.place == "--set"
 
 
+def test_a_precision_that_the_runtime_does_not_have(tmp_path: Path) -> None:
+    tried = ["tune.runtimes=[onnxruntime]", "tune.precisions=[bf16]"]
+    said = str(refusal(project(tmp_path), overrides=tried))
+    assert "there is nothing to try: bf16 was not tried in onnxruntime: no pass makes it." in said
+
+
 @pytest.mark.slow
 def test_samples_in_two_roles_are_found_before_the_first_trial(tmp_path: Path) -> None:
     own = '  validation: {source: "imagefolder:images", prepare: {scale: 0.004}}\n'
