@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Literal
 
@@ -36,6 +37,15 @@ def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Ver
     deciding = verdicts.pop(settings.policy)
     (other,) = verdicts.values()
     return (deciding.model_copy(update={"name": "accuracy", "blocking": True}), other)
+
+
+def is_certain(verdicts: Iterable[Verdict], policy: Policy | None) -> bool:
+    """Whether a bound says that no more than the bar is lost on samples not seen.
+
+    `verdicts` are all of one artifact, `policy` the one that decides; None where nothing is judged.
+    """
+    name = "accuracy" if policy == "non-inferiority" else "non-inferiority"
+    return policy is not None and any(v.name == name and v.outcome == "accept" for v in verdicts)
 
 
 def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:

@@ -93,6 +93,8 @@ def answer(tuning: Tuning) -> str:
             told += " Other work disturbed the machine while the finalists were timed."
     if not winner.certain:
         told += " It is inside the bar on these samples, which are too few for a claim about others."
+        if tuning.confidence is not None:
+            told += " With accuracy.policy: non-inferiority the search wants one that is surely inside."
     return told
 
 

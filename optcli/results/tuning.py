@@ -20,12 +20,12 @@ class TuningTrial(Result):
     size, in turns; `ahead` says the same over the best trial so far. `score` is the objective, as a
     multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
     `samples` validation samples: of the metric, or without labels the share of samples whose largest
-    output is another; `bar` is the largest loss allowed. `stage` says how far it came, `reason` why no
-    further. `parameters` are what the search chose. `operators` counts those that compute on integers,
-    `family` says whether the network is a `transformer` or `convolutional`, `float_groups` names layers
-    that may be left in float, where quantizing has cost too much. `judging_s` is how long judging it on
-    all validation samples took, with the baseline where that was not judged before. Times are in
-    seconds.
+    output is another; `bar` is the largest loss allowed, and `certain` says whether the bound of the
+    loss lies inside it too. `stage` says how far it came, `reason` why no further. `parameters` are
+    what the search chose. `operators` counts those that compute on integers, `family` says whether the
+    network is a `transformer` or `convolutional`, `float_groups` names layers that may be left in
+    float, where quantizing has cost too much. `judging_s` is how long judging it on all validation
+    samples took, with the baseline where that was not judged before. Times are in seconds.
     """
 
     number: int
@@ -43,6 +43,7 @@ class TuningTrial(Result):
     baseline: float | None = None
     bar: float | None = None
     loss: Estimate | None = None
+    certain: bool = False
     sqnr_db: float | None = None
     samples: int | None = None
     promises_kept: bool = True

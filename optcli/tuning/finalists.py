@@ -38,7 +38,7 @@ def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]
                 chosen[trial.number] = Choice(trial, why)
 
     add(inside, "the fastest inside the bar on validation samples")
-    sure = [t for t in inside if _high(t) <= bar]
+    sure = [t for t in inside if t.certain or _high(t) <= bar]
     add(sure, "the fastest that is surely inside the bar")
     if not sure:
         half = [t for t in inside if _loss(t) <= bar / 2]

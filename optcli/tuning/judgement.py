@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import pipeline
+from optcli.accuracy import policies
 from optcli.observer import Observer
 from optcli.paths import shown
 from optcli.pipeline.execute import Settings
@@ -19,9 +20,6 @@ from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.finalists import Choice
 
-# Of the verdicts on accuracy, the one that speaks of samples not seen: by its own name where it is
-# information, by that of the verdict that decides where it does.
-_NOT_SEEN = {"fixed-set": "non-inferiority", "non-inferiority": "accuracy"}
 _MS_PER_HOUR = 3.6e6
 # Where no bound is known to lie inside the bar, a finalist may lose this share of it.
 _CAREFUL = 0.25
@@ -143,7 +141,7 @@ def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finali
 
 
 def _finalist(
-    name: str, choice: Choice, variant: VariantReport, tuning: Tuning, policy: str | None
+    name: str, choice: Choice, variant: VariantReport, tuning: Tuning, policy: policies.Policy | None
 ) -> Finalist:
     accuracy, trial = variant.accuracy, choice.trial
     loss = None
@@ -153,13 +151,12 @@ def _finalist(
             loss = 1.0 - accuracy.agreement
     rows = {row.batch_size: row for row in variant.on_host if row.batch_size in tuning.batch_sizes}
     before = trial.loss.value if trial.loss is not None else None
-    not_seen = _NOT_SEEN.get(policy or "")
     return Finalist(
         variant=name,
         trial=trial.number,
         why=choice.why,
         outcome=_blocked(variant),
-        certain=any(each.name == not_seen and each.outcome == "accept" for each in variant.verdicts),
+        certain=policies.is_certain(variant.verdicts, policy),
         validation_loss=before,
         loss=loss,
         optimism=loss - before if loss is not None and before is not None else None,

@@ -35,7 +35,7 @@ from optcli.tuning import causes, finalists, judgement, rules, tuned_recipe
 from optcli.tuning.budget import Budget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
-from optcli.tuning.strategy import Strategy, best_of
+from optcli.tuning.strategy import Strategy, best_of, surest_of
 from optcli.tuning.study import Study
 from optcli.tuning.trials import WITHOUT_METRIC, Trials
 from optcli.tuning.validation import Validation, validation_of
@@ -390,6 +390,7 @@ def _searched(
                 candidate,
                 proposal.why,
                 best,
+                surest_of(study.trials),
                 left_s,
                 only_speed=proposal.only_speed,
                 hopeless_db=strategy.hopeless_db(study.trials),

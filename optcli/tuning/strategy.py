@@ -207,7 +207,7 @@ class Strategy:
                 yield self._training(done, look, train_s, why)
             return
         is_int8 = base.parameters["precision"] == "int8"
-        if self._is_near(last) and self.space.aware and is_int8 and self._is_near(base):
+        if self._is_short(last) and self.space.aware and is_int8 and self._is_short(base):
             yield self._aware_of(last, train_s)
         elif not last.parameters.get("more_s"):
             most_s = self._most_training_s(left_s, done)
@@ -229,6 +229,8 @@ class Strategy:
         """
         if trial.stage != "inside" or trial.loss is None:
             return False
+        if self._wants_certainty:
+            return trial.certain
         whole = [each for each in done if each.stage == "inside" and not each.trains]
         if any(_high(each) <= self.bar for each in whole):
             return _high(trial) <= self.bar
@@ -301,16 +303,16 @@ class Strategy:
         train_s = min(self._training_s(left_s, done), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
-        fastest_inside = max((_score(t) for t in done if t.stage == "inside"), default=0.0)
-        outside = [
+        kept = max(map(_score, self._keeping(done)), default=0.0)
+        short = [
             trial
             for trial in done
-            if self._is_near(trial)
+            if self._is_short(trial)
             and trial.parameters["precision"] == "int8"
             and not trial.parameters.get("aware_s")
-            and _score(trial) > fastest_inside
+            and _score(trial) > kept
         ]
-        for trial in sorted(outside, key=lambda each: -_score(each))[:1]:
+        for trial in sorted(short, key=lambda each: -_score(each))[:1]:
             yield self._aware_of(trial, train_s)
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
@@ -319,6 +321,20 @@ class Strategy:
         parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
+
+    def _keeping(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
+        """The trials inside the bar; surely inside where the recipe wants to be certain."""
+        return [t for t in done if t.stage == "inside" and (t.certain or not self._wants_certainty)]
+
+    @property
+    def _wants_certainty(self) -> bool:
+        accuracy = self.space.recipe.accuracy
+        return accuracy is not None and accuracy.wants_certainty
+
+    def _is_short(self, trial: TuningTrial) -> bool:
+        """Whether a little more accuracy is all that it lacks."""
+        unsure = trial.stage == "inside" and self._wants_certainty and not trial.certain
+        return unsure or self._is_near(trial)
 
     def _is_near(self, trial: TuningTrial) -> bool:
         """Whether it is outside the bar by so little that training may bring it inside."""
@@ -331,11 +347,12 @@ class Strategy:
 
     def _floats(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Layers left in float, of the fastest INT8 that quantizing has put outside the bar."""
-        fastest_inside = max((_score(t) for t in done if t.stage == "inside"), default=0.0)
-        known = [t for t in done if t.float_groups and _score(t) > _LEAST_GAIN * fastest_inside]
+        keeping = self._keeping(done)
+        if any(trial.parameters.get("floats") for trial in keeping):
+            return
+        least = _LEAST_GAIN * max(map(_score, keeping), default=0.0)
+        known = [t for t in done if t.float_groups and _score(t) > least]
         for trial in sorted(known, key=lambda each: -_score(each))[:2]:
-            if any(t.parameters.get("floats") and t.stage == "inside" for t in done):
-                return
             for label, names in trial.float_groups.items():
                 floats = {"label": label, "names": list(names)}
                 why = "quantizing cost the accuracy: these layers stay in float"
@@ -388,6 +405,11 @@ def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
     """The fastest trial inside the bar."""
     inside = [trial for trial in done if trial.stage == "inside" and trial.score is not None]
     return max(inside, key=_score, default=None)
+
+
+def surest_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
+    """The fastest trial that is surely inside the bar."""
+    return best_of([trial for trial in done if trial.certain])
 
 
 def _score(trial: TuningTrial) -> float:

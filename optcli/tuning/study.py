@@ -55,14 +55,21 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         seen = {self._space.candidate(trial.parameters).identity for trial in self.trials}
+        barren = self._barren()
         for attempt in range(_ATTEMPTS):
             seed = self._seed + 1000 * len(self.trials) + attempt
             # Where the sampler keeps to what it knows, chance finds what else there is.
             study = self._study(fixed, seed, by_chance=attempt >= _ATTEMPTS // 2)
             parameters = {**self._space.suggest(study.ask()), **(carried or {})}
-            if self._space.candidate(parameters).identity not in seen:
+            new = self._space.candidate(parameters).identity not in seen
+            if new and _kind(parameters) not in barren:
                 return parameters
         return None
+
+    def _barren(self) -> set[tuple[Any, ...]]:
+        """What failed each time, such as dynamic INT8 of a network without matrix products."""
+        failed = {_kind(trial.parameters) for trial in self.trials if trial.stage == "failed"}
+        return failed - {_kind(trial.parameters) for trial in self.trials if trial.stage != "failed"}
 
     def _study(self, fixed: Mapping[str, Any], seed: int, *, by_chance: bool) -> optuna.Study:
         import warnings
@@ -93,6 +100,11 @@ class Study:
                 )
             )
         return study
+
+
+def _kind(parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What decides whether a candidate can be made at all."""
+    return tuple(parameters.get(key) for key in ("runtime", "precision", "quantizer"))
 
 
 class _Known:

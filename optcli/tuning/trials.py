@@ -1,7 +1,8 @@
 """One trial of the search: built, timed beside the reference, judged on validation samples.
 
 The cheap questions come first, and a trial ends as soon as an answer is against it: slower than the
-best so far beyond doubt, or outside the bar beyond doubt on a part of the samples.
+best so far beyond doubt, or outside the bar beyond doubt on a part of the samples. Where the recipe
+accepts only what is surely inside the bar, and the best so far is not, a slower one goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli import accuracy, latency
+from optcli.accuracy import policies
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.latency import Measured
@@ -69,6 +71,7 @@ class Trials:
         candidate: Candidate,
         why: str,
         best: TuningTrial | None,
+        surest: TuningTrial | None,
         seconds: float,
         *,
         only_speed: bool = False,
@@ -76,8 +79,9 @@ class Trials:
     ) -> TuningTrial:
         """Carry out a trial within so many seconds. Its errors are its `reason`.
 
-        `best` is the fastest trial inside the bar so far, which it is timed beside. Outputs with a
-        ratio of signal to noise below `hopeless_db` are outside the bar without more ado.
+        `best` is the fastest trial inside the bar so far, which it is timed beside, and `surest` the
+        fastest of those surely inside. Outputs with a ratio of signal to noise below `hopeless_db` are
+        outside the bar without more ado.
         """
         began = time.monotonic()
         trial = TuningTrial(
@@ -92,7 +96,9 @@ class Trials:
         try:
             workshop = self.workshop.within(seconds)
             limit_db = None if candidate.trains else hopeless_db
-            trial = self._carried_out(workshop, trial, candidate, best, limit_db, only_speed=only_speed)
+            trial = self._carried_out(
+                workshop, trial, candidate, best, surest, limit_db, only_speed=only_speed
+            )
         except OptcliError as error:
             trial = trial.model_copy(update={"stage": "failed", "reason": error.message})
         return trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
@@ -103,6 +109,7 @@ class Trials:
         trial: TuningTrial,
         candidate: Candidate,
         best: TuningTrial | None,
+        surest: TuningTrial | None,
         hopeless_db: float | None,
         *,
         only_speed: bool,
@@ -126,7 +133,8 @@ class Trials:
             trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
-        if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
+        behind = trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0
+        if trial.ahead is not None and behind and not self._may_win(trial, best, surest):
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
         if hopeless_db is not None and self._takes_long(trial):
@@ -134,7 +142,26 @@ class Trials:
             if trial.stage == "outside":
                 return trial
         trial = self._judged(workshop, made, name, trial)
-        return self._with_groups(workshop, made, name, trial)
+        falls_short = trial.stage == "outside" or self._is_unsure(trial, best)
+        return self._with_groups(workshop, made, name, trial) if falls_short else trial
+
+    @property
+    def _wants_certainty(self) -> bool:
+        return self.recipe.accuracy is not None and self.recipe.accuracy.wants_certainty
+
+    def _may_win(
+        self, trial: TuningTrial, best: TuningTrial | None, surest: TuningTrial | None
+    ) -> bool:
+        """Whether a trial may win that is slower than the best one: by being surely inside the bar."""
+        if not self._wants_certainty or best is None or best.certain:
+            return False
+        return surest is None or _value(trial) > _value(surest)
+
+    def _is_unsure(self, trial: TuningTrial, best: TuningTrial | None) -> bool:
+        """Whether a trial is the fastest inside the bar, and the recipe wants more than that."""
+        if not self._wants_certainty or trial.stage != "inside" or trial.certain:
+            return False
+        return best is None or not best.float_groups
 
     def _is_reference(self, candidate: Candidate) -> bool:
         return candidate.identity == self.reference.identity
@@ -259,7 +286,7 @@ class Trials:
     ) -> TuningTrial:
         """The trial with the layers that may be left in float, where quantizing has cost too much."""
         is_plain = trial.parameters.get("quantizer") in QUANTIZING and "floats" not in trial.parameters
-        if trial.stage != "outside" or not is_plain or trial.trains:
+        if not is_plain or trial.trains:
             return trial
         parent = made.done[planned(made, name).steps[-2].key].artifact()
         built = artifact(made, name)
@@ -282,17 +309,20 @@ class Trials:
             loss = Estimate(value=1.0 - judged.agreement)
         error = judged.output_error
         settings = self.recipe.accuracy
+        verdicts = accuracy.verdicts(judged, settings)
         blocking = [
             each
-            for each in accuracy.verdicts(judged, settings)
+            for each in verdicts
             if each.blocking and each.outcome != "accept" and each.name != "accuracy"
         ]
+        policy = settings.policy if settings is not None else None
         trial = trial.model_copy(
             update={
                 "value": judged.value,
                 "baseline": judged.baseline,
                 "bar": self.bar(judged),
                 "loss": loss,
+                "certain": policies.is_certain(verdicts, policy),
                 "sqnr_db": error.sqnr_db if error is not None else None,
                 "samples": judged.samples,
             }
@@ -310,6 +340,10 @@ class Trials:
             reason = "it does not keep the recipe's service level or largest size"
             return trial.model_copy(update={"stage": "outside", "reason": reason})
         return trial.model_copy(update={"stage": "inside", "reason": None})
+
+
+def _value(trial: TuningTrial) -> float:
+    return trial.score.value if trial.score is not None else 0.0
 
 
 def _family(built: Artifact) -> str | None:

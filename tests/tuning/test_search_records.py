@@ -106,6 +106,25 @@ def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) 
     assert number > 10
 
 
+def test_the_sampler_leaves_what_failed_each_time(tmp_path: Path) -> None:
+    space = Space.of(recipe(tmp_path, SPLIT))
+    study = Study(tmp_path / "trials.jsonl", space, 0, 0.01)
+    dynamic = {"runtime": "onnxruntime", "precision": "int8-dynamic", "shapes": "static"}
+    static = {"runtime": "onnxruntime", "precision": "fp32", "shapes": "static"}
+    study.keep(trial(0, parameters=static))
+    study.keep(trial(1, parameters=dynamic, stage="failed", score=None, loss=None))
+    study.keep(trial(2, parameters={**static, "shapes": "dynamic"}, stage="failed"))
+    found = []
+    for number in range(3, 30):
+        chosen = study.sample({})
+        if chosen is None:
+            break
+        found.append((chosen["runtime"], chosen["precision"]))
+        study.keep(trial(number, parameters=chosen, passes=space.candidate(chosen).passes))
+    assert ("onnxruntime", "int8-dynamic") not in found
+    assert ("onnxruntime", "fp32") in found, "what failed once and was made once is tried on"
+
+
 def test_a_pass_that_the_recipe_adds_is_tried_where_it_fits(tmp_path: Path) -> None:
     rest = "variants:\n  plain: []\ntune: {passes: {optimize_onnx: {}}}\n"
     space = Space.of(recipe(tmp_path, SPLIT, rest))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import write_images, write_recipe
+from tiny_project import DATA, write_images, write_recipe
 
 from optcli.artifact import Format
 from optcli.recipe import Recipe, load
@@ -15,7 +15,7 @@ from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
 from optcli.tuning.space import Space
-from optcli.tuning.strategy import SAMPLED, Proposal, Strategy, best_of
+from optcli.tuning.strategy import SAMPLED, Proposal, Strategy, best_of, surest_of
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}
@@ -395,3 +395,39 @@ def test_what_the_search_tries_is_a_recipe_whose_passes_fit(tmp_path: Path) -> N
     }
     assert len(tried) > 6
     assert set(load(path, [f"variants={json.dumps(tried)}"]).variants) == set(tried)
+
+
+@pytest.mark.parametrize(("policy", "floats"), [("fixed-set", 0), ("non-inferiority", 2)])
+def test_layers_stay_in_float_until_one_is_surely_inside(
+    tmp_path: Path, policy: str, floats: int
+) -> None:
+    """INT8 loses eight tenths of the bar: enough by itself, and not surely inside."""
+    own = load(write_recipe(tmp_path, data=DATA), [f"accuracy.policy={policy}"])
+    groups = {"few": ("a",), "more": ("a", "b"), "most": ("a", "b", "c")}
+
+    class Unsure(Simulated):
+        def trial(self, proposal: Proposal) -> TuningTrial:
+            trial = super().trial(proposal)
+            left = len(trial.parameters.get("floats", {}).get("names", ()))
+            is_int8 = trial.parameters["precision"] == "int8"
+            known = groups if is_int8 and not left else {}
+            sure = not is_int8 or left > 1
+            return trial.model_copy(update={"certain": sure, "float_groups": known})
+
+    strategy = Strategy(space(own, trains=False), BAR, 900.0)
+    done = Unsure(strategy, lambda p: 0.8 * BAR if p["precision"] == "int8" else 0.0).run()
+    left = [t.parameters["floats"]["label"] for t in done if t.parameters.get("floats")]
+    assert left == ["few", "more"][:floats]
+    surest = surest_of(done)
+    assert surest is not None
+    assert bool(surest.parameters.get("floats")) == bool(floats)
+
+
+def test_training_with_quantization_follows_what_is_inside_and_not_surely(tmp_path: Path) -> None:
+    own = load(write_recipe(tmp_path, data=DATA), ["accuracy.policy=non-inferiority"])
+    strategy = Strategy(space(own), BAR, 900.0)
+    done = Simulated(strategy, lambda _: 0.5 * BAR).run()
+    assert not any(trial.certain for trial in done)
+    assert any(trial.parameters.get("aware_s") for trial in done)
+    sure = Simulated(Strategy(space(load(own.path)), BAR, 900.0), lambda _: 0.5 * BAR).run()
+    assert not any(trial.parameters.get("aware_s") for trial in sure)

@@ -44,8 +44,18 @@ def test_nothing_begins_after_the_time_of_a_trial(
             call()
 
 
-def attempted(objective: str, monkeypatch: pytest.MonkeyPatch) -> TuningTrial:
-    """A trial with calls twice as long as the reference's, which is the best so far."""
+def attempted(
+    objective: str,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str = "fixed-set",
+    surest: float | None = None,
+    *,
+    certain: bool = False,
+) -> TuningTrial:
+    """A trial with calls twice as long as the reference's, which is the best so far.
+
+    That one is `certain` or not; `surest` is the score of the fastest that is.
+    """
 
     def timed(_: Any, __: Any, ___: Any, ____: Any, trial: TuningTrial) -> TuningTrial:
         slow = Estimate(value=0.5, low=0.4, high=0.6)
@@ -60,7 +70,8 @@ def attempted(objective: str, monkeypatch: pytest.MonkeyPatch) -> TuningTrial:
     monkeypatch.setattr(Trials, "_timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)
     place: Any = SimpleNamespace(within=lambda _: place, make=lambda _: None)
-    recipe: Any = SimpleNamespace(tune=SimpleNamespace(objective=objective))
+    settings = AccuracySettings.model_validate({"policy": policy})
+    recipe: Any = SimpleNamespace(tune=SimpleNamespace(objective=objective), accuracy=settings)
     carried = Trials(place, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
     best = TuningTrial(
         number=0,
@@ -69,8 +80,10 @@ def attempted(objective: str, monkeypatch: pytest.MonkeyPatch) -> TuningTrial:
         parameters={},
         passes=FLOAT.passes,
         runner=dict(FLOAT.runner or {}),
+        certain=certain,
     )
-    return carried.attempt(1, OTHER, "a rule", best, 60.0)
+    sure = best.model_copy(update={"score": Estimate(value=surest)}) if surest else None
+    return carried.attempt(1, OTHER, "a rule", best, sure, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,23 @@ def test_a_trial_is_behind_by_what_is_looked_for(
 ) -> None:
     """A smaller file, or half of the threads, may be what is wanted though calls take longer."""
     assert attempted(objective, monkeypatch).stage == stage
+
+
+@pytest.mark.parametrize(
+    ("policy", "certain", "surest", "stage"),
+    [
+        ("fixed-set", False, None, "slower"),
+        ("non-inferiority", False, None, "inside"),
+        ("non-inferiority", False, 1.5, "inside"),
+        ("non-inferiority", False, 2.5, "slower"),
+        ("non-inferiority", True, 3.0, "slower"),
+    ],
+)
+def test_a_slower_trial_may_win_where_the_recipe_wants_to_be_certain(
+    monkeypatch: pytest.MonkeyPatch, policy: str, certain: bool, surest: float | None, stage: str
+) -> None:
+    """Its score is 2: behind the best, which is not surely inside, or behind one that is."""
+    assert attempted("p50", monkeypatch, policy, surest, certain=certain).stage == stage
 
 
 @pytest.mark.parametrize(("ms", "asked"), [(40.0, [256]), (4.0, [None])])
