@@ -36,7 +36,10 @@ BATCH_SIZES = (1, 8)
 SAMPLES = 32
 LEAST = 0.95
 _LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
-_MORE = ("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small")
+_MORE = (
+    *("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small"),
+    *("squeezenet1_1", "googlenet", "mnasnet1_0"),
+)
 _FILES = {"yolox_nano": 416, "mobilenet_v3_small_fashion": 64, "vit_tiny_fashion": 32}
 # Files whose batch is fixed at 1.
 _ONE = ("yolox_nano",)
@@ -54,6 +57,9 @@ METHODS: dict[str, list[Any]] = {
         "to_openvino",
         {"quantize_nncf": {"preset": "performance"}},
     ],
+    # From the network itself, which is what `tune` takes; by hand it goes through ONNX as above.
+    "openvino-exported": ["export", "to_openvino"],
+    "openvino-int8-exported": ["export", "to_openvino", "quantize_nncf"],
     "aoti": ["aot_inductor"],
     "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
 }
