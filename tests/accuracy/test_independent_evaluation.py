@@ -171,6 +171,7 @@ def pycocotools_map(model, folder, images, categories):
     return evaluation.stats[0]
 
 
+@pytest.mark.long
 def test_the_map_of_an_int8_detector(shared, tmp_path):
     folder = shared / "datasets" / "coco_tiny_val"
     annotations = json.loads((folder / "instances.json").read_text())

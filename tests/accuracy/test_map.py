@@ -198,6 +198,7 @@ def test_outputs_of_another_shape_are_said():
         step(boxes={"boxes": "x"})({"boxes": np.zeros((3, 85))}, {}, (64, 64))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["onnxruntime", "openvino"])
 def test_yolox_has_the_map_of_an_independent_evaluation(shared, tmp_path, runner):

@@ -68,6 +68,7 @@ def test_it_is_made_smaller(shared, optcli):
     assert shared.below(manifest.OBJECTS) == []
 
 
+@pytest.mark.long
 def test_a_bucket_that_is_not_there_is_one_warning_of_a_build_and_an_error_of_the_cache(
     place, optcli, s3, monkeypatch, tmp_path
 ):

@@ -51,6 +51,7 @@ def plan(say, tmp_path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_load_is_held_to_its_plan_and_told_in_every_form(url, say, plan, tmp_path):
     code, out, err = say(
@@ -101,6 +102,7 @@ def test_without_a_promise_right_answers_are_enough(url, say):
     assert "gamma:4" in out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_several_rates_and_a_trace(url, say, tmp_path):
     (tmp_path / "trace.csv").write_text("\n".join(str(index / 40) for index in range(80)))
@@ -112,6 +114,7 @@ def test_several_rates_and_a_trace(url, say, tmp_path):
     assert [each.rate_per_s for each in LoadTest.model_validate_json(out).points] == [20, 40]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_encodings_side_by_side(url, say, tmp_path):
     from PIL import Image
@@ -129,6 +132,7 @@ def test_encodings_side_by_side(url, say, tmp_path):
     assert notes[0].figures["bytes"] != notes[0].figures["binary_bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_limit_of_a_server_that_breaks(say):
     # 50 ms a call and one row a call: 20 a second at most, whatever the machine.
@@ -146,6 +150,7 @@ def test_the_limit_of_a_server_that_breaks(say):
     assert not test.limit.confirmed  # short windows confirm nothing
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_calibration_is_kept_and_predicts_the_next_test(url, say, plan, tmp_path, monkeypatch):
     for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):

@@ -49,6 +49,7 @@ def test_the_verdict_holds_though_nobody_reads_the_table(place):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_no_harm(place, closed):
     fresh = f"optcli build recipe.yaml --store {place.folder}/fresh {closed}"

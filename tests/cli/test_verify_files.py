@@ -214,6 +214,7 @@ def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
     assert "leave logits as it was" in {row["advice"] for row in rows[:2]}
 
 
+@pytest.mark.long
 def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):
     line = ("verify-accuracy", "model.onnx", "copy.onnx", "--recipe", "recipe.yaml")
     assert "where the error starts" not in optcli(*line).out
@@ -230,6 +231,7 @@ def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):
     assert "2.00 times what they should be" in table
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_torchscript_file_that_is_quantized_already(files, optcli):

@@ -276,6 +276,7 @@ def test_a_build_with_data_from_code(project):
     assert project.built == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_detector_on_real_boxes(shared, tmp_path):
     """No metric of detection yet: the outputs of the variants are compared."""

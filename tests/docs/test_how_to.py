@@ -238,6 +238,7 @@ def run(script: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_about_reports_reads_what_a_build_wrote(project):
     page, folder = HOW_TO / "report-in-pandas.md", project.folder

@@ -57,6 +57,7 @@ def test_another_model_file_is_the_cause_and_its_graph_the_consequence(repositor
     assert judge(repository).variants["copied"].causes == ("the model's file",)
 
 
+@pytest.mark.long
 def test_another_calibration_set_is_the_cause(repository, pairs):
     repository.recipe(PLAIN + '  copied: {passes: ["./fakes.py:Calibrated"], gate: true}\n', data=DATA)
     git(repository.folder, "commit", "-qam", "calibrated")
@@ -71,6 +72,7 @@ def test_another_calibration_set_is_the_cause(repository, pairs):
     assert found == ("./fakes.py:Calibrated: other calibration samples",)
 
 
+@pytest.mark.long
 def test_larger_files_and_worse_accuracy_are_rejected_without_being_slower(repository, pairs):
     repository.recipe(COPIED % "old", data=DATA.replace("max_drop: 0.5", "max_drop: 0.0"))
     git(repository.folder, "commit", "-qam", "data")
@@ -85,6 +87,7 @@ def test_larger_files_and_worse_accuracy_are_rejected_without_being_slower(repos
     raise AssertionError("no other classifier was worse")
 
 
+@pytest.mark.long
 def test_doubt_has_its_own_exit_code_unless_told(repository, pairs):
     pairs.growth = [WILD]
     assert judge(repository).exit_code == ExitCode.INCONCLUSIVE
@@ -245,6 +248,7 @@ def test_what_is_bound_to_another_cpu_is_never_compared(repository, pairs):
     assert "lacks avx9000" in of(report, "p50").reason
 
 
+@pytest.mark.long
 def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, pairs):
     saved(repository)
     report = judge(repository, "main", against_recorded=True)
@@ -254,6 +258,7 @@ def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, p
     assert pairs.seen == []
 
 
+@pytest.mark.long
 def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, pairs, tmp_path):
     def code(*arguments):
         return run(

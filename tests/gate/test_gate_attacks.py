@@ -52,6 +52,7 @@ def test_all_in_git_and_nothing_changed_passes(judged, pairs):
     assert of(report, "accuracy").blocking
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
@@ -125,6 +126,7 @@ def test_code_that_judges_is_part_of_the_terms(judged, pairs):
     assert report.outcome != "accept"
 
 
+@pytest.mark.long
 def test_code_on_the_path_that_judges_is_named_where_it_changed(judged, pairs, monkeypatch):
     """Both sides would use today's `src/`: a metric that is made easier would pass as unchanged."""
     metric = "from scoringlib import VALUE\n\n\ndef right(outputs, target, meta):\n    return VALUE\n"
@@ -274,6 +276,7 @@ def weak(project):
     (project.folder / "old.yaml").write_text(text.replace("model.onnx", "weak.onnx"))
 
 
+@pytest.mark.long
 def test_a_recipe_that_becomes_a_link_is_compared_with_what_had_its_name(judged, pairs):
     """Else any older recipe with a worse model, merged beside it, could take its place."""
     weak(judged)
@@ -289,6 +292,7 @@ def test_a_repository_may_be_reached_by_a_link(judged, pairs):
     assert judge(replace(judged, folder=linked), accept=()).outcome == "accept"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["store", "pack"])
 def test_a_store_or_a_pack_that_git_holds_is_no_witness(judged, pairs, place):
     reference = "git:HEAD"

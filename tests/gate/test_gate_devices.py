@@ -98,6 +98,7 @@ def saved(project, name):
     builds.save(path, report, project.artifacts / "tiny" / "report.json", Store(project.store))
 
 
+@pytest.mark.long
 def test_a_baseline_without_figures_of_the_device_is_inconclusive(there, pairs):
     saved(there, "main")
     report = judge(there, "main", against_recorded=True)

@@ -64,6 +64,7 @@ def rows(bucket: Bucket, ending: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 def test_all_are_answered_and_a_run_goes_on_with_what_is_missing(project: Project, s3: Bucket) -> None:
     project.recipe("  plain: []\n", data=DATA)
     project.build()

@@ -99,6 +99,7 @@ def test_all_images_are_answered_and_a_second_run_changes_nothing(
     assert content(tmp_path / "out") == before
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
     run(project, tmp_path / "undisturbed", form="jsonl")
     target = tmp_path / "killed"
@@ -121,6 +122,7 @@ def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
     assert content(target) == content(tmp_path / "undisturbed")
 
 
+@pytest.mark.long
 def test_a_long_run_measures_how_many_copies_share_the_cores(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

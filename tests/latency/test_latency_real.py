@@ -76,6 +76,7 @@ def test_artifacts_in_their_own_processes(tmp_path):
     assert (tmp_path / "logs" / "gone.log").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "said"),
     [

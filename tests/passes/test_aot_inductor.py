@@ -53,6 +53,7 @@ def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_pa
                 model.bind({"image": np.ones(shape, np.float32)})
 
 
+@pytest.mark.long
 def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path):
     inputs, source = INPUTS["Pair"], torch_artifact(tmp_path, "Pair")
     program = apply(Export(strict=False), source, tmp_path / "exported", inputs)

@@ -46,6 +46,7 @@ def test_other_passes_go_on_from_it(tmp_path):
     assert largest_error(OnnxruntimeRunner(threads=1), onnx, source, inputs, (1, 4)) < 1e-5
 
 
+@pytest.mark.long
 def test_images_of_one_channel_are_compiled_rightly(tmp_path):
     inputs, source = INPUTS["Grey"], torch_artifact(tmp_path, "Grey")
     made = apply(ChannelsLast(), source, tmp_path / "made", inputs)

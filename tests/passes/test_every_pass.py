@@ -95,6 +95,7 @@ def test_a_ready_recipe_uses_it(name):
     assert name in configured.options_in_recipes(), f"no recipe below recipes/ uses {name}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted on Linux")
 @pytest.mark.parametrize("name", [name for name in NAMES if passes.find(name).imports_ahead])

@@ -234,6 +234,7 @@ def test_it_regains_what_a_bad_calibration_has_cost(residual, tmp_path, to):
         assert accuracy(made, batch_size) == pytest.approx(facts["validation_accuracy"], abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
 def test_a_transformer_too(tokens, tmp_path, to):
     made = quantized(tokens, tmp_path / "made", DARK, to=to)
@@ -249,6 +250,7 @@ def test_a_transformer_too(tokens, tmp_path, to):
         assert integer_kernels(made, tmp_path)["MatMulIntegerToFloat"] >= 6
 
 
+@pytest.mark.long
 def test_onnx_runtime_computes_as_much_on_integers_as_after_calibration_alone(residual, tmp_path):
     floats = apply(ExportOnnx(exporter="dynamo"), residual, tmp_path / "onnx", IMAGE)
     options = {"calibration": DATA["calibration"]}
@@ -304,6 +306,7 @@ def test_a_network_of_one_fixed_batch_size(tmp_path, to):
         assert sqnr_db(wanted, model.run(values)["scores"]) > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, tmp_path, to):
     class Killed(Heard):

@@ -123,6 +123,7 @@ def test_biases_of_a_transformer_are_integers_and_its_nodes_keep_their_names(tmp
         assert set(ignored) <= set(made.facts["kept_in_floating_point"])
 
 
+@pytest.mark.long
 def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
     source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
     inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()

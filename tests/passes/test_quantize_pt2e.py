@@ -185,6 +185,7 @@ def test_the_range_depends_on_the_cpu_unless_told(monkeypatch):
     assert QuantizePt2e.device_bound
 
 
+@pytest.mark.long
 def test_what_cannot_work_says_why(conv, quantized, tmp_path):
     def fails(match, pass_, source):
         with pytest.raises(StepError, match=match) as failure:

@@ -44,6 +44,7 @@ def test_an_open_batch_adds_no_layer(shared, tmp_path, name, tensor, shape, work
         assert kinds(read).count("ShapeOf") > 20, "else this tells nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -96,6 +97,7 @@ def test_a_pool_that_rounds_up_is_computed_in_int8(tmp_path):
     assert precision == "u8"
 
 
+@pytest.mark.long
 def test_pools_are_rounded_plainly_where_the_sizes_are_the_same():
     import openvino
     import torch

@@ -271,6 +271,7 @@ class samples:
 '''
 
 
+@pytest.mark.long
 def test_samples_are_prepared_for_the_first_variant_only(project, tmp_path, monkeypatch):
     """By another verb and another build as well: they lie in the store."""
     marks = tmp_path / "marks"

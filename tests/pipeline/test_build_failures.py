@@ -11,6 +11,7 @@ def descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
+@pytest.mark.long
 def test_every_way_to_die_costs_one_variant(project):
     before = descendants()  # other tests' helpers, such as the tracker of multiprocessing
     project.recipe(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from optcli.errors import ExitCode
 from optcli.store import Store
@@ -26,6 +27,7 @@ SAYS = {
 }
 
 
+@pytest.mark.long
 def test_a_pass_that_meddles_costs_its_own_variant(project):
     meddling = "".join(
         f'  {way.replace(" ", "-")}: [{{"./fakes.py:Meddle": {{way: {way}}}}}]\n' for way in SAYS

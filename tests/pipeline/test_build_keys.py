@@ -67,6 +67,7 @@ def test_an_option_early_in_the_chain(built):
     assert built.built == [TWICE, TWICE]
 
 
+@pytest.mark.long
 def test_a_library_version(built, monkeypatch):
     real = environment.version
     monkeypatch.setattr(environment, "version", lambda n: "0.0.1" if n == "onnx" else real(n))
@@ -85,6 +86,7 @@ def test_the_cpu(built, monkeypatch):
     assert built.built == [TUNED]
 
 
+@pytest.mark.long
 def test_the_measured_batch_sizes_for_passes_that_compile_them(built):
     wanted = HEAD.replace("rounds: 2", "batch_sizes: [1, 2], rounds: 2")
     assert wanted != HEAD
@@ -128,6 +130,7 @@ def test_a_line_of_a_module_that_it_imports(project):
     assert project.built == [COPIED]
 
 
+@pytest.mark.long
 def test_the_model(built):
     write_model(built.folder / "model.onnx", seed=1)
     built.build()

@@ -44,6 +44,7 @@ def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
     assert measured.ratio("again", "nobody", 1) is None
 
 
+@pytest.mark.long
 def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatch):
     project.recipe(VARIANTS)
     with monkeypatch.context() as busy:
@@ -80,6 +81,7 @@ def test_a_p99_that_was_asked_for_and_lost_is_not_kept(project, found, monkeypat
     assert not project.measured
 
 
+@pytest.mark.long
 def test_another_machine_of_the_same_processor_measures_for_itself(project, monkeypatch):
     project.recipe(VARIANTS)
     project.build()

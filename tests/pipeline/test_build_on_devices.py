@@ -6,6 +6,7 @@ import csv
 import io
 import json
 
+import pytest
 from edge_device import DEVICES, Edge
 from tiny_project import DATA, HEAD
 
@@ -134,6 +135,7 @@ def test_a_device_that_is_lost_costs_its_own_figures(project, edge):
     assert edge.released == 1
 
 
+@pytest.mark.long
 def test_a_verdict_on_any_device_decides_the_exit_code(project, edge):
     """What is fast enough here is not on the other one, of which this is said by its own verdicts."""
     required = '  plain: []\n  copied: {passes: ["./fakes.py:Copy"], required: true}\n'

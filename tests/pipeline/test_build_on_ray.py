@@ -25,7 +25,7 @@ from optcli.errors import MissingError, UsageError
 from optcli.pipeline.on_ray import parcels
 from optcli.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # One of each kind: optcli's own passes, the user's own, one that reads data, one of this CPU.
 VARIANTS = """\

@@ -60,6 +60,7 @@ def one_of_two(project: Project, bucket: Bucket) -> tuple[Report, Machine]:
     return report, Machine(project, bucket, "second")
 
 
+@pytest.mark.long
 def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
     report, second = one_of_two(project, s3)
     again = second.build()
@@ -69,6 +70,7 @@ def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
     assert again.variants["int8"].accuracy == report.variants["int8"].accuracy
 
 
+@pytest.mark.long
 def test_a_corrupted_object_is_refused_named_made_again_and_replaced(
     project: Project, s3: Bucket
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_corrupted_object_is_refused_named_made_again_and_replaced(
     assert s3.read(place) == sound
 
 
+@pytest.mark.long
 def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
     project: Project, own_s3: Bucket
 ) -> None:
@@ -109,6 +112,7 @@ def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
     assert "going on without the remote store" in note
 
 
+@pytest.mark.long
 def test_a_machine_that_may_only_read_writes_nothing(project: Project, s3: Bucket) -> None:
     _, second = one_of_two(project, s3)
     before = s3.paths()
@@ -119,6 +123,7 @@ def test_a_machine_that_may_only_read_writes_nothing(project: Project, s3: Bucke
     assert second.notes == []
 
 
+@pytest.mark.long
 def test_nodes_of_a_cluster_make_the_same_through_it(project: Project, s3: Bucket) -> None:
     project.recipe(VARIANTS, data=DATA)
     wanted = made(project.build())

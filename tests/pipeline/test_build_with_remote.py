@@ -177,6 +177,7 @@ def test_a_corrupted_object_is_refused_named_made_again_and_replaced(first, seco
     assert (third.made, third.notes) == ([], [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("way", "requests"), [("fails", 0), ("fails", 3), ("hangs", 3), ("hangs", 8)])
 def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
     first, second, faults, monkeypatch, way, requests
@@ -279,6 +280,7 @@ def test_an_evaluation_whose_arrays_lie_is_made_again(first, second, tmp_path):
     assert "int8 › accuracy" in second.made
 
 
+@pytest.mark.long
 def test_code_is_made_here_unless_it_is_trusted(first, tmp_path, monkeypatch):
     """As if ONNX were code, so that no network in Python is needed."""
     from optcli.artifact import Format

@@ -15,7 +15,7 @@ from optcli.pipeline import build
 from optcli.results import Report
 from optcli.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 VARIANTS = "  plain: []\n  int8: [quantize_onnxruntime]\n"
 HERE = "evaluated on this machine"

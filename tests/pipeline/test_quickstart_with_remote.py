@@ -49,6 +49,7 @@ class Machine:
         return [step for step in self.heard.built if not step.endswith(measured)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_cold_build_elsewhere_makes_no_step_but_code_that_nobody_trusts(tmp_path):
     url = f"file://{tmp_path}/remote"

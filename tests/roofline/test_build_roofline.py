@@ -155,6 +155,7 @@ def test_the_roofline_is_measured_once_and_kept(
     assert build_roofline.stored(tmp_store) is None, "another machine is another roofline"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_report_with_operations_and_shares(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.recipe("  plain: []\n  saved: [{optimize_onnx: {to: ort}}]\n")

@@ -212,6 +212,7 @@ def test_a_gpu_is_asked_for_every_precision():
     assert best["int8"] == 4 * best["fp32"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_libraries_give_rates_of_every_kind():
     """Structure only: how fast it is here is no test's business."""

@@ -164,6 +164,7 @@ def test_autocast_computes_in_what_it_says(artifact, precision, loss, monkeypatc
     assert effective.get("flags", []) == lacking
 
 
+@pytest.mark.long
 def test_compiled_it_gives_the_same_at_every_size_and_leaves_nothing_behind(
     artifact, tmp_path, monkeypatch
 ):

@@ -48,6 +48,7 @@ def counted(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
     tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]

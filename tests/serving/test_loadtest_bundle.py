@@ -17,6 +17,7 @@ from optcli.serving.loadtest import calibrating
 QUICK = ("--seconds", "3", "--settle", "1s")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys, monkeypatch):
     for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):

@@ -113,6 +113,7 @@ def test_the_second_is_compared_on_the_same_requests():
     assert canary.slower([of(10)], [of(20)]) is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_servers_get_the_same_requests(capsys, tmp_path):
     with serving() as first, serving(wrong_every=40) as second:

@@ -172,6 +172,7 @@ def test_too_many_open_requests_are_a_failure_of_the_server(tmp_path):
     assert point.outcome == "reject"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_calibration_through_the_server_finds_its_curve(tmp_path, monkeypatch):
     for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):

@@ -133,6 +133,7 @@ def test_a_smaller_rate_that_would_keep_it_keeps_it():
     assert optcli.plan(rate_per_s=1.05 * rate, **given).outcome == "not-kept"
 
 
+@pytest.mark.long
 def test_bursts_that_one_run_misses_are_found_by_other_seeds():
     bursts = "bursts:2800,18s,2s"
     plan = optcli.plan(curve="4ms+1ms*b", rate_per_s=1000, slo={"p99_ms": 50}, arrivals=bursts)

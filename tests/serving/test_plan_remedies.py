@@ -109,6 +109,7 @@ def applied(given, would):
     return {**given, **changes[would.kind]()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_with_what_would_keep_the_promise_keeps_it(name):
     plan = optcli.plan(**CASES[name])

@@ -37,6 +37,7 @@ def test_a_cache_that_answers_nearly_all_needs_no_memory_for_it(process):
     assert arrivals.rate_per_s == pytest.approx(process.rate_per_s / 1e6, rel=0.2)
 
 
+@pytest.mark.long
 def test_bursts_behind_a_cache_are_simulated_in_as_many_requests():
     given = {"curve": "4ms+1ms*b", "rate_per_s": 1000, "slo": {"p99_ms": 50}}
     given["arrivals"] = "bursts:2800,18s,2s"
@@ -50,6 +51,7 @@ def trace_of(folder, times_ms):
     return f"trace:{path}"
 
 
+@pytest.mark.long
 def test_the_worst_moments_of_a_long_trace_count_wherever_they_lie(tmp_path):
     random = np.random.default_rng(1)
     calm, burst = random.exponential(10, 100_000), random.exponential(1.5, 12_000)

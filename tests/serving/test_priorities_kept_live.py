@@ -48,6 +48,7 @@ def seen(url: str) -> int:
     return sum(each["seen"] for each in kept.about["periods"])
 
 
+@pytest.mark.long
 def test_each_priority_gets_known_answers_and_the_inputs_of_all_are_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

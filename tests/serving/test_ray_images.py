@@ -35,6 +35,7 @@ def outputs_of(file: Path, name: str, row: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(names, (out[0] for out in session.run(None, {name: row[None]})), strict=True))
 
 
+@pytest.mark.long
 def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_path: Path) -> None:
     place, file = shared / "datasets" / "coco_tiny_val", shared / "models" / "yolox_nano.onnx"
     spec = {"name": "images", "shape": (1, 3, 416, 416)}
@@ -140,6 +141,7 @@ def _tensors(server: Server, samples: Any, file: Path) -> None:
             np.testing.assert_allclose(found, outputs_of(file, "input", row)["logits"], atol=1e-3)
 
 
+@pytest.mark.long
 def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, tmp_path: Path) -> None:
     place = shared / "datasets" / "cifar10_subset" / "test"
     file = shared / "models" / "resnet20_cifar10.onnx"

@@ -63,6 +63,7 @@ def test_a_recipe_without_variants_is_tuned(tmp_path: Path) -> None:
         tune(path, overrides=["data.evaluation=null", "accuracy=null"])
 
 
+@pytest.mark.long
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     path = project(tmp_path)
     command = [sys.executable, "-m", "optcli", "tune", str(path), "--minutes", "3", "--json"]

@@ -21,7 +21,7 @@ from optcli.store import Store
 from optcli.tuning import repair
 from optcli.tuning.workshop import Workshop, artifact
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TUNE = "tune: {runtimes: [onnxruntime], precisions: [fp32, int8], finalists: 2}\n"
 HERE = "on this machine"
