@@ -17,8 +17,9 @@ compete always.
 
 A third part of the labelled samples, which neither the search nor its judgement reads, says what the
 winner's promise is worth. `--repeats` runs the search alone with that many seeds, which also divide the
-samples. What a network failed of stands in its row. Results are written after each network; every row
-has its command and the revision of the code. Ends with 1 where an aim is missed or a network failed.
+samples; `--first-seed 12` goes on where a run ended. What a network failed of stands in its row.
+Results are written after each network; every row has its command and the revision of the code. Ends
+with 1 where an aim is missed or a network failed.
 
 One network at a time, on as many days as it takes: `--networks NAME` puts its row in the place of its
 older one and leaves the other rows. A run that fails does not replace one that ended well. `--list`
@@ -68,7 +69,7 @@ def main() -> None:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(NETWORKS)}")
     command = "benchmarks/tune_peers.py " + " ".join(_shown(sys.argv[1:]))
     for name in names:
-        for seed in range(given.repeats or 1):
+        for seed in range(given.first_seed, given.first_seed + (given.repeats or 1)):
             began = time.monotonic()
             network = NETWORKS[name]
             work = given.work.absolute() / (f"{name}-{seed}" if given.repeats else name)
@@ -109,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=int, help="search so often with different seeds, time nothing"
     )
+    parser.add_argument("--first-seed", type=int, default=0, help="where a run of repeats goes on")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
+from optcli.tuning.trial_facts import score_of
 
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
@@ -62,11 +63,7 @@ def front(trials: Sequence[TuningTrial]) -> list[TuningTrial]:
 
 
 def _rank(trial: TuningTrial) -> tuple[float, float, int]:
-    return (-_score(trial), _loss(trial), trial.number)
-
-
-def _score(trial: TuningTrial) -> float:
-    return trial.score.value if trial.score is not None else 0.0
+    return (-score_of(trial), _loss(trial), trial.number)
 
 
 def _loss(trial: TuningTrial) -> float:
@@ -80,7 +77,7 @@ def _high(trial: TuningTrial) -> float:
 
 
 def _is_like(one: TuningTrial, other: TuningTrial, bar: float) -> bool:
-    close = abs(_score(one) / _score(other) - 1.0) < _CLOSE if _score(other) else False
+    close = abs(score_of(one) / score_of(other) - 1.0) < _CLOSE if score_of(other) else False
     return close and abs(_loss(one) - _loss(other)) < _CLOSE_LOSS * bar
 
 

@@ -35,8 +35,9 @@ from optcli.tuning import causes, finalists, judgement, rules, tuned_recipe
 from optcli.tuning.budget import Budget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
-from optcli.tuning.strategy import Strategy, best_of, surest_of
+from optcli.tuning.strategy import Strategy
 from optcli.tuning.study import Study
+from optcli.tuning.trial_facts import best_of, surest_of
 from optcli.tuning.trials import WITHOUT_METRIC, Trials
 from optcli.tuning.validation import Validation, validation_of
 from optcli.tuning.workshop import Workshop

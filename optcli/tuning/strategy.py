@@ -18,6 +18,19 @@ from statistics import median
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
 from optcli.tuning.space import Parameters, Space
+from optcli.tuning.trial_facts import (
+    FALL,
+    best_of,
+    blocks_cannot_go,
+    cut_of,
+    fallen,
+    highest_loss,
+    is_cut,
+    is_part,
+    score_of,
+    trained_of,
+    trained_s,
+)
 
 # A cut network that gains less is not worth its training.
 _LEAST_GAIN = 1.1
@@ -32,9 +45,6 @@ _OVERHEAD_S = 20.0
 _SAFETY = 1.5
 # Losses up to so many bars may come back by quantization-aware training.
 _NEAR = 2.5
-# A loss is taken to fall with this power of the time of training. In a search of 2026-11-23 a ViT
-# without half of its layers lost 2.07 points after 144 s and 1.50 after 237 s: a power of 0.65.
-_FALL = 0.5
 # A cut that loses less than this share of the bar is followed by one two steps harder.
 _EASY = 1 / 3
 # Where no bound can lie inside the bar, a loss of this share of it is safe.
@@ -130,14 +140,14 @@ class Strategy:
         base = self._base(done)
         if not self.space.prunes or base is None:
             return
-        if trained := _trained(done):
+        if trained := trained_of(done):
             if self._training_s(left_s - self._overhead_s(done), done) >= _LEAST_TRAINING_S:
                 yield from self._harder_looks(base, trained[-1], done)
             return
-        looked = [trial for trial in done if trial.stage == "timed" or _is_cut(trial)]
+        looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
         for shape in rules.shapes(self.space):
-            if shape["blocks"] and _blocks_cannot_go(done):
+            if shape["blocks"] and blocks_cannot_go(done):
                 continue
             if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
                 break
@@ -154,26 +164,26 @@ class Strategy:
             return
         for shape in rules.shapes(self.space):
             more = shape["blocks"], shape["width"]
-            beyond = all(mine <= its for mine, its in zip(_cut(last), more, strict=True))
-            if beyond and more != _cut(last) and not (shape["blocks"] and _blocks_cannot_go(done)):
+            beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
+            if beyond and more != cut_of(last) and not (shape["blocks"] and blocks_cannot_go(done)):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 
     def _harder(self, last: TuningTrial, done: Sequence[TuningTrial]) -> list[TuningTrial]:
         """Cuts that were looked at and not trained, faster than the last one that was, in order."""
         ladder = self._ladder(done)
-        cuts = [_cut(each) for each in ladder]
-        tried = {_cut(trial) for trial in _trained(done)}
-        rung = cuts.index(_cut(last)) if _cut(last) in cuts else len(cuts)
-        harder = [each for each in ladder[rung + 1 :] if _cut(each) not in tried]
-        return [each for each in harder if _is_part(last, each)] or harder
+        cuts = [cut_of(each) for each in ladder]
+        tried = {cut_of(trial) for trial in trained_of(done)}
+        rung = cuts.index(cut_of(last)) if cut_of(last) in cuts else len(cuts)
+        harder = [each for each in ladder[rung + 1 :] if cut_of(each) not in tried]
+        return [each for each in harder if is_part(last, each)] or harder
 
     def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The share of blocks that should give the wanted gain, by the times of its neighbours."""
-        wanted = self._wanted * _score(base)
+        wanted = self._wanted * score_of(base)
         looks = [t for t in done if t.stage == "timed" and t.score and not t.parameters["width"]]
-        if any(abs(_score(trial) / wanted - 1.0) <= _CLOSE for trial in looks):
+        if any(abs(score_of(trial) / wanted - 1.0) <= _CLOSE for trial in looks):
             return
-        rungs = sorted((t.parameters.get("blocks", 0.0), 1.0 / _score(t)) for t in (base, *looks))
+        rungs = sorted((t.parameters.get("blocks", 0.0), 1.0 / score_of(t)) for t in (base, *looks))
         for (few, slow), (many, fast) in pairwise(rungs):
             if slow > 1.0 / wanted > fast:
                 share = few + (many - few) * (slow - 1.0 / wanted) / (slow - fast)
@@ -186,19 +196,19 @@ class Strategy:
         train_s = self._training_s(left_s, done)
         if train_s < _LEAST_TRAINING_S:
             return
-        trained = _trained(done)
+        trained = trained_of(done)
         if not trained:
-            wanted = self._wanted * _score(base)
-            look = min(ladder, key=lambda each: abs(_score(each) - wanted))
+            wanted = self._wanted * score_of(base)
+            look = min(ladder, key=lambda each: abs(score_of(each) - wanted))
             first_s = min(train_s, _FIRST_SHARE * self.budget_s)
             yield self._training(done, look, first_s, "the cut that promises the gain that is wanted")
             return
         last = trained[-1]
-        cuts = [_cut(each) for each in ladder]
-        if _cut(last) not in cuts:
+        cuts = [cut_of(each) for each in ladder]
+        if cut_of(last) not in cuts:
             return
-        rung = cuts.index(_cut(last))
-        results = {_cut(trial): trial for trial in trained}
+        rung = cuts.index(cut_of(last))
+        results = {cut_of(trial): trial for trial in trained}
         if self._is_safe(last, done):
             if harder := self._harder(last, done):
                 easy = last.loss is not None and last.loss.value < _EASY * self.bar
@@ -211,12 +221,12 @@ class Strategy:
             yield self._aware_of(last, train_s)
         elif not last.parameters.get("more_s"):
             most_s = self._most_training_s(left_s, done)
-            if last.loss is not None and _fallen(last.loss.value, last, most_s) <= self._aim(last):
+            if last.loss is not None and fallen(last.loss.value, last, most_s) <= self._aim(last):
                 more = {**last.parameters, "more_s": int(most_s)}
                 yield Proposal("more training should bring the last one surely inside", more)
                 return
-        safe = max((_score(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
-        milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > safe]
+        safe = max((score_of(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
+        milder = [e for e in ladder[:rung] if cut_of(e) not in results and score_of(e) > safe]
         if milder:
             why = "the last one was not surely inside: a milder cut"
             yield self._training(done, self._hopeful(milder, last, base, train_s), train_s, why)
@@ -232,14 +242,14 @@ class Strategy:
         if self._wants_certainty:
             return trial.certain
         whole = [each for each in done if each.stage == "inside" and not each.trains]
-        if any(_high(each) <= self.bar for each in whole):
-            return _high(trial) <= self.bar
+        if any(highest_loss(each) <= self.bar for each in whole):
+            return highest_loss(trial) <= self.bar
         return trial.loss.value <= _CAREFUL * self.bar or trial.loss.high is None
 
     def _aim(self, trial: TuningTrial) -> float:
         """The loss that a network like this one must have to be safe; a part of the bar at least."""
         assert trial.loss is not None
-        margin = _high(trial) - trial.loss.value
+        margin = highest_loss(trial) - trial.loss.value
         return max(self.bar - margin, _CAREFUL * self.bar)
 
     def _hopeful(
@@ -249,14 +259,14 @@ class Strategy:
 
         Losses are taken to grow with the gain over the whole network, and to fall with the training.
         """
-        if last.loss is None or _score(last) <= _score(base):
+        if last.loss is None or score_of(last) <= score_of(base):
             return milder[-1]
-        slope = last.loss.value / (_score(last) / _score(base) - 1.0)
-        already_s, aim = _trained_s(last), self._aim(last)
+        slope = last.loss.value / (score_of(last) / score_of(base) - 1.0)
+        already_s, aim = trained_s(last), self._aim(last)
         hopes = [
             look
             for look in milder
-            if slope * (_score(look) / _score(base) - 1.0) * (already_s / train_s) ** _FALL <= aim
+            if slope * (score_of(look) / score_of(base) - 1.0) * (already_s / train_s) ** FALL <= aim
         ]
         return hopes[-1] if hopes else milder[0]
 
@@ -290,9 +300,9 @@ class Strategy:
         inside = [
             trial for trial in done if trial.stage == "inside" and trial.parameters.get("train_s")
         ]
-        inside = [t for t in inside if _is_part(t, look) and not t.parameters.get("aware_s")]
+        inside = [t for t in inside if is_part(t, look) and not t.parameters.get("aware_s")]
         if inside:
-            last = max(inside, key=_score).parameters
+            last = max(inside, key=score_of).parameters
             own = {key: last[key] for key in _MAKING if last.get(key)}
             chosen["learned"] = [*last.get("learned", ()), own]
             why += ", of the network that was trained before"
@@ -303,16 +313,16 @@ class Strategy:
         train_s = min(self._training_s(left_s, done), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
-        kept = max(map(_score, self._keeping(done)), default=0.0)
+        kept = max(map(score_of, self._keeping(done)), default=0.0)
         short = [
             trial
             for trial in done
             if self._is_short(trial)
             and trial.parameters["precision"] == "int8"
             and not trial.parameters.get("aware_s")
-            and _score(trial) > kept
+            and score_of(trial) > kept
         ]
-        for trial in sorted(short, key=lambda each: -_score(each))[:1]:
+        for trial in sorted(short, key=lambda each: -score_of(each))[:1]:
             yield self._aware_of(trial, train_s)
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
@@ -350,9 +360,9 @@ class Strategy:
         keeping = self._keeping(done)
         if any(trial.parameters.get("floats") for trial in keeping):
             return
-        least = _LEAST_GAIN * max(map(_score, keeping), default=0.0)
-        known = [t for t in done if t.float_groups and _score(t) > least]
-        for trial in sorted(known, key=lambda each: -_score(each))[:2]:
+        least = _LEAST_GAIN * max(map(score_of, keeping), default=0.0)
+        known = [t for t in done if t.float_groups and score_of(t) > least]
+        for trial in sorted(known, key=lambda each: -score_of(each))[:2]:
             for label, names in trial.float_groups.items():
                 floats = {"label": label, "names": list(names)}
                 why = "quantizing cost the accuracy: these layers stay in float"
@@ -383,76 +393,19 @@ class Strategy:
 
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
         """The fastest network that is not cut, inside the bar or near it: what is cut next."""
-        whole = [trial for trial in done if not _is_cut(trial) and trial.score is not None]
+        whole = [trial for trial in done if not is_cut(trial) and trial.score is not None]
         whole = [trial for trial in whole if not trial.parameters.get("aware_s")]
         usable = [trial for trial in whole if trial.stage == "inside" or self._is_near(trial)]
-        return max(usable or whole, key=_score, default=None)
+        return max(usable or whole, key=score_of, default=None)
 
     def _ladder(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
         """Cut networks by their gain, the smallest first; those that another beats by less are left."""
         base = self._base(done)
         looks = [trial for trial in done if trial.stage == "timed" and trial.score is not None]
-        worth = [trial for trial in looks if base and _score(trial) >= _LEAST_GAIN * _score(base)]
-        return sorted(worth, key=_score)
+        worth = [trial for trial in looks if base and score_of(trial) >= _LEAST_GAIN * score_of(base)]
+        return sorted(worth, key=score_of)
 
 
 SAMPLED = "Optuna's sampler, around the best network"
 _LOOK = "how fast it is with so much cut away, before anything is trained"
 _LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"
-
-
-def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
-    """The fastest trial inside the bar."""
-    inside = [trial for trial in done if trial.stage == "inside" and trial.score is not None]
-    return max(inside, key=_score, default=None)
-
-
-def surest_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
-    """The fastest trial that is surely inside the bar."""
-    return best_of([trial for trial in done if trial.certain])
-
-
-def _score(trial: TuningTrial) -> float:
-    return trial.score.value if trial.score is not None else 0.0
-
-
-def _is_cut(trial: TuningTrial) -> bool:
-    return any(_cut(trial))
-
-
-def _cut(trial: TuningTrial) -> tuple[float, float]:
-    return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
-
-
-def _trained(done: Sequence[TuningTrial]) -> list[TuningTrial]:
-    """Networks that were cut and trained, and then quantized."""
-    return [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
-
-
-def _high(trial: TuningTrial) -> float:
-    """The upper bound of the loss, and where there is none the loss itself."""
-    if trial.loss is None:
-        return 1.0
-    return trial.loss.value if trial.loss.high is None else trial.loss.high
-
-
-def _trained_s(trial: TuningTrial) -> float:
-    """How long the network of a trial was trained, since its last cut."""
-    spent_s = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
-    return max(1.0, float(spent_s))
-
-
-def _fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
-    """What a loss should be after so many seconds more of training."""
-    already_s = _trained_s(trial)
-    return float(loss * (already_s / (already_s + max(0.0, more_s))) ** _FALL)
-
-
-def _is_part(trial: TuningTrial, other: TuningTrial) -> bool:
-    """Whether the first one's cut is a part of the other's."""
-    return all(mine <= its for mine, its in zip(_cut(trial), _cut(other), strict=True))
-
-
-def _blocks_cannot_go(done: Sequence[TuningTrial]) -> bool:
-    """Whether removing blocks has failed: this network has none that can go."""
-    return any(t.stage == "failed" and t.parameters.get("blocks") and not t.trains for t in done)

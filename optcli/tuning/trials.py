@@ -29,6 +29,7 @@ from optcli.tuning.components import QUANTIZING, groups, worst
 from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
 from optcli.tuning.rules import CONVOLUTIONAL, TRANSFORMER
+from optcli.tuning.trial_facts import score_of
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact, planned
 
@@ -155,7 +156,7 @@ class Trials:
         """Whether a trial may win that is slower than the best one: by being surely inside the bar."""
         if not self._wants_certainty or best is None or best.certain:
             return False
-        return surest is None or _value(trial) > _value(surest)
+        return surest is None or score_of(trial) > score_of(surest)
 
     def _is_unsure(self, trial: TuningTrial, best: TuningTrial | None) -> bool:
         """Whether a trial is the fastest inside the bar, and the recipe wants more than that."""
@@ -340,10 +341,6 @@ class Trials:
             reason = "it does not keep the recipe's service level or largest size"
             return trial.model_copy(update={"stage": "outside", "reason": reason})
         return trial.model_copy(update={"stage": "inside", "reason": None})
-
-
-def _value(trial: TuningTrial) -> float:
-    return trial.score.value if trial.score is not None else 0.0
 
 
 def _family(built: Artifact) -> str | None:

@@ -95,7 +95,7 @@ class Attempts:
         self.left_s: list[float] = []
 
     def attempt(
-        self, number: int, candidate: Any, why: str, best: Any, left_s: float, **_: Any
+        self, number: int, candidate: Any, why: str, best: Any, surest: Any, left_s: float, **_: Any
     ) -> TuningTrial:
         self.left_s.append(left_s)
         own = {"label": candidate.label, "parameters": candidate.parameters, "number": number}

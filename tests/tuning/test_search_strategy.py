@@ -15,7 +15,8 @@ from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
 from optcli.tuning.space import Space
-from optcli.tuning.strategy import SAMPLED, Proposal, Strategy, best_of, surest_of
+from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
+from optcli.tuning.trial_facts import best_of, surest_of
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}

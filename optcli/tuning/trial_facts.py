@@ -1,0 +1,71 @@
+"""What the records of trials say, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcli.results.tuning import TuningTrial
+
+# A loss is taken to fall with this power of the time of training. In a search of 2026-11-23 a ViT
+# without half of its layers lost 2.07 points after 144 s and 1.50 after 237 s: a power of 0.65.
+FALL = 0.5
+
+
+def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
+    """The fastest trial inside the bar."""
+    inside = [trial for trial in done if trial.stage == "inside" and trial.score is not None]
+    return max(inside, key=score_of, default=None)
+
+
+def surest_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
+    """The fastest trial that is surely inside the bar."""
+    return best_of([trial for trial in done if trial.certain])
+
+
+def score_of(trial: TuningTrial) -> float:
+    """The objective as a multiple of the reference's, larger is better; 0 where it is not known."""
+    return trial.score.value if trial.score is not None else 0.0
+
+
+def is_cut(trial: TuningTrial) -> bool:
+    """Whether a part of the network was removed."""
+    return any(cut_of(trial))
+
+
+def cut_of(trial: TuningTrial) -> tuple[float, float]:
+    """The shares of blocks and of channels that were removed."""
+    return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
+
+
+def trained_of(done: Sequence[TuningTrial]) -> list[TuningTrial]:
+    """Networks that were cut and trained, and then quantized."""
+    return [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
+
+
+def highest_loss(trial: TuningTrial) -> float:
+    """The upper bound of the loss, and where there is none the loss itself."""
+    if trial.loss is None:
+        return 1.0
+    return trial.loss.value if trial.loss.high is None else trial.loss.high
+
+
+def trained_s(trial: TuningTrial) -> float:
+    """How long the network of a trial was trained, since its last cut."""
+    spent_s = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
+    return max(1.0, float(spent_s))
+
+
+def fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
+    """What a loss should be after so many seconds more of training."""
+    already_s = trained_s(trial)
+    return float(loss * (already_s / (already_s + max(0.0, more_s))) ** FALL)
+
+
+def is_part(trial: TuningTrial, other: TuningTrial) -> bool:
+    """Whether the first one's cut is a part of the other's."""
+    return all(mine <= its for mine, its in zip(cut_of(trial), cut_of(other), strict=True))
+
+
+def blocks_cannot_go(done: Sequence[TuningTrial]) -> bool:
+    """Whether removing blocks has failed: this network has none that can go."""
+    return any(t.stage == "failed" and t.parameters.get("blocks") and not t.trains for t in done)
