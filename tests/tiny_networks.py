@@ -77,6 +77,30 @@ class Attention(torch.nn.Module):
         return self.head(self.encoder(tokens).mean(1))
 
 
+class Windows(torch.nn.Module):
+    """Attention within shifted windows as Swin has it: written out, its mask made at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = torch.nn.Linear(8, 24)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, image):
+        size = image.shape[-1]
+        mask = image.new_zeros((size, size))
+        for number, rows in enumerate((slice(0, -2), slice(-2, None))):
+            for columns in (slice(0, -2), slice(-2, None)):
+                mask[rows, columns] = number
+        mask = mask.reshape(1, -1) - mask.reshape(-1, 1)
+        mask = mask.masked_fill(mask != 0, -100.0)
+        x = torch.roll(image, (1, 1), (2, 3)).flatten(2).transpose(1, 2)
+        q, k, v = self.queries(x).reshape(-1, size * size, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        shares = torch.softmax(q.matmul(k.transpose(-2, -1)) + mask, -1)
+        shares = torch.nn.functional.dropout(shares, 0.0, self.training)
+        x = shares.matmul(v).transpose(1, 2).flatten(2)
+        return self.head(x.mean(1))
+
+
 class OneBatchOnly(torch.nn.Module):
     def forward(self, image):
         return image.reshape(4, -1)
@@ -98,6 +122,7 @@ INPUTS = {
     "Grey": (TensorSpec(name="image", shape=("batch", 1, 16, 16)),),
     "Pair": (ANY_IMAGE, TensorSpec(name="mask", shape=("batch", 1))),
     "Attention": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
+    "Windows": (TensorSpec(name="image", shape=("batch", 8, 6, 6)),),
     "OneBatchOnly": (IMAGE,),
     "Halves": (TensorSpec(name="image", shape=("batch", 3, "height", 16), ranges=SIZES),),
 }

@@ -87,12 +87,34 @@ def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     for port, spec in zip(model.inputs, inputs, strict=True):
         port.get_tensor().set_names({spec.name})
     model.reshape(_shapes(inputs))
+    _fold_known_shapes(model)
     # It simplified the graph before the sizes were fixed: once more, with what is known now.
     _offline_transformations.apply_moc_transformations(model, cf=False, smart_reshape=True)
     _round_pools_plainly(model)
     for port, name in zip(model.outputs, source.facts["outputs"], strict=True):
         port.get_tensor().set_names({name})
     return model
+
+
+def _fold_known_shapes(model: Model) -> None:
+    """Work out now what only depends on sizes that are known.
+
+    The converter keeps all that reads a size from being folded. Of a Swin-T half of the operators were
+    such, the masks of its windows among them, and NNCF quantized some.
+    """
+    import numpy as np
+    from openvino import opset13
+    from openvino.passes import ConstantFolding, Manager
+
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "ShapeOf" and node.input(0).get_partial_shape().is_static:
+            sizes = np.array(
+                list(node.input(0).get_shape()), node.output(0).get_element_type().to_dtype()
+            )
+            node.output(0).replace(opset13.constant(sizes).output(0))
+    manager = Manager()
+    manager.register_pass(ConstantFolding())
+    manager.run_passes(model)
 
 
 def _round_pools_plainly(model: Model) -> None:

@@ -1,9 +1,13 @@
 """OpenVINO's graph after conversion: the layers that compute, none that only work out shapes."""
 
+import numpy as np
+import openvino
 import pytest
-from tiny_networks import apply, onnx_file
+import torch
+from tiny_networks import INPUTS, apply, feed, onnx_file, torch_artifact
 
 from optcli.formats import openvino as openvino_format
+from optcli.formats import torch as torch_format
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino, _round_pools_plainly
@@ -27,8 +31,6 @@ def kinds(model):
     ],
 )
 def test_an_open_batch_adds_no_layer(shared, tmp_path, name, tensor, shape, working_out_shapes):
-    import openvino
-
     file = shared / "models" / f"{name}.onnx"
     spec = TensorSpec.model_validate({"name": tensor, "shape": list(shape)})
     made = apply(ToOpenvino(), onnx_file(file, tmp_path / "onnx"), tmp_path / "openvino", [spec])
@@ -42,6 +44,21 @@ def test_an_open_batch_adds_no_layer(shared, tmp_path, name, tensor, shape, work
     assert openvino_format.output_names(found) == openvino_format.output_names(read)
     if name != "yolox_nano":
         assert kinds(read).count("ShapeOf") > 20, "else this tells nothing"
+
+
+def test_what_depends_on_no_input_is_worked_out_before(tmp_path):
+    """The mask of attention in windows: PyTorch's converter leaves how it is made in the graph."""
+    source = torch_artifact(tmp_path / "torch", "Windows")
+    exported = apply(Export(), source, tmp_path / "exported", INPUTS["Windows"])
+    made = apply(ToOpenvino(), exported, tmp_path / "openvino", INPUTS["Windows"])
+    found = openvino_format.open(made.path)
+    making = {"Range", "ScatterNDUpdate", "ScatterUpdate", "Select", "NotEqual", "ReduceProd"}
+    assert not making & set(kinds(found))
+    assert kinds(found).count("ShapeOf") <= 1, "of the batch, which is open"
+    rows = feed(INPUTS["Windows"], 3)
+    wanted = torch_format.open(source.path)(torch.from_numpy(rows["image"])).detach().numpy()
+    got = openvino.compile_model(found, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(rows)[0]
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 @pytest.mark.long
@@ -61,10 +78,10 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
     inputs = [TensorSpec.model_validate({"name": "image", "shape": ["batch", 3, 64, 64]})]
     (tmp_path / "torch").mkdir()
     facts = source.write(tmp_path / "torch", inputs)
-    torch_artifact = Artifact(
+    network = Artifact(
         "key", Format.TORCH, tmp_path / "torch", "fp32", 0, "digest", {"outputs": list(facts.outputs)}
     )
-    parent = apply(way(), torch_artifact, tmp_path / "exported", inputs)
+    parent = apply(way(), network, tmp_path / "exported", inputs)
     found = openvino_format.open(apply(ToOpenvino(), parent, tmp_path / "openvino", inputs).path)
     assert kinds(found).count("ShapeOf") == 0
     rounded = [each.get_attributes().get("rounding_type") for each in found.get_ops()]
@@ -78,9 +95,6 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
 def test_a_pool_that_rounds_up_is_computed_in_int8(tmp_path):
     """As a part of an INT8 network, whose convolutions behind it depend on that."""
     import nncf
-    import numpy as np
-    import openvino
-    import torch
     from torch import nn
 
     network = nn.Sequential(
@@ -99,9 +113,6 @@ def test_a_pool_that_rounds_up_is_computed_in_int8(tmp_path):
 
 @pytest.mark.long
 def test_pools_are_rounded_plainly_where_the_sizes_are_the_same():
-    import openvino
-    import torch
-
     def pools(kernel, stride, padding, size):
         pool = torch.nn.MaxPool2d(kernel, stride, padding, ceil_mode=True).eval()
         example = torch.randn(2, 4, size, size)
