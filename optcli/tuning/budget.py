@@ -16,13 +16,15 @@ _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
 _GRACE_SHARE = 0.25
 # The most that is kept: else there would be nothing to judge.
 _MOST_SHARE = 0.5
-# Of what is kept, the share that building and measuring take.
-_MEASURING_SHARE = 0.5
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
 _ALL, _FEWER = 5, 3
-# What building a finalist from the store and measuring it takes at least, where judging takes long.
-_BESIDE_S = 10.0
+# What starting and warming up one network takes in the five launches of a table, and timing it at two
+# batch sizes at least. Three variants of SqueezeNet 1.1 took 54 s, of which the calls were 14.
+_LAUNCHING_S, _TIMING_S = 13.0, 4.0
+# Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
+# finalist and a careful one.
+_LEAST_JUDGED = 3
 # Of a judgement of two networks, what starting their processes takes and more samples do not repeat:
 # 2.3 s in eager PyTorch and 0.9 s in OpenVINO, SqueezeNet 1.1 on 60 and 880 images, two cores.
 _STARTING_S = 3.0
@@ -45,23 +47,21 @@ class Budget:
 
         It is enough for the baseline and three finalists, at most half of the budget.
         """
-        usual_s = self._usual_s
-        judging_s = (1 + _FEWER) * self._judging_s(reference)
-        wanted_s = max(usual_s, _MEASURING_SHARE * usual_s + judging_s)
-        return max(usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
+        wanted_s = (1 + _FEWER) * (self._judging_s(reference) + _LAUNCHING_S + _TIMING_S)
+        return max(self._usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
 
     def finalists(self, left_s: float, reference: TuningTrial | None, most: int) -> int:
         """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        judging_s, left_s = self._judging_s(reference), max(_LEAST_FINAL_S, left_s)
-        if (1 + most) * judging_s <= _MEASURING_SHARE * left_s:
-            return most
-        fitting = int(left_s / (judging_s + _BESIDE_S)) - 1  # the baseline is judged as well
+        each_s = self._judging_s(reference) + _LAUNCHING_S + _TIMING_S
+        left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
+        fitting = int(left_s / each_s) - 1  # the baseline is judged as well
         return max(1, min(most, fitting))
 
     def measuring_s(self, left_s: float, reference: TuningTrial | None, finalists: int) -> float:
-        """What is left of `left_s` after judging the baseline and so many finalists, at least 20 s."""
-        return max(_LEAST_FINAL_S, left_s - (1 + finalists) * self._judging_s(reference))
+        """What is left of `left_s` for the calls of the baseline and so many finalists."""
+        each_s = self._judging_s(reference) + _LAUNCHING_S
+        return max(0.0, left_s - (1 + finalists) * each_s)
 
     def overrun_s(self, reference: TuningTrial | None) -> float:
         """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""

@@ -46,7 +46,7 @@ def build(
     settings: Settings,
     observer: Observer,
 ) -> Report:
-    """Write the tuned recipe at `path` and build it; measuring takes about half of `spare_s`.
+    """Write the tuned recipe at `path` and build it; the timed calls take about `spare_s`.
 
     Raises what a build raises, and `StoreError` where the recipe cannot be written.
     """
@@ -54,7 +54,7 @@ def build(
     sizes = sorted({*recipe.latency.batch_sizes, *batch_sizes})
     changed["latency"] = {**changed.get("latency", {}), "batch_sizes": sizes}
     rows = (len(choices) + 1) * len(sizes)
-    measuring_s = min(_MOST_MEASURING_S, max(_LEAST_MEASURING_S, spare_s / (2 * rows)))
+    measuring_s = min(_MOST_MEASURING_S, max(_LEAST_MEASURING_S, spare_s / rows))
     content = tuned_recipe.text(
         recipe,
         path,

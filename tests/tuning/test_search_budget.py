@@ -43,13 +43,14 @@ def reference(judging_s: float | None = 103.0, samples: int | None = 100) -> Tun
 def test_a_share_is_kept_where_judging_takes_little() -> None:
     for trial in (None, reference(judging_s=None), reference(judging_s=4.0)):
         assert Budget(900.0, 100).final_s(trial) == 135.0
-    assert Budget(60.0).final_s(None) == 20.0
+    assert Budget(60.0).final_s(None) == 30.0, "half of it: launching takes longer"
+    assert Budget(300.0).final_s(None) == 4 * 17.0, "13 s for launching each, and 4 s for its calls"
     assert Budget(3600.0).final_s(None) == 150.0
 
 
 def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> None:
-    assert Budget(900.0, 100).final_s(reference()) == 67.5 + 4 * 50.0
-    assert Budget(3600.0, 200).final_s(reference()) == 75.0 + 4 * 100.0
+    assert Budget(900.0, 100).final_s(reference()) == 4 * (50.0 + 17.0)
+    assert Budget(3600.0, 200).final_s(reference()) == 4 * (100.0 + 17.0)
     assert Budget(900.0, 10_000).final_s(reference()) == 450.0
     assert Budget(24.0, 10_000).final_s(reference()) == 20.0, "the least stays"
 
@@ -59,7 +60,7 @@ def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> 
     [
         (0, 450.0, 5),
         (100, 450.0, 5),
-        (200, 450.0, 3),
+        (200, 450.0, 2),
         (300, 450.0, 1),
         (10_000, 450.0, 1),
         (100, 1.0, 1),
@@ -72,18 +73,19 @@ def test_as_many_finalists_as_can_be_judged_in_time(
 
 
 def test_measuring_has_what_judging_leaves() -> None:
-    assert Budget(900.0, 100).measuring_s(450.0, reference(), 3) == 250.0
-    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), 1) == 20.0
-    assert Budget(900.0).measuring_s(100.0, None, 5) == 100.0
+    assert Budget(900.0, 100).measuring_s(450.0, reference(), 3) == 450.0 - 4 * 63.0
+    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), 1) == 0.0
+    assert Budget(900.0).measuring_s(100.0, None, 5) == 22.0
 
 
 def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
-    assert Budget(599.0).finalists(60.0, None, 5) == 3
+    assert Budget(599.0).finalists(90.0, None, 5) == 3
     assert Budget(900.0).finalists(100.0, None, 2) == 2
 
 
-def test_a_search_without_time_left_judges_its_finalists_where_that_takes_little() -> None:
-    assert Budget(900.0, 100).finalists(-5.0, reference(judging_s=4.0), 5) == 5
+def test_a_search_without_time_left_judges_two_finalists_where_that_takes_little() -> None:
+    assert Budget(900.0).finalists(-5.0, reference(judging_s=2.0), 5) == 2
+    assert Budget(900.0, 100).finalists(-5.0, reference(), 5) == 1
 
 
 class Attempts:
@@ -123,7 +125,7 @@ def divided(
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "kept_s", "warns"), [(10, 135.0, False), (100, 267.5, False), (10_000, 450.0, True)]
+    ("evaluation", "kept_s", "warns"), [(10, 135.0, False), (100, 268.0, False), (10_000, 450.0, True)]
 )
 def test_what_the_finalists_need_is_taken_from_the_trials(
     tmp_path: Path, plain_recipe: Recipe, evaluation: int, kept_s: float, *, warns: bool
@@ -148,5 +150,5 @@ def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Reci
     assert not attempts.left_s, "the trials of the first run have used all of the time"
     space = Space.of(plain_recipe)
     kept = Study(tmp_path / "trials.jsonl", space, 0, 0.01).trials
-    assert budget.final_s(kept[0]) == 267.5
-    assert Strategy(space, 0.01, 900.0 - 267.5).next(kept) is None
+    assert budget.final_s(kept[0]) == 268.0
+    assert Strategy(space, 0.01, 900.0 - 268.0).next(kept) is None
