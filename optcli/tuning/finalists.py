@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
-from optcli.tuning.trial_facts import score_of
+from optcli.tuning.trial_facts import highest_loss, score_of
 
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
@@ -20,12 +20,17 @@ class Choice:
     why: str
 
 
-def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]:
+def choose(
+    trials: Sequence[TuningTrial], bar: float, most: int, *, certain: bool = False
+) -> list[Choice]:
     """At most so many finalists: a pure function of the trials, the fastest first.
 
     The fastest inside the bar; the fastest whose loss is surely inside, or where none is, that uses
     half of the bar; the fastest without training; the fastest that loses nearly nothing; then others of
     the Pareto front of score and loss. Without a trial inside the bar there is none.
+
+    `certain`: only what is surely inside the bar is accepted. The one whose loss has the lowest bound
+    is then a finalist too: the evaluation samples may be enough for it and for no other.
     """
     inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
     inside = sorted(inside, key=_rank)
@@ -39,8 +44,10 @@ def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]
                 chosen[trial.number] = Choice(trial, why)
 
     add(inside, "the fastest inside the bar on validation samples")
-    sure = [t for t in inside if t.certain or _high(t) <= bar]
+    sure = [t for t in inside if t.certain or (_has_bound(t) and highest_loss(t) <= bar)]
     add(sure, "the fastest that is surely inside the bar")
+    if certain:
+        add(sorted(inside, key=highest_loss), "the one whose loss has the lowest bound")
     if not sure:
         half = [t for t in inside if _loss(t) <= bar / 2]
         add(half, "the fastest that uses at most half of the bar")
@@ -70,10 +77,8 @@ def _loss(trial: TuningTrial) -> float:
     return trial.loss.value if trial.loss is not None else 1.0
 
 
-def _high(trial: TuningTrial) -> float:
-    if trial.loss is None or trial.loss.high is None:
-        return 1.0
-    return trial.loss.high
+def _has_bound(trial: TuningTrial) -> bool:
+    return trial.loss is not None and trial.loss.high is not None
 
 
 def _is_like(one: TuningTrial, other: TuningTrial, bar: float) -> bool:

@@ -156,7 +156,9 @@ def _tuned(
     left_s = budget_s - before_s - (time.monotonic() - began)
     first = next(iter(study.trials), None)
     most = budget.finalists(left_s, first, read.tune.finalists)
-    choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
+    certain = read.accuracy is not None and read.accuracy.wants_certainty
+    chosen = finalists.choose(study.trials, bar, most, certain=certain)
+    choices = tuned_recipe.variant_names(chosen)
     tuning = Tuning(
         recipe=read.name,
         path=str(path) if choices else "",

@@ -240,7 +240,7 @@ class Strategy:
         if trial.stage != "inside" or trial.loss is None:
             return False
         if self._wants_certainty:
-            return trial.certain
+            return trial in self._keeping(done)
         whole = [each for each in done if each.stage == "inside" and not each.trains]
         if any(highest_loss(each) <= self.bar for each in whole):
             return highest_loss(trial) <= self.bar
@@ -333,8 +333,16 @@ class Strategy:
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
 
     def _keeping(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
-        """The trials inside the bar; surely inside where the recipe wants to be certain."""
-        return [t for t in done if t.stage == "inside" and (t.certain or not self._wants_certainty)]
+        """The trials inside the bar; surely inside where the recipe wants to be certain.
+
+        Where the validation samples are too few to be certain of any network, those that lose little.
+        """
+        inside = [trial for trial in done if trial.stage == "inside"]
+        if not self._wants_certainty:
+            return inside
+        sure = [trial for trial in inside if trial.certain]
+        most = _CAREFUL * self.bar
+        return sure or [t for t in inside if t.loss is not None and t.loss.value <= most]
 
     @property
     def _wants_certainty(self) -> bool:

@@ -46,6 +46,16 @@ def test_the_fastest_that_is_surely_inside_stands_beside_the_fastest() -> None:
     assert "surely" in chosen[1].why
 
 
+def test_where_certainty_is_wanted_the_lowest_bound_is_a_finalist() -> None:
+    """By what they lose it is behind the second one, whose loss may be large by its bound."""
+    trials = [trial(1, 3.0, 0.004, 0.02), trial(2, 2.5, 0.0, 0.015), trial(3, 1.9, 0.0, 0.011)]
+    slower = trial(4, 1.0, 0.0, 0.011)
+    assert [each.trial.number for each in choose([*trials, slower], BAR, 2)] == [1, 2]
+    chosen = choose([*trials, slower], BAR, 2, certain=True)
+    assert [each.trial.number for each in chosen] == [1, 3]
+    assert "lowest bound" in chosen[1].why
+
+
 def test_there_are_at_most_so_many_and_none_twice() -> None:
     trials = [trial(n, 3.0 - 0.1 * n, 0.009 - 0.0005 * n) for n in range(12)]
     chosen = choose(trials, BAR, 5)

@@ -424,6 +424,26 @@ def test_layers_stay_in_float_until_one_is_surely_inside(
     assert bool(surest.parameters.get("floats")) == bool(floats)
 
 
+def test_with_few_validation_samples_little_that_is_lost_stands_for_certainty(tmp_path: Path) -> None:
+    """No network is surely inside then, and layers are not left in float for ever."""
+    own = load(write_recipe(tmp_path, data=DATA), ["accuracy.policy=non-inferiority"])
+    groups = {"few": ("a",), "more": ("a", "b"), "most": ("a", "b", "c")}
+
+    class Few(Simulated):
+        def trial(self, proposal: Proposal) -> TuningTrial:
+            trial = super().trial(proposal)
+            is_plain = trial.parameters["precision"] == "int8" and not trial.parameters.get("floats")
+            return trial.model_copy(update={"float_groups": groups if is_plain else {}})
+
+    def loss(parameters: Any) -> float:
+        left = len(parameters.get("floats", {}).get("names", ()))
+        return (0.8 - 0.3 * left) * BAR if parameters["precision"] == "int8" else 0.0
+
+    done = Few(Strategy(space(own, trains=False), BAR, 900.0), loss).run()
+    left = [t.parameters["floats"]["label"] for t in done if t.parameters.get("floats")]
+    assert left == ["few", "more"]
+
+
 def test_training_with_quantization_follows_what_is_inside_and_not_surely(tmp_path: Path) -> None:
     own = load(write_recipe(tmp_path, data=DATA), ["accuracy.policy=non-inferiority"])
     strategy = Strategy(space(own), BAR, 900.0)
