@@ -101,6 +101,19 @@ class Windows(torch.nn.Module):
         return self.head(x.mean(1))
 
 
+class Token(torch.nn.Module):
+    """A learned token before those of the input, as in ViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = torch.nn.Parameter(torch.randn(1, 1, 16))
+        self.head = torch.nn.Linear(16, 3)
+
+    def forward(self, tokens):
+        first = self.token.expand(tokens.shape[0], -1, -1)
+        return self.head(torch.cat([first, tokens], 1).softmax(1)).mean(1)
+
+
 class OneBatchOnly(torch.nn.Module):
     def forward(self, image):
         return image.reshape(4, -1)
@@ -123,6 +136,7 @@ INPUTS = {
     "Pair": (ANY_IMAGE, TensorSpec(name="mask", shape=("batch", 1))),
     "Attention": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "Windows": (TensorSpec(name="image", shape=("batch", 8, 6, 6)),),
+    "Token": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "OneBatchOnly": (IMAGE,),
     "Halves": (TensorSpec(name="image", shape=("batch", 3, "height", 16), ranges=SIZES),),
 }

@@ -55,10 +55,28 @@ def test_what_depends_on_no_input_is_worked_out_before(tmp_path):
     making = {"Range", "ScatterNDUpdate", "ScatterUpdate", "Select", "NotEqual", "ReduceProd"}
     assert not making & set(kinds(found))
     assert kinds(found).count("ShapeOf") <= 1, "of the batch, which is open"
-    rows = feed(INPUTS["Windows"], 3)
-    wanted = torch_format.open(source.path)(torch.from_numpy(rows["image"])).detach().numpy()
-    got = openvino.compile_model(found, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(rows)[0]
-    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert "Broadcast" not in kinds(found), "those between softmax and product change no shape"
+    gives_the_same(found, source, "Windows")
+
+
+def test_what_is_repeated_for_each_image_stays_so(tmp_path):
+    """A learned token before the others: its broadcast does something at each batch size above 1."""
+    source = torch_artifact(tmp_path / "torch", "Token")
+    exported = apply(Export(), source, tmp_path / "exported", INPUTS["Token"])
+    made = apply(ToOpenvino(), exported, tmp_path / "openvino", INPUTS["Token"])
+    found = openvino_format.open(made.path)
+    assert "Broadcast" in kinds(found)
+    gives_the_same(found, source, "Token")
+
+
+def gives_the_same(found, source, name):
+    network = torch_format.open(source.path)
+    compiled = openvino.compile_model(found, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for batch_size in (1, 2, 3):
+        rows = feed(INPUTS[name], batch_size)
+        with torch.no_grad():
+            wanted = network(*map(torch.from_numpy, rows.values())).numpy()
+        np.testing.assert_allclose(compiled(rows)[0], wanted, atol=1e-5)
 
 
 @pytest.mark.long
