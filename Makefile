@@ -34,11 +34,11 @@ gate: $(STAMP) ## Compare the quickstart with what it was at the last commit
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .PHONY: test
-test: $(STAMP) lint ## Lint, type-check and run all tests but those of minutes
+test: $(STAMP) lint ## Lint, type-check and run all tests but the longest
 	$(PYTEST) --suite usual
 
 .PHONY: test-all
-test-all: $(STAMP) lint ## Lint, type-check and run all tests, those of minutes too: what CI runs
+test-all: $(STAMP) lint ## Lint, type-check and run all tests, the longest too: what CI runs
 	$(PYTEST) --suite all
 
 .PHONY: fast

@@ -125,7 +125,8 @@ def _drop_idle_broadcasts(model: Model, inputs: Sequence[TensorSpec]) -> None:
     keeps NNCF from the ranges that attention needs. Sizes follow the batch size by sums and products: a
     broadcast that does nothing at two sizes above 1 does nothing at any.
     """
-    if len({size for spec in inputs for size in spec.shape if isinstance(size, str)}) != 1:
+    open_sizes = {size for spec in inputs for size in spec.shape if isinstance(size, str)}
+    if len(open_sizes) != 1 or open_sizes != {spec.batch_symbol for spec in inputs} - {None}:
         return
     idle = set.intersection(*(_idle_broadcasts(model, inputs, size) for size in (2, 3)))
     for node in model.get_ordered_ops():
