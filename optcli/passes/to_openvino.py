@@ -137,10 +137,7 @@ def _drop_idle_broadcasts(model: Model, inputs: Sequence[TensorSpec]) -> None:
 def _idle_broadcasts(model: Model, inputs: Sequence[TensorSpec], batch_size: int) -> set[str]:
     """The names of broadcasts whose input has the shape of their output already."""
     fixed = model.clone()
-    sizes = {
-        spec.name: [batch_size if isinstance(n, str) else n for n in spec.shape] for spec in inputs
-    }
-    fixed.reshape(sizes)
+    fixed.reshape({spec.name: list(spec.concrete(batch_size)) for spec in inputs})
     return {
         node.get_friendly_name()
         for node in fixed.get_ordered_ops()
