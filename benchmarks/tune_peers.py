@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/tune_peers.py --shared FOLDER --work FOLDER [--networks NAMES] \
         [--minutes 15] [--olive VENV/bin/python]
     .venv/bin/python benchmarks/tune_peers.py --shared FOLDER --work FOLDER --repeats 20 --minutes 5 \
-        --networks digits
+        --networks mobilenet_v3_small_fashion
 
 For each network: a recipe without variants and without hints, `optcli tune` of it from an empty store,
 and the peers by their own APIs and defaults, each with a fixed batch of 1 and of 8 and two threads:
