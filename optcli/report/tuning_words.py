@@ -60,15 +60,17 @@ def finalist_row(finalist: Finalist) -> tuple[str, ...]:
     )
 
 
-def answer(tuning: Tuning) -> str:
-    """What to serve, in one or two sentences."""
+def answer(tuning: Tuning, *, certain: bool = False) -> str:
+    """What to serve, in one or two sentences. `certain`: the recipe wants to be sure of the loss."""
     if tuning.winner is None:
         if not tuning.finalists:
             return (
                 f"No trial of {len(tuning.trials)} was inside the bar on validation samples"
                 f" ({tuning.stopped_because})."
             )
-        return "No finalist is accepted on the evaluation samples."
+        return (
+            f"No finalist is accepted on the evaluation samples.{_too_few(tuning) if certain else ''}"
+        )
     winner = next(each for each in tuning.finalists if each.variant == tuning.winner)
     speeds = [
         f"{wording.times(each)} {wording.interval(each)} at batch size {size}"
@@ -96,6 +98,22 @@ def answer(tuning: Tuning) -> str:
         if tuning.confidence is not None:
             told += " With accuracy.policy: non-inferiority the search wants one that is surely inside."
     return told
+
+
+def _too_few(tuning: Tuning) -> str:
+    """Which finalists more samples might bring inside the bar, as a sentence; empty where none."""
+    open_ones = [
+        each.variant
+        for each in tuning.finalists
+        if each.outcome == "inconclusive" and each.loss is not None and each.loss <= tuning.bar
+    ]
+    if not open_ones:
+        return ""
+    lost = "loses" if len(open_ones) == 1 else "lose"
+    return (
+        f" On these {wording.listed(open_ones)} {lost} no more than is allowed, but they are too few"
+        " to say that of others: give data.evaluation more samples."
+    )
 
 
 def _cheaper(winner: Finalist) -> str:

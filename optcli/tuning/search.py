@@ -194,7 +194,7 @@ def _tuned(
     seconds = round(before_s + time.monotonic() - began, 1)
     tuning = tuning.model_copy(update={"seconds": seconds})
     tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
-    tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
+    tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning, certain=certain)})
     if choices:
         report = report.model_copy(update={"tuning": tuning})
         report_files.write(folder, report, report_files.curves_of(folder, report))

@@ -150,6 +150,17 @@ def test_the_answer_says_what_is_not_known() -> None:
     assert "No trial of 1" in tuning_words.answer(tuning(trial(0, "int8", 1.0, 0.5)))
 
 
+def test_where_none_is_surely_inside_the_answer_asks_for_more_samples() -> None:
+    few = Finalist(variant="a", trial=1, why="", outcome="inconclusive", loss=0.004)
+    outside = few.model_copy(update={"variant": "b", "outcome": "reject", "loss": 0.03})
+    found = tuning(trial(1, "int8", 3.0, 0.003), finalists=(few, outside), winner=None)
+    said = tuning_words.answer(found, certain=True)
+    assert "On these a loses no more than is allowed, but they are too few" in said
+    assert "too few" not in tuning_words.answer(found), "the machine may have been busy"
+    none = found.model_copy(update={"finalists": (outside,)})
+    assert "too few" not in tuning_words.answer(none, certain=True)
+
+
 def test_the_optimism_of_the_choice_is_told() -> None:
     finalists = tuple(
         Finalist(variant=f"v{n}", trial=n, why="", outcome="accept", optimism=0.002) for n in range(2)
