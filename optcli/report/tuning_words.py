@@ -102,10 +102,11 @@ def answer(tuning: Tuning, *, certain: bool = False) -> str:
 
 def _too_few(tuning: Tuning) -> str:
     """Which finalists more samples might bring inside the bar, as a sentence; empty where none."""
+    bar = tuning.bar or 0.0
     open_ones = [
         each.variant
         for each in tuning.finalists
-        if each.outcome == "inconclusive" and each.loss is not None and each.loss <= tuning.bar
+        if each.outcome == "inconclusive" and each.loss is not None and each.loss <= bar
     ]
     if not open_ones:
         return ""
