@@ -88,7 +88,6 @@ def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
         port.get_tensor().set_names({spec.name})
     model.reshape(_shapes(inputs))
     _fold_known_shapes(model)
-    _drop_idle_broadcasts(model, inputs)
     # It simplified the graph before the sizes were fixed: once more, with what is known now.
     _offline_transformations.apply_moc_transformations(model, cf=False, smart_reshape=True)
     _round_pools_plainly(model)
@@ -116,35 +115,6 @@ def _fold_known_shapes(model: Model) -> None:
     manager = Manager()
     manager.register_pass(ConstantFolding())
     manager.run_passes(model)
-
-
-def _drop_idle_broadcasts(model: Model, inputs: Sequence[TensorSpec]) -> None:
-    """Leave out broadcasts that change no shape, where the batch size alone is open.
-
-    PyTorch expands both sides of a product to a common batch. What stands between softmax and product
-    keeps NNCF from the ranges that attention needs. Sizes follow the batch size by sums and products: a
-    broadcast that does nothing at two sizes above 1 does nothing at any.
-    """
-    open_sizes = {size for spec in inputs for size in spec.shape if isinstance(size, str)}
-    if len(open_sizes) != 1 or open_sizes != {spec.batch_symbol for spec in inputs} - {None}:
-        return
-    idle = set.intersection(*(_idle_broadcasts(model, inputs, size) for size in (2, 3)))
-    for node in model.get_ordered_ops():
-        if node.get_friendly_name() in idle:
-            node.output(0).replace(node.input_value(0))
-
-
-def _idle_broadcasts(model: Model, inputs: Sequence[TensorSpec], batch_size: int) -> set[str]:
-    """The names of broadcasts whose input has the shape of their output already."""
-    fixed = model.clone()
-    fixed.reshape({spec.name: list(spec.concrete(batch_size)) for spec in inputs})
-    return {
-        node.get_friendly_name()
-        for node in fixed.get_ordered_ops()
-        if node.get_type_name() == "Broadcast"
-        and node.get_output_partial_shape(0).is_static
-        and node.get_input_partial_shape(0) == node.get_output_partial_shape(0)
-    }
 
 
 def _round_pools_plainly(model: Model) -> None:

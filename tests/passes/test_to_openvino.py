@@ -4,14 +4,13 @@ import numpy as np
 import openvino
 import pytest
 import torch
-from openvino import opset13 as ops
 from tiny_networks import INPUTS, apply, feed, onnx_file, torch_artifact
 
 from optcli.formats import openvino as openvino_format
 from optcli.formats import torch as torch_format
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
-from optcli.passes.to_openvino import ToOpenvino, _drop_idle_broadcasts, _round_pools_plainly
+from optcli.passes.to_openvino import ToOpenvino, _round_pools_plainly
 from optcli.settings import TensorSpec
 from optcli.sources.torchvision import TorchvisionSource
 
@@ -56,7 +55,6 @@ def test_what_depends_on_no_input_is_worked_out_before(tmp_path):
     making = {"Range", "ScatterNDUpdate", "ScatterUpdate", "Select", "NotEqual", "ReduceProd"}
     assert not making & set(kinds(found))
     assert kinds(found).count("ShapeOf") <= 1, "of the batch, which is open"
-    assert "Broadcast" not in kinds(found), "those between softmax and product change no shape"
     gives_the_same(found, source, "Windows")
 
 
@@ -68,16 +66,6 @@ def test_what_is_repeated_for_each_image_stays_so(tmp_path):
     found = openvino_format.open(made.path)
     assert "Broadcast" in kinds(found)
     gives_the_same(found, source, "Token")
-
-
-@pytest.mark.parametrize("shape", [(2, "length", 16), ("batch", "length", 16)])
-def test_where_another_size_is_open_no_broadcast_is_left_out(shape):
-    inputs = [TensorSpec(name="x", shape=shape, ranges={"length": {"min": 3, "opt": 3, "max": 9}})]
-    x = ops.parameter([-1, -1, 16], np.float32, name="x")
-    model = openvino.Model([ops.broadcast(x, np.array([2, 3, 16]), "BIDIRECTIONAL")], [x], "model")
-    model.inputs[0].get_tensor().set_names({"x"})
-    _drop_idle_broadcasts(model, inputs)
-    assert "Broadcast" in kinds(model)
 
 
 def gives_the_same(found, source, name):
