@@ -38,7 +38,7 @@ LEAST = 0.95
 _LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
 _MORE = (
     *("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small"),
-    *("squeezenet1_1", "googlenet", "mnasnet1_0"),
+    *("squeezenet1_1", "googlenet"),
 )
 _FILES = {"yolox_nano": 416, "mobilenet_v3_small_fashion": 64, "vit_tiny_fashion": 32}
 # Files whose batch is fixed at 1.

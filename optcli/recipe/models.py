@@ -169,6 +169,11 @@ class Recipe(Settings):
     digest: str = ""
     read_from: tuple[Path, ...] = ()
 
+    @property
+    def wants_certainty(self) -> bool:
+        """Whether a loss is accepted only where the same can be said of samples not seen."""
+        return self.accuracy is not None and self.accuracy.policy == "non-inferiority"
+
 
 # Found out when the recipe is read.
 _NOT_WRITTEN = ("path", "folder", "digest", "read_from")

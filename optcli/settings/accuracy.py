@@ -80,11 +80,6 @@ class AccuracySettings(Settings):
         return LARGEST_BATCH if self.batch_size is None else self.batch_size
 
     @property
-    def wants_certainty(self) -> bool:
-        """Whether a loss is accepted only where the same can be said of samples not seen."""
-        return self.policy == "non-inferiority"
-
-    @property
     def ratio(self) -> float | None:
         """The share of the baseline's value that must remain; None where the bar is absolute."""
         presets = {"mlperf-99": 0.99, "mlperf-99.9": 0.999}

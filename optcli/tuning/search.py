@@ -156,8 +156,7 @@ def _tuned(
     left_s = budget_s - before_s - (time.monotonic() - began)
     first = next(iter(study.trials), None)
     most = budget.finalists(left_s, first, read.tune.finalists)
-    certain = read.accuracy is not None and read.accuracy.wants_certainty
-    chosen = finalists.choose(study.trials, bar, most, certain=certain)
+    chosen = finalists.choose(study.trials, bar, most, certain=read.wants_certainty)
     choices = tuned_recipe.variant_names(chosen)
     tuning = Tuning(
         recipe=read.name,
@@ -194,7 +193,9 @@ def _tuned(
     seconds = round(before_s + time.monotonic() - began, 1)
     tuning = tuning.model_copy(update={"seconds": seconds})
     tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
-    tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning, certain=certain)})
+    tuning = tuning.model_copy(
+        update={"answer": tuning_words.answer(tuning, certain=read.wants_certainty)}
+    )
     if choices:
         report = report.model_copy(update={"tuning": tuning})
         report_files.write(folder, report, report_files.curves_of(folder, report))

@@ -239,7 +239,7 @@ class Strategy:
         """
         if trial.stage != "inside" or trial.loss is None:
             return False
-        if self._wants_certainty:
+        if self.space.recipe.wants_certainty:
             return trial in self._keeping(done)
         whole = [each for each in done if each.stage == "inside" and not each.trains]
         if any(highest_loss(each) <= self.bar for each in whole):
@@ -338,20 +338,15 @@ class Strategy:
         Where the validation samples are too few to be certain of any network, those that lose little.
         """
         inside = [trial for trial in done if trial.stage == "inside"]
-        if not self._wants_certainty:
+        if not self.space.recipe.wants_certainty:
             return inside
         sure = [trial for trial in inside if trial.certain]
         most = _CAREFUL * self.bar
         return sure or [t for t in inside if t.loss is not None and t.loss.value <= most]
 
-    @property
-    def _wants_certainty(self) -> bool:
-        accuracy = self.space.recipe.accuracy
-        return accuracy is not None and accuracy.wants_certainty
-
     def _is_short(self, trial: TuningTrial) -> bool:
         """Whether a little more accuracy is all that it lacks."""
-        unsure = trial.stage == "inside" and self._wants_certainty and not trial.certain
+        unsure = trial.stage == "inside" and self.space.recipe.wants_certainty and not trial.certain
         return unsure or self._is_near(trial)
 
     def _is_near(self, trial: TuningTrial) -> bool:

@@ -146,23 +146,22 @@ class Trials:
         falls_short = trial.stage == "outside" or self._is_unsure(trial, best)
         return self._with_groups(workshop, made, name, trial) if falls_short else trial
 
-    @property
-    def _wants_certainty(self) -> bool:
-        return self.recipe.accuracy is not None and self.recipe.accuracy.wants_certainty
-
     def _may_win(
         self, trial: TuningTrial, best: TuningTrial | None, surest: TuningTrial | None
     ) -> bool:
         """Whether a trial may win that is slower than the best one: by being surely inside the bar."""
-        if not self._wants_certainty or best is None or best.certain:
+        if not self.recipe.wants_certainty or best is None or best.certain:
             return False
         return surest is None or score_of(trial) > score_of(surest)
 
     def _is_unsure(self, trial: TuningTrial, best: TuningTrial | None) -> bool:
-        """Whether a trial is the fastest inside the bar, and the recipe wants more than that."""
-        if not self._wants_certainty or trial.stage != "inside" or trial.certain:
+        """Whether a trial is the fastest inside the bar, and the recipe wants more than that.
+
+        The layers of one such network are ranked: it takes up to a minute.
+        """
+        if not self.recipe.wants_certainty or trial.stage != "inside" or trial.certain:
             return False
-        return best is None or not best.float_groups
+        return best is None or (not best.float_groups and score_of(trial) > score_of(best))
 
     def _is_reference(self, candidate: Candidate) -> bool:
         return candidate.identity == self.reference.identity

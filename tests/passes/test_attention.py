@@ -33,3 +33,35 @@ def test_it_is_seen_in_onnx_and_openvino_and_graphs(tmp_path, name, attends):
     with torch.no_grad():
         graph = torch.export.export(torch_format.open(source.path), tuple(feed.values())).module()
     assert transformers.in_graph(graph) is attends
+
+
+@pytest.mark.parametrize(("between", "product"), [("Reshape", "MatMul"), ("Cast", "Einsum")])
+def test_what_stands_between_softmax_and_product_hides_nothing(tmp_path, between, product):
+    import openvino
+    from onnx import TensorProto, helper, save
+
+    shape = helper.make_tensor("shape", TensorProto.INT64, [3], [1, 4, 4])
+    handed = {
+        "Reshape": helper.make_node("Reshape", ["shares", "shape"], ["same"]),
+        "Cast": helper.make_node("Cast", ["shares"], ["same"], to=TensorProto.FLOAT),
+    }[between]
+    how = {"equation": "bij,bjk->bik"} if product == "Einsum" else {}
+    softmax = helper.make_node("Softmax", ["x"], ["shares"])
+    last = helper.make_node(product, ["same", "x"], ["y"], **how)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 4]) for name in ("x", "y")]
+
+    def model(*nodes):
+        graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], [shape])
+        opset = [helper.make_opsetid("", 18)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=10)
+
+    def converted(message):
+        save(message, tmp_path / "model.onnx")
+        return openvino.convert_model(tmp_path / "model.onnx")
+
+    attends = model(softmax, handed, last)
+    assert transformers.in_onnx(attends)
+    assert transformers.in_openvino(converted(attends))
+    other = model(helper.make_node("Sigmoid", ["x"], ["shares"]), handed, last)
+    assert not transformers.in_onnx(other)
+    assert not transformers.in_openvino(converted(other))

@@ -70,8 +70,8 @@ def attempted(
     monkeypatch.setattr(Trials, "_timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)
     place: Any = SimpleNamespace(within=lambda _: place, make=lambda _: None)
-    settings = AccuracySettings.model_validate({"policy": policy})
-    recipe: Any = SimpleNamespace(tune=SimpleNamespace(objective=objective), accuracy=settings)
+    tune = SimpleNamespace(objective=objective)
+    recipe: Any = SimpleNamespace(tune=tune, wants_certainty=policy == "non-inferiority")
     carried = Trials(place, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
     best = TuningTrial(
         number=0,
