@@ -112,8 +112,8 @@ def _too_few(tuning: Tuning) -> str:
         return ""
     lost = "loses" if len(open_ones) == 1 else "lose"
     return (
-        f" On these {wording.listed(open_ones)} {lost} no more than is allowed, but they are too few"
-        " to say that of others: give data.evaluation more samples."
+        f" On these samples {wording.listed(open_ones)} {lost} no more than is allowed. The samples are"
+        " too few to say the same of others: give data.evaluation more."
     )
 
 

@@ -155,7 +155,7 @@ def test_where_none_is_surely_inside_the_answer_asks_for_more_samples() -> None:
     outside = few.model_copy(update={"variant": "b", "outcome": "reject", "loss": 0.03})
     found = tuning(trial(1, "int8", 3.0, 0.003), finalists=(few, outside), winner=None)
     said = tuning_words.answer(found, certain=True)
-    assert "On these a loses no more than is allowed, but they are too few" in said
+    assert "On these samples a loses no more than is allowed. The samples are too few" in said
     assert "too few" not in tuning_words.answer(found), "the machine may have been busy"
     none = found.model_copy(update={"finalists": (outside,)})
     assert "too few" not in tuning_words.answer(none, certain=True)
