@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -27,7 +27,6 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
-    from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
 # Operators that lay integer weights out, and are told the shape of the input last.
@@ -184,15 +183,17 @@ def _order(weight: torch.Tensor, constants: Sequence[Any], shape: Any) -> tuple[
         return tuple(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
 
 
-def packed_each_call(call: Callable[[], object], program: ExportedProgram) -> Packed | None:
-    """What oneDNN brings into its order of the program's weights during one call.
+def packed_each_call(call: Callable[[], object], weights: Iterable[object]) -> Packed | None:
+    """What oneDNN brings into its order of a network's weights during one call.
+
+    `weights` are the tensors that the network keeps; what else it keeps is left out.
 
     By its own log, which goes to this process's standard output and is caught there; the share of the
     time is the middle one of a few calls. None where oneDNN computes nothing of it.
     """
     call()  # the first call also does what is done only once
-    weights = list(_weights(program))
-    packs = [_packed(lines, weights) for lines in (_log_of(call) for _ in range(_CALLS)) if lines]
+    shapes = list(_shapes_of(weights))
+    packs = [_packed(lines, shapes) for lines in (_log_of(call) for _ in range(_CALLS)) if lines]
     return sorted(packs, key=lambda each: each.share_of_time)[len(packs) // 2] if packs else None
 
 
@@ -223,10 +224,10 @@ def _sides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(size for size in shape if size > 1))
 
 
-def _weights(program: ExportedProgram) -> Iterator[tuple[int, ...]]:
+def _shapes_of(weights: Iterable[object]) -> Iterator[tuple[int, ...]]:
     import torch
 
-    for value in (*program.state_dict.values(), *program.constants.values()):
+    for value in weights:
         if isinstance(value, torch.Tensor) and value.ndim > 1 and math.prod(value.shape) > 1:
             yield tuple(value.shape)
 

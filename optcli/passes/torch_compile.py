@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
 from optcli.errors import StepError, first_line, raised_as
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
 from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.formats.weight_packing import packed_each_call
 from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._torch.networks import require_uncompiled
@@ -30,7 +32,8 @@ class TorchCompile(Pass):
     """Compiles a PyTorch network with torch.compile and keeps the result, so that it starts warm.
 
     The network stays a network in Python: whoever runs it needs torch, its code and a C++ compiler.
-    The batch sizes at which latency is measured are compiled here, for this CPU or this GPU.
+    The batch sizes at which latency is measured are compiled here, for this CPU or this GPU. With one
+    graph for all batch sizes a CPU may pack weights on every call: the pass warns where it does.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -108,7 +111,7 @@ class TorchCompile(Pass):
                 raised_as(StepError, "torch.compile failed", hint=hint, reason=_reason),
                 torch_compiled.compiling(cache, self.freezing),
             ):
-                error = self._compile(model, compilation, job, channels_last=last)
+                error, packs = self._compile(model, compilation, job, channels_last=last)
             torch_compiled.keep_seed(cache, job.out)
             kernels = torch_compiled.kernels(cache)
         facts = {
@@ -117,7 +120,11 @@ class TorchCompile(Pass):
             "kernels": kernels,
             "largest_relative_error": error,
         }
-        return Made(self.autocast, {"torch_compile": facts, torch_devices.FACT: job.device})
+        made = {"torch_compile": facts, torch_devices.FACT: job.device}
+        if packs:
+            made[PACKS_EACH_CALL] = packs
+            self._warn_of_packing(made, job)
+        return Made(self.autocast, made)
 
     def _warn(self, job: Job) -> None:
         if self.mode == "reduce-overhead" and job.device == "cpu":
@@ -126,15 +133,24 @@ class TorchCompile(Pass):
         if self.autocast and on_cpu and not environment.computes_in(self.autocast):
             job.warn(f"this CPU has no {self.autocast} instructions: expect it to be slow")
 
+    def _warn_of_packing(self, facts: Mapping[str, Any], job: Job) -> None:
+        hint = "set `dynamic: false`" if self.dynamic else "set `freezing: true`"
+        for size, count in costly_packing(facts).items():
+            job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
+
     def _compile(
         self, model: torch.nn.Module, compilation: Compilation, job: Job, *, channels_last: bool
-    ) -> float:
-        """Compile at every size; gives the largest relative difference to the network as it is."""
+    ) -> tuple[float, dict[str, Any]]:
+        """Compile at every size.
+
+        Gives the largest relative difference to the network as it is, and the weights that each call
+        packs (`Packed`) by batch size, on the CPU, of the sizes at which latency is measured.
+        """
         import torch
 
         compiled, call = compilation.apply(model), torch_calls.arguments(model, job.inputs)
         sizes = compilation.sizes(job.inputs)
-        worst = 0.0
+        worst, packs = 0.0, {}
         for number, size in enumerate(sizes):
             job.progress(number / len(sizes), f"compiling for batch size {size}")
             feed = torch_calls.example_inputs(job.inputs, size)
@@ -146,8 +162,10 @@ class TorchCompile(Pass):
             with torch.no_grad(), self._casting():
                 outputs = _outputs(compiled, positional, keyword)
                 expected = _outputs(model, positional, keyword)
+                if job.device == torch_devices.CPU and size in compilation.batch_sizes:
+                    packs[str(size)] = _packs(partial(compiled, *positional, **keyword), model)
             worst = max(worst, self._checked(outputs, expected, size))
-        return worst
+        return worst, packs
 
     def _casting(self) -> AbstractContextManager[Any]:
         import torch
@@ -175,6 +193,11 @@ def _outputs(
     model: Callable[..., Any], positional: tuple[Any, ...], keyword: dict[str, Any]
 ) -> list[torch.Tensor]:
     return list(torch_calls.flatten_outputs(model(*positional, **keyword)).values())
+
+
+def _packs(call: Callable[[], object], model: torch.nn.Module) -> dict[str, Any] | None:
+    packed = packed_each_call(call, model.state_dict().values())
+    return None if packed is None else packed.to_record()
 
 
 def _relative_error(output: torch.Tensor, expected: torch.Tensor) -> float:

@@ -108,11 +108,10 @@ def _packing(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         calls = costly_packing(variant.steps[-1].facts if variant.steps else {})
         if calls:
+            compiled = variant.steps[-1].name == "torch_compile"
+            remedy = "set `dynamic: false`" if compiled else "fix the batch, or set `shapes: auto`"
             sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
-            yield (
-                f"{name}: weights are packed on every call at batch size {sizes};"
-                " fix the batch, or set `shapes: auto`"
-            )
+            yield (f"{name}: weights are packed on every call at batch size {sizes}; {remedy}")
 
 
 def _missing(report: Report) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """Weights in oneDNN's own order: what is counted of its log, and what is laid out in a graph."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from optcli.formats import weight_packing
@@ -13,14 +11,13 @@ REORDER = "reorder,jit:uni,undef,src:f32::blocked:acdb::f0 dst:f32::blocked:ABcd
 
 
 def counted(lines, *shapes):
-    """What is counted of a log for a program with weights of these shapes."""
+    """What is counted of a log for a network with weights of these shapes."""
     import torch
 
-    weights = {str(n): torch.ones(shape) for n, shape in enumerate(shapes)}
-    program = SimpleNamespace(state_dict=weights, constants={"scale": torch.ones(1), "number": 3})
+    weights = [*map(torch.ones, shapes), torch.ones(1), 3]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weight_packing, "_log_of", lambda call: lines)
-        return weight_packing.packed_each_call(lambda: None, program)
+        return weight_packing.packed_each_call(lambda: None, weights)
 
 
 def test_only_reorders_of_weights_are_counted():
@@ -63,16 +60,14 @@ def test_weights_in_another_order_are_counted_and_packed_ones_are_not():
     operators = torch.ops.mkldnn
     packed = operators._reorder_convolution_weight(weight, *constants, list(image.shape))
 
-    program = SimpleNamespace(state_dict={"weight": weight}, constants={})
-
     def call(weight):
         return operators._convolution_pointwise(image, weight, None, *constants, "none", [], "")
 
     assert torch.allclose(call(weight), call(packed), atol=1e-4)
-    found = weight_packing.packed_each_call(lambda: call(weight), program)
+    found = weight_packing.packed_each_call(lambda: call(weight), [weight])
     assert (found.weights, found.share) == (1, 1.0)
     assert 0 < found.share_of_time < 1
-    assert weight_packing.packed_each_call(lambda: call(packed), program) == Packed()
+    assert weight_packing.packed_each_call(lambda: call(packed), [weight]) == Packed()
 
 
 def test_what_it_changes_of_the_compiler_it_gives_back():

@@ -102,6 +102,17 @@ def test_what_was_done_is_told(compiled):
     assert not list((compiled[1].path / torch_compiled.SEED).rglob("*.lock"))
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_weights_that_are_packed_on_every_call_are_never_silent(tmp_path, monkeypatch, dynamic):
+    monkeypatch.setattr("optcli.artifact._COSTLY_TIME", 0.0)  # whatever it takes here and now
+    inputs, source, heard = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv"), Heard()
+    to_do = job(source, tmp_path / "made", inputs, observer=heard, batch_sizes=(2,))
+    made = TorchCompile(dynamic=dynamic).run(source, to_do)
+    (count,) = (each["weights"] for each in made.facts["packs_each_call"].values())
+    warned = f"at batch size 2 {count} weights are packed on every call: set `dynamic: false`"
+    assert (count > 0, heard.warnings) == ((True, [warned]) if dynamic else (False, []))
+
+
 def test_it_can_be_run_as_the_network_it_is(compiled):
     source, made = compiled
     eager = TorchRunner(threads=1, compile=False)

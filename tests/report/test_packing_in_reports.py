@@ -7,8 +7,8 @@ from optcli.report.notes import notes
 from optcli.results import StepSummary
 
 
-def built(facts):
-    step = StepSummary(name="aot_inductor", key="key", status="built", facts=facts)
+def built(facts, name="aot_inductor"):
+    step = StepSummary(name=name, key="key", status="built", facts=facts)
     made = variant(900, [latency(2.0, 0.5)], runtime="aoti").model_copy(update={"steps": (step,)})
     return report({"eager": variant(1000, [latency(1, 1)], runtime="torch"), "aoti": made})
 
@@ -25,6 +25,13 @@ def test_it_is_said_with_batch_sizes_and_what_to_do():
         " fix the batch, or set `shapes: auto`"
     ]
     assert "packed on every call" in markdown(found)
+
+
+def test_the_remedy_is_that_of_the_pass():
+    found = built({"packs_each_call": {"8": packs(20, 0.2)}}, name="torch_compile")
+    assert notes(found).reasons == [
+        "aoti: weights are packed on every call at batch size 8 (20 of them); set `dynamic: false`"
+    ]
 
 
 def test_nothing_is_said_where_it_costs_nothing_or_nothing_is_known():

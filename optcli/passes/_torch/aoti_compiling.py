@@ -157,8 +157,9 @@ class Compiling:
 
         feed = example_inputs(self.job.inputs, size)
         tensors = [feed[spec.name] for spec in self.job.inputs]
+        weights = (*self._program.state_dict.values(), *self._program.constants.values())
         with torch.inference_mode():
-            packed = packed_each_call(lambda: models(*tensors), self._program)
+            packed = packed_each_call(lambda: models(*tensors), weights)
         packings = [each.packed for each in self.models.values() if each.packed is not None]
         if packed is None and any(each.layers + each.left for each in packings):
             return None
