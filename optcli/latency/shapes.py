@@ -56,7 +56,7 @@ def compare(request: MeasureRequest, channel: Channel) -> Comparison:
         return Comparison({}, steady=True, refused=error.message)
     with dynamic, static:
         if static.effective().get("shapes") != "static":
-            return Comparison({}, steady=True, refused="the file's batch size is fixed")
+            return Comparison({}, steady=True, refused="its file fixes the batch size")
         rounds = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
     steady = all(median_uncertainty(ratios) <= _NEEDED for ratios in rounds.values())
     return Comparison({size: median(ratios) for size, ratios in rounds.items()}, steady)

@@ -27,8 +27,8 @@ _KIND = "shapes"
 _CODE = ("latency/shapes.py", "pipeline/shapes.py")
 # More forms of one model would take more memory than they are worth.
 _MOST_FORMS = 16
-# Compiling for each size takes memory and time to load: it must be so many times as fast, over all
-# batch sizes, to be worth it.
+# Compiling for each size takes memory and time to load: it must be so many times as fast, over the
+# batch sizes that gain by it, to be worth it.
 _WORTH = 1.02
 
 
@@ -54,11 +54,12 @@ def settled(
     for each in plan.variants:
         artifact = artifacts.get(each.name)
         if few and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
-            own = getattr(each.runner, "batch_sizes", None) or sizes
+            named = getattr(each.runner, "batch_sizes", None)
+            own = named or sizes
             ratios = _ratios(
                 plan, each, artifact, own, store, feeds, observer, place, remeasure=remeasure
             )
-            each = _chosen(each, own, ratios)
+            each = _chosen(each, own, ratios, all_or_none=named is not None)
         elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
             each = _set(each, batch_sizes=sizes)
         variants.append(each)
@@ -120,18 +121,27 @@ def _ratios(
             " static shapes; the next build compares again",
         )
         return {}
+    if comparison.refused is not None:
+        observer.warned(step, f"compiled once for all batch sizes: {comparison.refused}")
     with store.work(_KIND, key) as work:
         store.put(_KIND, key, work, asdict(comparison), ingredients)
     return comparison.ratios
 
 
 def _chosen(
-    variant: PlannedVariant, sizes: tuple[int, ...], ratios: Mapping[str, float]
+    variant: PlannedVariant,
+    sizes: tuple[int, ...],
+    ratios: Mapping[str, float],
+    *,
+    all_or_none: bool,
 ) -> PlannedVariant:
+    """The variant, compiled for the sizes that are faster by it: the others go to the form for all."""
     gains = {size: round(ratio, 3) for size, ratio in ratios.items()}
     variant = replace(variant, static_gains=gains)
-    if ratios and geometric_mean(ratios.values()) >= _WORTH:
-        return _set(variant, shapes="static", batch_sizes=sizes)
+    gaining = sizes if all_or_none else tuple(s for s in sizes if ratios.get(str(s), 0.0) >= 1.0)
+    known = [ratios[str(size)] for size in gaining if str(size) in ratios]
+    if known and geometric_mean(known) >= _WORTH:
+        return _set(variant, shapes="static", batch_sizes=gaining)
     return _set(variant, shapes="dynamic")
 
 

@@ -229,6 +229,7 @@ def _static(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         runner = variant.runner or {}
         sizes, gains = runner.get("compiled_batch_sizes"), runner.get("static_gains")
+        own = {str(size) for size in sizes} if isinstance(sizes, list) else ()
         compiled = runner.get("compiled_for")  # AOTInductor: it may take any other size as well
         if isinstance(sizes, list):
             noun = "batch size" if len(sizes) == 1 else "batch sizes"
@@ -237,7 +238,8 @@ def _static(report: Report) -> Iterator[str]:
             continue
         gained = ""
         if isinstance(gains, dict) and gains:
-            times = [f"{gain:.3g}" for gain in gains.values() if isinstance(gain, int | float)]
+            known = [gain for size, gain in gains.items() if size in own]
+            times = [f"{gain:.3g}" for gain in known if isinstance(gain, int | float)]
             gained = f" ({wording.listed(times)} times as fast as one form for all)"
         names_of.setdefault(compiled, []).append(f"{name}{gained}")
     for compiled, names in names_of.items():

@@ -144,7 +144,12 @@ class OnnxruntimeRunner(Runner):
 
     def _open(self, path: str, artifact: Artifact) -> None:
         """Open the session; with static shapes one for each batch size."""
-        static = self.shapes == "static" and artifact.format == Format.ONNX
+        static = self.shapes == "static"
+        if static and artifact.format == Format.ORT:
+            raise RunnerError(
+                "shapes: static is for ONNX files, found one in ONNX Runtime's own format",
+                hint="leave `shapes` out: its graph was optimized when it was written",
+            )
         sizes = sizes_of(self.batch_sizes, self.inputs) if static else ()
         names, can_pad = _batch_names(artifact, self.inputs) if sizes else (frozenset(), False)
         if not names:

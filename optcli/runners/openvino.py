@@ -27,7 +27,7 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-    from openvino import Core, Model
+    from openvino import Core, Model, Output
 
 _SHORT = {"f32": "fp32", "float32": "fp32", "f16": "fp16", "float16": "fp16"}
 _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
@@ -167,8 +167,9 @@ class OpenvinoRunner(Runner):
             return HostCalls(core.compile_model(shaped, "CPU", self._configuration()), outputs, halves)
 
         sizes = sizes_of(self.batch_sizes, self.inputs) if self.shapes == "static" else ()
-        open_batch = all(port.get_partial_shape().is_dynamic for port in model.inputs)
-        if not sizes or not open_batch:
+        ports = dict(zip(names, model.inputs, strict=True))
+        varying = [spec.name for spec in self.inputs if spec.batch_symbol is not None]
+        if not sizes or not all(_takes_any_batch(ports[name]) for name in varying if name in ports):
             return form(None)
         shapes = [port.get_partial_shape() for port in model.outputs]
         # An output whose first size is open has one row for each sample.
@@ -205,6 +206,12 @@ class OpenvinoRunner(Runner):
                 f"OpenVINO computes in {actual} on this CPU, wanted {expected}",
                 hint="set `precision: f32` under `runner:`",
             )
+
+
+def _takes_any_batch(port: Output) -> bool:
+    """Whether a model leaves the batch size of an input open."""
+    shape = port.get_partial_shape()
+    return bool(shape.rank.is_dynamic or (len(shape) > 0 and shape[0].is_dynamic))
 
 
 def _with_batch(spec: TensorSpec, size: int) -> list[int]:

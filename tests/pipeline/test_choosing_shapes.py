@@ -68,16 +68,29 @@ def test_what_is_faster_is_chosen_and_remembered(project, compared):
 @pytest.mark.parametrize(
     ("ratios", "chosen"),
     [
-        ({"1": 1.01}, "dynamic"),
-        ({"1": 1.03}, "static"),
-        ({"1": 1.2, "2": 0.8}, "dynamic"),
-        ({}, "dynamic"),
+        ({"1": 1.01, "4": 1.02}, ("dynamic", None)),
+        ({"1": 1.03, "4": 1.02}, ("static", (1, 4))),
+        ({"1": 1.2, "4": 0.9}, ("static", (1,))),
+        ({"1": 0.99, "4": 1.1}, ("static", (4,))),
+        ({"1": 0.8, "4": 0.99}, ("dynamic", None)),
+        ({}, ("dynamic", None)),
     ],
 )
-def test_it_must_be_worth_its_memory(project, compared, ratios, chosen):
-    project.recipe(VARIANTS)
+def test_what_is_compiled_for_must_be_worth_its_memory(project, compared, ratios, chosen):
+    project.recipe(VARIANTS, head=HEAD.replace("latency: {", "latency: {batch_sizes: [1, 4], "))
     compared.ratios = ratios
-    assert runners(project)["openvino"].runner.shapes == chosen
+    found = runners(project)["openvino"]
+    assert (found.runner.shapes, found.runner.batch_sizes) == chosen
+    assert found.static_gains == ratios
+
+
+@pytest.mark.slow
+def test_a_runtime_that_cannot_compile_for_one_size_says_why(project, compared):
+    project.recipe(VARIANTS)
+    compared.ratios, compared.refused = {}, "its file fixes the batch size"
+    heard = Heard()
+    assert runners(project, heard)["openvino"].runner.shapes == "dynamic"
+    assert any("its file fixes the batch size" in note for note in heard.notes)
 
 
 @pytest.mark.slow
@@ -134,6 +147,15 @@ def test_batch_sizes_that_the_recipe_names_are_kept(project, compared):
     project.recipe("  plain: {passes: [], runner: {name: openvino, batch_sizes: [2, 4]}}\n")
     assert runners(project)["plain"].runner.batch_sizes == (2, 4)
     assert compared.asked[0].batch_sizes == (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ratio", "chosen"), [(0.9, "static"), (0.5, "dynamic")])
+def test_batch_sizes_that_the_recipe_names_are_compiled_all_or_none(project, compared, ratio, chosen):
+    project.recipe("  plain: {passes: [], runner: {name: openvino, batch_sizes: [2, 4]}}\n")
+    compared.ratios = {"2": 1.3, "4": ratio}
+    found = runners(project)["plain"].runner
+    assert (found.shapes, found.batch_sizes) == (chosen, (2, 4))
 
 
 class Taking:

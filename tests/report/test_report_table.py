@@ -256,7 +256,7 @@ def test_what_was_compiled_for_single_batch_sizes_is_told():
                 "eager": variant(1000, [latency(1, 1)]),
                 "chosen": compiled([1, 8], {"1": 1.312, "8": 1.07}),
                 "asked": compiled([1, 8], None),
-                "one": compiled([1], {"1": 1.1}),
+                "one": compiled([1], {"1": 1.1, "8": 0.9}),
                 "hostile": compiled("8", {"1": []}),
                 "aoti": package("batch size 1 and any other"),
                 "other": package("batch size 1\n[link](http://elsewhere)"),

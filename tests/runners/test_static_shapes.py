@@ -169,6 +169,36 @@ def test_openvino_compiles_its_own_format_for_sizes_too(onnx, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("fixed_batch", "shapes"), [(False, "static"), (True, "dynamic")])
+def test_openvino_compiles_for_sizes_where_the_batch_is_open(tmp_path, fixed_batch, shapes):
+    """An input that never varies does not keep it from that, a height that varies does not allow it."""
+    import openvino
+    from openvino import opset13
+
+    image = opset13.parameter([4 if fixed_batch else -1, 3, -1], np.float32, name="image")
+    factors = opset13.parameter([1, 3, 1], np.float32, name="factors")
+    for node, name in ((image, "image"), (factors, "factors")):
+        node.output(0).set_names({name})
+    product = opset13.multiply(image, factors)
+    product.output(0).set_names({"output"})
+    model = openvino.Model([product], [image, factors], "scaled")
+    openvino.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    made = artifact(tmp_path, Format.OPENVINO)
+    inputs = [spec("image", ("batch", 3, "height")), spec("factors", (1, 3, 1))]
+    values = {"image": np.ones((4, 3, 5), np.float32), "factors": np.full((1, 3, 1), 2, np.float32)}
+    with OpenvinoRunner(threads=1, shapes="static", batch_sizes=(4,)).open(made, inputs) as runner:
+        assert runner.effective()["shapes"] == shapes
+        assert np.array_equal(runner.run(values)["output"], 2 * values["image"])
+
+
+def test_onnx_runtimes_own_format_cannot_be_compiled_for_sizes(tmp_path):
+    (tmp_path / "model.ort").touch()
+    with pytest.raises(RunnerError, match="shapes: static is for ONNX files") as raised:
+        OnnxruntimeRunner(shapes="static").open(artifact(tmp_path, Format.ORT), IMAGE)
+    assert "leave `shapes` out" in raised.value.hint
+
+
+@pytest.mark.slow
 def test_a_batch_without_a_name_cannot_be_fixed_in_onnx_runtime(onnx, tmp_path):
     import onnx as library
 
