@@ -33,6 +33,8 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
     no_integers = "" if calibrated else "needs data: calibration"
     if not _INTEGER_UNITS & set(environment.cpu()["flags"]):
         no_integers = no_integers or "this CPU has no VNNI: expect smaller files, not speed"
+    known = environment.cpu()["flags"]
+    no_bf16 = "" if known and environment.computes_in("bf16") else "this CPU does not compute in bf16"
     quantize = "{quantize_nncf: {model_type: transformer}}" if attention else "quantize_nncf"
     to_onnx = [] if format == Format.ONNX else ["export_onnx"]
     if format == Format.TORCH:
@@ -51,6 +53,12 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
         offers += [
             Offer("onnx-int8", _chain(*to_onnx, quantize), int8, no_integers),
             Offer("openvino", _chain(*to_onnx, "to_openvino"), "runs in OpenVINO", openvino),
+            Offer(
+                "openvino-bf16",
+                f"{{passes: {_chain(*to_onnx, 'to_openvino')}, runner: {{name: openvino, precision: bf16}}}}",
+                "the same computed in bfloat16",
+                openvino or no_bf16,
+            ),
             Offer(
                 "openvino-int8",
                 _chain(*to_onnx, "to_openvino", quantize),

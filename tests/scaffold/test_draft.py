@@ -173,6 +173,20 @@ def test_data_fills_its_section_and_brings_the_variants_in_8_bits(place, monkeyp
     assert recipe.accuracy is None, "the folder has three classes, the model two"
 
 
+@pytest.mark.parametrize(
+    ("flags", "offered"), [(["amx_bf16"], True), (["avx512_vnni"], False), ([], False)]
+)
+def test_bfloat16_is_offered_where_the_cpu_computes_in_it(place, monkeypatch, flags, offered):
+    monkeypatch.setattr(environment, "cpu", lambda: {"flags": flags})
+    text = draft("model.onnx", place).recipe
+    assert ("# openvino-bf16: {passes" not in text) == offered
+    if offered:
+        variant = loaded(place, text).variants["openvino-bf16"]
+        assert variant.runner.precision == "bf16"
+    else:
+        assert "this CPU does not compute in bf16" in text
+
+
 def test_the_preparation_is_that_of_the_weights(place):
     recipe = loaded(place, draft("torchvision:squeezenet1_1", place, data=Path("photos")).recipe)
     assert recipe.data["evaluation"].prepare.preset == "torchvision:squeezenet1_1"
