@@ -49,13 +49,13 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
         )
         offers.append(Offer("onnx", _chain(*to_onnx), "runs in ONNX Runtime"))
     if format in (Format.TORCH, Format.EXPORTED, Format.ONNX):
-        int8 = "weights and activations in 8 bits"
+        int8, in_openvino = "weights and activations in 8 bits", _chain(*to_onnx, "to_openvino")
         offers += [
             Offer("onnx-int8", _chain(*to_onnx, quantize), int8, no_integers),
-            Offer("openvino", _chain(*to_onnx, "to_openvino"), "runs in OpenVINO", openvino),
+            Offer("openvino", in_openvino, "runs in OpenVINO", openvino),
             Offer(
                 "openvino-bf16",
-                f"{{passes: {_chain(*to_onnx, 'to_openvino')}, runner: {{name: openvino, precision: bf16}}}}",
+                f"{{passes: {in_openvino}, runner: {{name: openvino, precision: bf16}}}}",
                 "the same computed in bfloat16",
                 openvino or no_bf16,
             ),
