@@ -48,6 +48,7 @@ METHODS: dict[str, list[Any]] = {
     "torchscript": ["torchscript"],
     "onnx": ["export_onnx"],
     "onnx-int8": ["export_onnx", "quantize_onnxruntime"],
+    "onnx-nncf": ["export_onnx", "quantize_nncf"],
     "openvino": ["export_onnx", "to_openvino"],
     "openvino-bf16": ["export_onnx", "to_openvino"],
     "openvino-int8": ["export_onnx", "to_openvino", "quantize_nncf"],
@@ -60,6 +61,7 @@ METHODS: dict[str, list[Any]] = {
     # From the network itself, which is what `tune` takes; by hand it goes through ONNX as above.
     "openvino-exported": ["export", "to_openvino"],
     "openvino-int8-exported": ["export", "to_openvino", "quantize_nncf"],
+    "compile": ["torch_compile"],
     "aoti": ["aot_inductor"],
     "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
 }
@@ -181,7 +183,7 @@ def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) 
     path = out / peers.file_of(method)
     done = out / "done"
     if not done.is_file():
-        if method in ("torchscript", "aoti", "pt2e-aoti"):
+        if method in peers.FROM_TORCH:
             peers.from_torch(method, network(name), images(name), size, path)
         else:
             _onnx_by_hand(name, method, size, path, shared)

@@ -1,7 +1,7 @@
 """The same network by hand: as the libraries' own documentation makes, opens and calls it.
 
 Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime, or
-with `openvino`, or is PyTorch's: `torchscript`, `aoti`, `pt2e-aoti`. Each takes two threads.
+with `openvino`, or is PyTorch's: one of `FROM_TORCH`. Each takes two threads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 THREADS = 2
 ROUND_S = 0.03
+FROM_TORCH = ("torchscript", "compile", "aoti", "pt2e-aoti")
 FILES = {"openvino": "model.xml", "onnx": "model.onnx"}
 
 
@@ -30,9 +31,15 @@ def batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path) -> None:
-    """`torchscript`, `aoti` or `pt2e-aoti` of a module, for one batch size; `rows` calibrate."""
+    """One of `FROM_TORCH` of a module, for one batch size; `rows` calibrate.
+
+    `compile` is the module itself, which `opened` compiles.
+    """
     import torch
 
+    if method == "compile":
+        torch.save(model, path)
+        return
     x = torch.from_numpy(rows[:size].copy())
     if method == "torchscript":
         with torch.no_grad():
@@ -82,7 +89,7 @@ def with_batch(source: Path, size: int, path: Path) -> None:
 def from_onnx(
     method: str, start: Path, rows: np.ndarray, size: int, path: Path, *, attends: bool
 ) -> None:
-    """`onnx-int8`, or `openvino` with or without INT8, of an ONNX file; `rows` calibrate.
+    """ONNX Runtime's or NNCF's INT8, or `openvino` with or without, of an ONNX file; `rows` calibrate.
 
     `attends`: the network is a transformer, which NNCF's documentation wants to be told.
     """
@@ -96,9 +103,12 @@ def from_onnx(
     import nncf
     import openvino
 
+    transformer = {"model_type": nncf.ModelType.TRANSFORMER} if attends else {}
+    if method == "onnx-nncf":
+        onnx.save(nncf.quantize(onnx.load(start), nncf.Dataset(feeds), **transformer), path)
+        return
     converted = openvino.convert_model(start)
     if method.startswith("openvino-int8"):
-        transformer = {"model_type": nncf.ModelType.TRANSFORMER} if attends else {}
         converted = nncf.quantize(converted, nncf.Dataset(feeds), **transformer)
     openvino.save_model(converted, str(path), compress_to_fp16=False)
 
@@ -153,6 +163,8 @@ def opened(
     if method == "pt2e-aoti":
         import torchao.quantization.pt2e  # noqa: F401
     torch.set_num_threads(THREADS)
+    if method == "compile":
+        return of_module(torch.compile(torch.load(path, weights_only=False)))
     load: Any = torch.jit.load if method == "torchscript" else torch._inductor.aoti_load_package
     return of_module(load(str(path)))
 
