@@ -314,7 +314,9 @@ def _third(
 
 def _judged(payload: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
     """By part the value of the metric, and which samples are right where the metric tells."""
-    found = _alone("judge", {"size": 8, **payload, "parts": list(parts)})
+    # The largest that the network takes: a file may have its batch fixed.
+    size = max(NETWORKS[payload["network"]].batch_sizes)
+    found = _alone("judge", {"size": size, **payload, "parts": list(parts)})
     return {part: found[part] for part in parts if part in found}
 
 
