@@ -22,6 +22,9 @@ _ALL, _FEWER = 5, 3
 # What starting and warming up one network takes in the five launches of a table, and timing it at two
 # batch sizes at least. Three variants of SqueezeNet 1.1 took 54 s, of which the calls were 14.
 _LAUNCHING_S, _TIMING_S = 13.0, 4.0
+# Of a large network also so many calls at each batch size: those that warm it up in each launch, and
+# two before each round. Three variants of ResNet-50 took 125 s, of which 64 s were 130 such calls each.
+_CALLS_BESIDE = 130
 # Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
 # finalist and a careful one.
 _LEAST_JUDGED = 3
@@ -47,20 +50,20 @@ class Budget:
 
         It is enough for the baseline and three finalists, at most half of the budget.
         """
-        wanted_s = (1 + _FEWER) * (self._judging_s(reference) + _LAUNCHING_S + _TIMING_S)
+        wanted_s = (1 + _FEWER) * (self._judging_s(reference) + _measuring_s(reference))
         return max(self._usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
 
     def finalists(self, left_s: float, reference: TuningTrial | None, most: int) -> int:
         """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        each_s = self._judging_s(reference) + _LAUNCHING_S + _TIMING_S
+        each_s = self._judging_s(reference) + _measuring_s(reference)
         left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
         fitting = int(left_s / each_s) - 1  # the baseline is judged as well
         return max(1, min(most, fitting))
 
     def measuring_s(self, left_s: float, reference: TuningTrial | None, finalists: int) -> float:
         """What is left of `left_s` for the calls of the baseline and so many finalists."""
-        each_s = self._judging_s(reference) + _LAUNCHING_S
+        each_s = self._judging_s(reference) + _measuring_s(reference) - _TIMING_S
         return max(0.0, left_s - (1 + finalists) * each_s)
 
     def overrun_s(self, reference: TuningTrial | None) -> float:
@@ -81,3 +84,9 @@ class Budget:
             return 0.0
         computing_s = max(0.0, reference.judging_s - _STARTING_S)
         return computing_s / 2 * self.evaluation / reference.samples
+
+
+def _measuring_s(reference: TuningTrial | None) -> float:
+    """What launching one network takes, and timing it for the least that is worth it."""
+    call_s = 0.0 if reference is None else sum(reference.p50_ms.values()) / 1e3
+    return _LAUNCHING_S + _TIMING_S + _CALLS_BESIDE * call_s

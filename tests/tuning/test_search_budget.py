@@ -78,6 +78,17 @@ def test_measuring_has_what_judging_leaves() -> None:
     assert Budget(900.0).measuring_s(100.0, None, 5) == 22.0
 
 
+def test_a_large_network_takes_longer_to_warm_up() -> None:
+    """ResNet-50 on two cores: with its baseline and its INT8 it was launched and timed in 125 s."""
+    large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 19.4, 8: 154.9}})
+    each_s = 17.0 + 130 * 0.1743
+    assert 3 * each_s == pytest.approx(125.0, rel=0.06)
+    assert Budget(600.0).final_s(large) == pytest.approx(4 * each_s)
+    assert Budget(600.0).measuring_s(160.0, large, 2) == pytest.approx(160.0 - 3 * (each_s - 4.0))
+    assert Budget(600.0).finalists(130.0, large, 5) == 2
+    assert Budget(600.0).finalists(-5.0, large, 5) == 1
+
+
 def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
     assert Budget(599.0).finalists(90.0, None, 5) == 3
     assert Budget(900.0).finalists(100.0, None, 2) == 2
