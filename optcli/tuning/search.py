@@ -284,7 +284,7 @@ def _require_batch_size(recipe: Recipe) -> None:
 
 
 def _require_something(space: Space) -> None:
-    if not space.runtimes or not space.precisions:
+    if not space.runtimes:
         raise UsageError(
             "there is nothing to try: " + (" ".join(space.left_out) or "no runtime is left"),
             place=shown(space.recipe.path),

@@ -79,7 +79,8 @@ class Space:
         source = source_of(recipe).format
         left: list[str] = []
         runtimes = tuple(_runtimes(recipe, source, left))
-        precisions = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        found = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        precisions = {name: each for name, each in found.items() if each}
         can_train = source == Format.TORCH and "training" in recipe.data
         wants = recipe.tune.prune or recipe.tune.quantize_aware
         if wants and not can_train:
@@ -98,8 +99,8 @@ class Space:
         return cls(
             recipe,
             source,
-            runtimes,
-            {name: found for name, found in precisions.items() if found},
+            tuple(precisions),  # a runtime without a precision is not in the space
+            precisions,
             can_train and wants,
             prunes,
             aware,

@@ -384,13 +384,13 @@ class Strategy:
         sampled = [trial for trial in since if trial.why == SAMPLED]
         if len(sampled) >= _PATIENCE:
             return
-        if not self.space.prunes:
-            yield Proposal(SAMPLED)
-            return
         known = best.parameters if best else {}
-        fixed = {key: known.get(key, 0) for key in _SAMPLED_MAKING}
+        fixed = {key: known.get(key, 0) for key in (_SAMPLED_MAKING if self.space.prunes else ())}
         if self.space.aware:
+            # A training that is in the store, or none: the sampler knows nothing of the time.
             fixed["aware_s"] = known.get("aware_s", 0)
+            if fixed["aware_s"]:  # what it trained is of this runtime
+                fixed["runtime"] = known["runtime"]
         carried = {key: known[key] for key in _CARRIED if key in known}
         yield Proposal(SAMPLED, fixed=fixed, carried=carried)
 

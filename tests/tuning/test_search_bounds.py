@@ -13,7 +13,7 @@ from optcli.observer import Silent
 from optcli.recipe import load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import search, tune, tuned_recipe
+from optcli.tuning import rules, search, tune, tuned_recipe
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
@@ -82,6 +82,23 @@ def test_a_precision_that_the_runtime_does_not_have(tmp_path: Path) -> None:
     tried = ["tune.runtimes=[onnxruntime]", "tune.precisions=[bf16]"]
     said = str(refusal(project(tmp_path), overrides=tried))
     assert "there is nothing to try: bf16 was not tried in onnxruntime: no pass makes it." in said
+
+
+@pytest.mark.parametrize("precision", ["int8-dynamic", "int8"])
+def test_a_runtime_that_has_none_of_the_precisions_is_not_searched(
+    tmp_path: Path, precision: str
+) -> None:
+    """OpenVINO has no dynamic INT8: no trial may ask it for a precision."""
+    space = Space.of(load(project(tmp_path), [f"tune.precisions=[{precision}]"]))
+    own = {"int8": {"openvino", "onnxruntime"}, "int8-dynamic": {"onnxruntime"}}[precision]
+    assert set(space.runtimes) == set(space.precisions) == own
+    assert rules.reference(space).parameters["precision"] == precision
+    for seed in range(5):
+        chosen = Study(tmp_path / "trials.jsonl", space, seed, 0.01).sample({})
+        assert chosen is not None
+        assert chosen["precision"] == precision
+    said = "int8-dynamic was not tried in openvino: no pass makes it."
+    assert (said in space.left_out) is (precision == "int8-dynamic")
 
 
 @pytest.mark.slow
