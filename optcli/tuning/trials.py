@@ -33,8 +33,8 @@ from optcli.tuning.trial_facts import score_of
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact, planned
 
-REFERENCE = "reference"
-_BEST = "best"
+# What the variants of a trial are called. The baseline's own name could be one of the others.
+_BASELINE, _REFERENCE, _BEST = "baseline", "reference", "best"
 # The largest share of samples whose largest output may be another one, where there is no metric.
 WITHOUT_METRIC = 0.01
 # How long ranking layers by the error that each adds may take, and how many of the worst are tried.
@@ -116,7 +116,7 @@ class Trials:
         only_speed: bool,
     ) -> TuningTrial:
         name = f"trial-{trial.number}"
-        variants = {} if self._is_reference(candidate) else {REFERENCE: self.reference.written()}
+        variants = {} if self._is_reference(candidate) else {_REFERENCE: self.reference.written()}
         if best is not None and not self._is_reference(candidate_of(best)):
             variants[_BEST] = written(best.passes, best.runner)
         made = workshop.make(self.variants_of({**variants, name: candidate.written()}))
@@ -171,9 +171,10 @@ class Trials:
 
         Raises `RecipeError` where passes and formats do not fit.
         """
-        name, variant = self.baseline
-        every = json.dumps({name: variant, **variants})
-        recipe = load(self.recipe.path, [*self.overrides, f"variants={every}"])
+        _, variant = self.baseline
+        every = json.dumps({_BASELINE: variant, **variants})
+        told = [f"variants={every}", f"baseline={_BASELINE}"]
+        recipe = load(self.recipe.path, [*self.overrides, *told])
         # Validation samples stand in for evaluation's, which must differ from those of all other roles.
         others = {role: each for role, each in recipe.data.items() if role != "validation"}
         data = {**others, "evaluation": self.validation.samples}
