@@ -22,6 +22,8 @@ _ALL, _FEWER = 5, 3
 # What starting and warming up one network takes in the five launches of a table, and timing it at two
 # batch sizes at least. Three variants of SqueezeNet 1.1 took 54 s, of which the calls were 14.
 _LAUNCHING_S, _TIMING_S = 13.0, 4.0
+# What timing one network takes where somebody waits for the answer.
+_HURRIED_S = 8.0
 # Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
 # finalist and a careful one.
 _LEAST_JUDGED = 3
@@ -58,10 +60,24 @@ class Budget:
         fitting = int(left_s / each_s) - 1  # the baseline is judged as well
         return max(1, min(most, fitting))
 
-    def measuring_s(self, left_s: float, reference: TuningTrial | None, finalists: int) -> float:
-        """What is left of `left_s` for the calls of the baseline and so many finalists."""
-        each_s = self._judging_s(reference) + _LAUNCHING_S
-        return max(0.0, left_s - (1 + finalists) * each_s)
+    def judged_s(self, reference: TuningTrial | None, finalists: int) -> float:
+        """What the baseline and so many finalists take, without their timed calls."""
+        return (1 + finalists) * (self._judging_s(reference) + _LAUNCHING_S)
+
+    def measuring_s(
+        self,
+        left_s: float,
+        reference: TuningTrial | None,
+        finalists: int,
+        *,
+        hurried: bool = False,
+    ) -> float:
+        """What is left of `left_s` for the calls of the baseline and so many finalists.
+
+        `hurried`: no more than the calls need, whatever is left.
+        """
+        spare_s = max(0.0, left_s - self.judged_s(reference, finalists))
+        return min(spare_s, (1 + finalists) * _HURRIED_S) if hurried else spare_s
 
     def overrun_s(self, reference: TuningTrial | None) -> float:
         """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""

@@ -9,16 +9,20 @@ from typing import Any
 
 from optcli import pipeline
 from optcli.accuracy import policies
+from optcli.errors import ExitCode
 from optcli.observer import Observer
 from optcli.paths import shown
+from optcli.pipeline import reporting
 from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe
+from optcli.report import Advice
 from optcli.results import Latency, Report, VariantReport
 from optcli.results.outcomes import Outcome
 from optcli.results.tuning import Finalist, Tuning, scaled
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.finalists import Choice
+from optcli.tuning.starting import LIBRARIES
 
 _MS_PER_HOUR = 3.6e6
 # Where no bound is known to lie inside the bar, a finalist may lose this share of it.
@@ -77,6 +81,24 @@ def build(
         at_home=True,
         observer=observer,
     )
+
+
+def without_finalists(tuning: Tuning, recipe: Recipe, started: str) -> Report:
+    """The report of a search that found nothing to judge: its trials, and nothing that was built."""
+    nothing = VariantReport(
+        status="skipped", reason="the search found no finalist to build and measure beside it"
+    )
+    report = reporting.report(
+        reporting.recipe_summary(recipe).model_copy(update={"name": f"{recipe.name}-tuned"}),
+        recipe.baseline,
+        {recipe.baseline: nothing},
+        packages=LIBRARIES,
+        started=started,
+        code=ExitCode.REJECTED,
+        reason="no trial was inside the bar on validation samples",
+        advice=Advice(recommended=None, sentence=tuning.answer, by_batch={}),
+    )
+    return report.model_copy(update={"tuning": tuning})
 
 
 def with_finalists(

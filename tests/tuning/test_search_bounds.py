@@ -13,7 +13,7 @@ from optcli.observer import Silent
 from optcli.recipe import load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import rules, search, tune, tuned_recipe
+from optcli.tuning import rules, search, starting, tune, tuned_recipe
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
@@ -126,8 +126,8 @@ matrix:
 """
     path = project(tmp_path, f"{PLAIN}{rest}")
     assert sorted(load(path).variants) == ["plain", "t1", "t2"]
-    started = search._started(path, ())
-    assert list(search._bare(started).variants) == ["source"]
+    start = starting.started(path, ())
+    assert list(starting.bare(start).variants) == ["source"]
 
 
 PASS = """\
@@ -215,8 +215,8 @@ def test_a_baseline_with_a_pass_of_the_user_has_a_key(tmp_path: Path) -> None:
 
     (tmp_path / "own.py").write_text(PASS)
     own = "plugins: {copy: own.py:Copy}\nvariants:\n  plain: [copy]\n"
-    started = search._started(project(tmp_path, own), ())
+    start = starting.started(project(tmp_path, own), ())
     store = Store(tmp_path / "store")
-    before = search._key(started, store)
+    before = starting.key_of(start, store)
     (tmp_path / "own.py").write_text(PASS.replace("Copies", "Really copies"))
-    assert search._key(started, store) != before, "the user's code is part of the key"
+    assert starting.key_of(start, store) != before, "the user's code is part of the key"
