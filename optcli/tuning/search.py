@@ -17,7 +17,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
-from optcli.report import tuning_words
+from optcli.report import tuning_findings, tuning_words
 from optcli.results.tuning import Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
@@ -206,7 +206,7 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
         )
         tuning = judgement.with_finalists(tuning, report, choices, read)
     tuning = tuning.model_copy(update={"seconds": found.seconds})
-    tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
+    tuning = tuning.model_copy(update={"findings": tuple(tuning_findings.findings(tuning))})
     tuning = tuning.model_copy(
         update={"answer": tuning_words.answer(tuning, certain=read.wants_certainty)}
     )
