@@ -182,7 +182,7 @@ class Space:
         return Candidate(tuple(uses), self._runner(parameters), _label(parameters), dict(parameters))
 
     def _network(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
-        """What is cut away, and how what is left learns: what was `learned` before, then the rest.
+        """What is removed, and how what is left learns: what was `learned` before, then the rest.
 
         `blocks` and `width` are shares of the whole network, and a pass takes shares of what is left.
         """
@@ -320,7 +320,7 @@ def _precisions(recipe: Recipe, runtime: str, left: list[str]) -> Iterator[str]:
 
 
 def _label(parameters: Mapping[str, Any]) -> str:
-    """The parameters in a few words: `openvino int8, 40 % of the blocks gone, 120 s trained`."""
+    """The parameters in a few words: `openvino int8, 40 % of the blocks removed`."""
     words = [f"{parameters['runtime']} {parameters['precision']}"]
     quantizer = parameters.get("quantizer")
     if parameters.get("aware_s"):
@@ -328,17 +328,17 @@ def _label(parameters: Mapping[str, Any]) -> str:
     elif quantizer:
         words[0] += f" by {quantizer}"
     if parameters.get("rest"):
-        words.append(f"the rest in {parameters['rest']}")
+        words.append(f"float layers in {parameters['rest']}")
     if parameters.get("floats"):
         words.append(parameters["floats"]["label"])
     for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):
         if parameters.get(key) is not None:
             words.append(f"{key} {str(parameters[key]).lower()}")
     if parameters.get("blocks"):
-        words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
+        words.append(f"{100 * parameters['blocks']:.0f} % of the blocks removed")
     if parameters.get("width"):
-        ranked = " of all layers together" if parameters.get("global_ranking") else ""
-        words.append(f"{100 * parameters['width']:.0f} % of the channels{ranked} gone")
+        ranked = ", ranked over all layers" if parameters.get("global_ranking") else ""
+        words.append(f"{100 * parameters['width']:.0f} % of the channels removed{ranked}")
     trained = sum(
         cut.get("train_s", 0) + cut.get("more_s", 0)
         for cut in (*parameters.get("learned", ()), parameters)

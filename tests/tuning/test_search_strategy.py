@@ -402,7 +402,7 @@ def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe)
     ]
     assert first.runner is not None
     assert first.runner["precision"] == "bf16"
-    assert "the rest in bf16" in first.label
+    assert "float layers in bf16" in first.label
     assert other.runner is not None
     assert "precision" not in other.runner
     assert wide.names(first.parameters)["openvino rest"] == "bf16"
