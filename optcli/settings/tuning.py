@@ -71,7 +71,8 @@ class TuneSettings(Settings):
     )
     passes: dict[str, dict[str, tuple[Any, ...]]] = Field(
         default_factory=dict,
-        description="further passes to try, your own included: options by name, each with its values",
+        description="further passes, your own included, to try when all else was tried: options by"
+        " name, each with its values",
         examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
     )
     finalists: int = Field(

@@ -7,7 +7,7 @@ measured together, and judged on the evaluation samples, which the search never 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from optcli.pipeline import report_files
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
 from optcli.report import tuning_findings, tuning_words
-from optcli.results.tuning import Tuning, TuningTrial
+from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
 from optcli.tuning import causes, finalists, judgement, rules, starting, tuned_recipe
@@ -130,7 +130,7 @@ def _found(
     read, now = start.recipe, environment.now()
     budget_s = 60 * read.tune.minutes
     starting.require_known(read)
-    space = Space.of(read)
+    space = Space.of(read, starting.formats_read(start, kept))
     starting.require_something(space)
     display = Display(observer, began + budget_s)
     display.says(f"the search chooses by {start.validation.taken_from}")
@@ -184,7 +184,7 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
         minutes=read.tune.minutes,
         seconds=0.0,
         trials=tuple(found.done),
-        left_out=found.space.left_out,
+        left_out=(*found.space.left_out, *_not_reached(found)),
         stopped_because=found.why,
         isa=environment.isa(),
         int8_cause=cause,
@@ -220,9 +220,18 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
     return tuning
 
 
+def _not_reached(found: _Found) -> Iterator[str]:
+    """The passes of `tune.passes` that no trial had: the sampler alone tries them, at the end."""
+    tried = {name for trial in found.done for name in trial.parameters.get("passes", {})}
+    for name in found.space.further:
+        if name not in tried:
+            yield f"{name} was not tried: the search ended before its sampler came to it."
+
+
 def _cause_of_int8(found: _Found) -> str | None:
     """Why INT8 does not pay, where that is asked and there is time to look."""
-    if found.left_s <= _FOR_A_CAUSE_S or found.why == INTERRUPTED:
+    about_bytes = found.start.recipe.tune.objective in COUNTED_IN_BYTES
+    if about_bytes or found.left_s <= _FOR_A_CAUSE_S or found.why == INTERRUPTED:
         return None
     sizes = starting.batch_sizes(found.start.recipe)
     return causes.of_int8(found.done, found.trials, found.trials.workshop, sizes)

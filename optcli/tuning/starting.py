@@ -14,6 +14,7 @@ from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import RecipeError, UsageError, did_you_mean
 from optcli.paths import shown
+from optcli.pipeline import plugins
 from optcli.pipeline.plan import plan, source_of
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
@@ -87,12 +88,30 @@ def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Ma
     return recipe, (recipe.baseline, written)
 
 
+def formats_read(start: Start, store: Store) -> dict[str, tuple[Format, ...]]:
+    """The formats that the passes of `tune.passes` read which are not optcli's own.
+
+    A worker imports them. Raises what is wrong with them or with the first values of their options.
+    """
+    recipe = start.recipe
+    others = {n: each for n, each in recipe.tune.passes.items() if n not in passes.own_names()}
+    if not others:
+        return {}
+    firsts = {n: {k: v[0] for k, v in options.items() if v} for n, options in others.items()}
+    listed = json.dumps({"source": [], "own": [{n: options} for n, options in firsts.items()]})
+    read = load(recipe.path, [*start.overrides, f"variants={listed}", "baseline=source"])
+    place = f"{shown(recipe.path)}, tune.passes"
+    uses = [use.model_copy(update={"place": place}) for use in read.variants["own"].passes]
+    found = [plugins.traits_of(use, recipe.folder, store, store.digests) for use in uses]
+    return {use.name: traits.accepts for use, traits in zip(uses, found, strict=True)}
+
+
 def require_known(recipe: Recipe) -> None:
     """Raise `UsageError` for a pass or an option that `tune.passes` misspells."""
+    known = [*passes.names(), *recipe.plugins]
     for name, options in recipe.tune.passes.items():
-        if name in recipe.plugins:  # a worker reads what they take
+        if name in known and name not in passes.own_names():  # a worker reads what they take
             continue
-        known = [*passes.names(), *recipe.plugins]
         if name not in known:
             raise UsageError(
                 f"tune.passes: there is no pass {name!r}",
