@@ -63,19 +63,20 @@ def passes_of(space: Space, runtime: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("reads", "runtime", "passes"),
+    ("reads", "runtime", "before"),
     [
-        (Format.ONNX, "onnxruntime", ["export_onnx", "Mine"]),
-        (Format.OPENVINO, "openvino", ["to_openvino", "Mine"]),
-        (Format.TORCH, "openvino", ["Mine", "to_openvino"]),
-        (Format.TORCH, "pytorch", ["Mine", "aot_inductor"]),
-        (Format.ONNX, "pytorch", ["aot_inductor"]),
+        (Format.ONNX, "onnxruntime", ["export_onnx"]),
+        (Format.OPENVINO, "openvino", ["export", "to_openvino"]),
+        (Format.TORCH, "openvino", []),
+        (Format.TORCH, "pytorch", []),
+        (Format.ONNX, "pytorch", None),
     ],
 )
 def test_an_own_pass_stands_where_the_chain_has_a_format_that_it_reads(
-    recipe: Recipe, reads: Format, runtime: str, passes: list[str]
+    recipe: Recipe, reads: Format, runtime: str, before: list[str] | None
 ) -> None:
-    assert passes_of(Space.of(recipe, {"Mine": (reads,)}), runtime)[-2:] == passes
+    names = passes_of(Space.of(recipe, {"Mine": (reads,)}), runtime)
+    assert (names[: names.index("Mine")] if "Mine" in names else None) == before
 
 
 def test_a_pass_that_fits_nowhere_is_said_and_not_drawn(recipe: Recipe) -> None:
