@@ -1,4 +1,4 @@
-"""Rules of thumb: what the search tries first, each with the measurement that it came from.
+"""Rules of thumb: what the search tries first, and why; measurements behind them are named.
 
 They are a start and no result: every candidate is measured here before anything is said of it.
 """
