@@ -51,7 +51,8 @@ def as_written(path: Path) -> dict[str, Any]:
     Nothing is checked: it is for a recipe that `load` has read.
     """
     node = Extending(Problems()).read(Path(path), str(path))
-    return node.plain() if node is not None else {}
+    written: dict[str, Any] = node.plain() if node is not None else {}
+    return written
 
 
 def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:

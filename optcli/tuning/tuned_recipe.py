@@ -121,7 +121,8 @@ def text(
 
 def _variants(written: Mapping[str, Any]) -> dict[str, Any]:
     """The variants of a recipe as it was written."""
-    return written.get("variants") or {}
+    variants: dict[str, Any] = written.get("variants") or {}
+    return variants
 
 
 def require_place(path: Path, recipe: Recipe) -> None:

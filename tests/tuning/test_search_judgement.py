@@ -58,8 +58,7 @@ def judged(
     """
     accuracy = Accuracy(metric="top1", value=0.89, baseline=0.9, samples=100, drop=Estimate(value=0.01))
     if agreement is not None:
-        none = dict.fromkeys(("metric", "value", "baseline"))
-        accuracy = Accuracy(**none, samples=100, agreement=agreement)
+        accuracy = Accuracy(metric=None, value=None, baseline=None, samples=100, agreement=agreement)
     variant = VariantReport(status="built", latency=rows, accuracy=accuracy, verdicts=verdicts)
     plain = VariantReport(status="built", latency=(baseline,) if baseline else ())
     report = Report(
@@ -157,8 +156,8 @@ def test_a_smaller_process_is_what_memory_looks_for(its_bytes: int, outcome: str
 
 def tail(row_: Latency, p99_ms: float | None) -> Latency:
     """The row with such a p99, known to a tenth."""
-    known = p99_ms and Estimate(value=p99_ms, low=0.9 * p99_ms, high=1.1 * p99_ms)
-    return row_.model_copy(update={"p99_ms": known or None})
+    known = Estimate(value=p99_ms, low=0.9 * p99_ms, high=1.1 * p99_ms) if p99_ms else None
+    return row_.model_copy(update={"p99_ms": known})
 
 
 @pytest.mark.parametrize(
