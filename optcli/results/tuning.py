@@ -98,14 +98,15 @@ class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
     `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
-    (by the objective: cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it is
-    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings`
-    are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each finalist's
-    verdict; all of them together then have the recipe's. `path` is the tuned recipe, `baseline` its
-    baseline, and `baseline_bytes` that one's size or memory where the objective is `size` or `memory`.
-    Without a metric `confidence` is None, and a loss is the share of samples whose largest output is
-    another. `next_idea` is what the search would try with more time. `isa` names the instructions of
-    8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than FP32.
+    (by the objective: by p99, cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it
+    is inside and not known to be that, else `none`. `left_out` says what was not tried and why.
+    `findings` are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each
+    finalist's verdict; all of them together then have the recipe's. `path` is the tuned recipe,
+    `baseline` its baseline, and `baseline_bytes` that one's size or memory where the objective is
+    `size` or `memory`. Without a metric `confidence` is None, and a loss is the share of samples whose
+    largest output is another. `next_idea` is what the search would try with more time. `isa` names the
+    instructions of 8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than in
+    float.
     """
 
     recipe: str
