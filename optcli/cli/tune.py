@@ -107,8 +107,8 @@ def command(
     Without an argument it takes the recipe of the last build; for a REPORT, the recipe of that build.
 
     The exit code is 0 if the winner is inside the bar and faster than the baseline (with --from: than
-    in float; with --objective: cheaper or smaller), 5 if it is inside and optcli cannot tell whether
-    it is faster, 1 if none is inside.
+    in float; with --objective: by p99, cheaper or smaller), 5 if it is inside and optcli cannot tell
+    whether it is faster, 1 if none is inside.
     """
     _require_together(
         start,

@@ -35,7 +35,7 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
     problems: list[Problem] = []
     for use in uses:
         try:
-            by_place[use.place] = _remembered(use, recipe.folder, store, digests)
+            by_place[use.place] = traits_of(use, recipe.folder, store, digests)
         except RecipeError as error:
             problems.extend(error.problems)
         except OptcliError as error:
@@ -104,7 +104,8 @@ def _check_formats(configured: Pass, reference: str) -> None:
             raise UsageError(f"{reference}: produces({source}) gives {result!r}", hint=hint)
 
 
-def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) -> Traits:
+def traits_of(use: PassUse, folder: Path, store: Store, digests: FileDigests) -> Traits:
+    """The traits of one pass that is not optcli's own. Raises what is wrong with it or its options."""
     assert use.reference is not None
     code = user_code.digest(use.reference, folder, digests)
     ingredients = {"step": f"traits {use.name}", "code": code, "options": use.options}

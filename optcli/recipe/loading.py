@@ -45,6 +45,16 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
+def as_written(path: Path) -> dict[str, Any]:
+    """A recipe's keys as its files write them, with what it extends and without its matrix's variants.
+
+    Nothing is checked: it is for a recipe that `load` has read.
+    """
+    node = Extending(Problems()).read(Path(path), str(path))
+    written: dict[str, Any] = node.plain() if node is not None else {}
+    return written
+
+
 def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:
     extending = Extending(problems)
     node = extending.read(path, str(path))

@@ -13,6 +13,10 @@ from optcli.results.outcomes import Estimate, Outcome, Result
 Stage = Literal["failed", "timed", "slower", "outside", "inside"]
 
 
+# Objectives that count bytes: what makes a network slow says nothing of them.
+COUNTED_IN_BYTES = ("size", "memory")
+
+
 class TuningTrial(Result):
     """One candidate that was built, timed beside the reference and judged on validation samples.
 
@@ -67,8 +71,10 @@ class Finalist(Result):
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
     baseline, by batch size. `cheaper` is the number of images that a core-hour answers, over that of
     the baseline; `cost_per_1000` is what 1,000 images cost where the price is known. Both are by batch
-    size, and for the objective `cost` alone. `score` is None where the machine was not quiet enough to
-    measure it.
+    size, and for the objective `cost` alone. `p99_speedup` is the baseline's p99 over its own, by batch
+    size and for the objective `p99` alone; its bounds allow for both intervals. `needed_bytes` is the
+    size of its files or the memory of its process, for the objectives `size` and `memory` alone.
+    `score` is None where the machine was not quiet enough to measure it.
     """
 
     variant: str
@@ -83,6 +89,8 @@ class Finalist(Result):
     p50_ms: dict[int, float] = Field(default_factory=dict)
     cheaper: dict[int, Estimate] = Field(default_factory=dict)
     cost_per_1000: dict[int, float] = Field(default_factory=dict)
+    p99_speedup: dict[int, Estimate] = Field(default_factory=dict)
+    needed_bytes: int | None = None
     score: float | None = None
 
 
@@ -90,12 +98,15 @@ class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
     `outcome` is `faster` where the winner is inside the bar and known to be faster than the baseline
-    (by the objective: cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it is
-    inside and not known to be that, else `none`. `left_out` says what was not tried and why. `findings`
-    are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each finalist's
-    verdict; all of them together then have the recipe's. `path` is the tuned recipe, `baseline` its
-    baseline. `next_idea` is what the search would try with more time. `isa` names the instructions of
-    8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than FP32.
+    (by the objective: by p99, cheaper for `cost`, smaller for `size` and `memory`), `accurate` where it
+    is inside and not known to be that, else `none`. `left_out` says what was not tried and why.
+    `findings` are sentences. `bar` is the recipe's: the largest loss. `confidence` is the one of each
+    finalist's verdict; all of them together then have the recipe's. `path` is the tuned recipe,
+    `baseline` its baseline, and `baseline_bytes` that one's size or memory where the objective is
+    `size` or `memory`. Without a metric `confidence` is None, and a loss is the share of samples whose
+    largest output is another. `next_idea` is what the search would try with more time. `isa` names the
+    instructions of 8-bit sums; `int8_cause` is what a profile says where INT8 is no faster than in
+    float.
     """
 
     recipe: str
@@ -120,6 +131,7 @@ class Tuning(Result):
     isa: str | None = None
     int8_cause: str | None = None
     baseline: str | None = None
+    baseline_bytes: int | None = None
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:

@@ -14,13 +14,13 @@ Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weight
 
 
 class TargetSettings(Settings):
-    """What cutting a network shall gain."""
+    """What pruning a network shall gain."""
 
     speedup: float = Field(
         1.4,
         gt=1,
-        description="how many times as fast as the best whole network a cut one shall be, measured as"
-        " the artifact runs: the cut that comes nearest is trained first",
+        description="wanted speed-up of a pruned network over the best unpruned one, as the artifacts"
+        " run; the search first trains the one nearest to it",
     )
 
 
@@ -40,7 +40,7 @@ class TuneSettings(Settings):
         "p50",
         description="what the search makes small: `p50` or `p99` of latency, `cost` of an image"
         " (latency times threads), `size` of the files or `memory` of the process; or large:"
-        " `throughput`",
+        " `throughput`, the images a second of one caller that waits for each answer",
     )
     core_hour: float | None = Field(
         None,
@@ -62,7 +62,7 @@ class TuneSettings(Settings):
         None, min_length=1, description="precisions to try; default: all that this machine computes in"
     )
     prune: bool = Field(True, description="remove channels and blocks, and train again what is left")
-    target: TargetSettings = Field(TargetSettings(), description="what cutting shall gain")
+    target: TargetSettings = Field(TargetSettings(), description="wanted speed-up by pruning")
     quantize_aware: bool = Field(True, description="train with quantization in the network")
     threads: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None,
@@ -71,12 +71,13 @@ class TuneSettings(Settings):
     )
     passes: dict[str, dict[str, tuple[Any, ...]]] = Field(
         default_factory=dict,
-        description="further passes to try, your own included: options by name, each with its values",
+        description="further passes, your own included, to try when all else was tried: options by"
+        " name, each with its values",
         examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
     )
     finalists: int = Field(
         3,
         ge=1,
         le=5,
-        description="the most artifacts that are judged at the end: each more widens the bounds of all",
+        description="at most so many finalists are judged; each one more makes the bounds wider",
     )

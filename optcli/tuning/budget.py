@@ -25,6 +25,8 @@ _LAUNCHING_S, _TIMING_S = 13.0, 4.0
 # Of a large network also so many calls at each batch size: those that warm it up in each launch, and
 # two before each round. Three variants of ResNet-50 took 125 s, of which 64 s were 130 such calls each.
 _CALLS_BESIDE = 130
+# What timing one network takes where somebody waits for the answer.
+_HURRIED_S = 8.0
 # Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
 # finalist and a careful one.
 _LEAST_JUDGED = 3
@@ -61,10 +63,25 @@ class Budget:
         fitting = int(left_s / each_s) - 1  # the baseline is judged as well
         return max(1, min(most, fitting))
 
-    def measuring_s(self, left_s: float, reference: TuningTrial | None, finalists: int) -> float:
-        """What is left of `left_s` for the calls of the baseline and so many finalists."""
+    def judged_s(self, reference: TuningTrial | None, finalists: int) -> float:
+        """What the baseline and so many finalists take, without their timed calls."""
         each_s = self._judging_s(reference) + _measuring_s(reference) - _TIMING_S
-        return max(0.0, left_s - (1 + finalists) * each_s)
+        return (1 + finalists) * each_s
+
+    def measuring_s(
+        self,
+        left_s: float,
+        reference: TuningTrial | None,
+        finalists: int,
+        *,
+        hurried: bool = False,
+    ) -> float:
+        """What is left of `left_s` for the calls of the baseline and so many finalists.
+
+        `hurried`: no more than the calls need, whatever is left.
+        """
+        spare_s = max(0.0, left_s - self.judged_s(reference, finalists))
+        return min(spare_s, (1 + finalists) * _HURRIED_S) if hurried else spare_s
 
     def overrun_s(self, reference: TuningTrial | None) -> float:
         """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""

@@ -13,7 +13,7 @@ from optcli.pipeline.making import Made
 from optcli.pipeline.reporting import artifact_summary
 from optcli.profiling import Profile
 from optcli.recipe import Recipe
-from optcli.report.tuning_words import int8_that_does_not_pay
+from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import candidate_of
 from optcli.tuning.workshop import Workshop, artifact, subject

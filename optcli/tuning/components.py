@@ -46,7 +46,7 @@ def groups(layers: Sequence[Layer]) -> list[Component]:
         Component("the first layer in float", _near_inputs(layers, 1)),
         Component("concatenated branches in float", _concatenated(layers)),
         Component("depthwise convolutions in float", _names(x for x in layers if x.depthwise)),
-        Component("swish and its like in float", _gated(layers)),
+        Component("swish and similar activations in float", _gated(layers)),
         Component("the last layers in float", _near_outputs(layers, 1)),
         Component("tensors of wide range in float", _wide(layers)),
     ]

@@ -99,7 +99,7 @@ def controlled(
             confined=() if source.foreign else None,
         )
     except OptcliError as error:
-        return done, f"NNCF's accuracy control gave up: {error.message}"
+        return done, f"NNCF's accuracy control failed: {error.message}"
     if not choice.floats:
         return done, choice.why
     done = _built(trying, done, choice.floats, first)
@@ -110,7 +110,7 @@ def controlled(
 def _built(trying: Trying, done: list[Trial], floats: Sequence[str], first: Trial) -> list[Trial]:
     """The trials with the last one built anew, by the recipe's own pass."""
     last = done.pop()
-    seen = "" if last.value is None else f" ({100 * last.value:.2f} % in NNCF's hands)"
+    seen = "" if last.value is None else f" ({100 * last.value:.2f} % as NNCF measured it)"
     label = f"NNCF's choice, {_counted(floats)} in float{seen}"
     trying.observer.progress(STEP, None, f"building {label}")
     trial = trying.attempt(last.number, label, _changed(trying, floats), first)

@@ -8,6 +8,11 @@ from optcli.observer import Observer, left
 from optcli.results.tuning import TuningTrial
 
 STEP = "tune"
+_STAGES = {
+    "inside": "inside the bar",
+    "outside": "outside the bar",
+    "timed": "only its speed was measured",
+}
 
 
 class Display(Observer):
@@ -23,7 +28,7 @@ class Display(Observer):
         """A trial begins; `best` is the fastest one inside the bar so far."""
         self._trial = f"trial {number}: {label}"
         if best is not None and best.score is not None:
-            self._best = f"best {best.score.value:.2f} times (trial {best.number})"
+            self._best = f"best: {best.score.value:.2f} times the reference (trial {best.number})"
         # A line of its own: the one that is kept up to date has no room for reasons.
         self._observer.warned(STEP, f"{self._trial}: {why}")
         self._show("")
@@ -34,12 +39,11 @@ class Display(Observer):
 
     def ends(self, trial: TuningTrial) -> None:
         """A trial has ended."""
-        said = {"inside": "inside the bar", "outside": "outside the bar", "timed": "its speed alone"}
         words = [f"trial {trial.number}: {trial.label}"]
-        words += [f"{trial.score.value:.2f} times"] if trial.score is not None else []
+        words += [f"{trial.score.value:.2f} times the reference"] if trial.score is not None else []
         if trial.loss is not None:
             words.append(f"{100 * trial.loss.value:.2f} points lost")
-        words.append(said.get(trial.stage, trial.stage))
+        words.append(_STAGES.get(trial.stage, trial.stage))
         if trial.stage == "failed":
             self._observer.failed(STEP, f"{words[0]}: {trial.reason or 'it could not be tried'}")
             return

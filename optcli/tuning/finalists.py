@@ -29,8 +29,8 @@ def choose(
     half of the bar; the fastest without training; the fastest that loses nearly nothing; then others of
     the Pareto front of score and loss. Without a trial inside the bar there is none.
 
-    `certain`: only what is surely inside the bar is accepted. The one whose loss has the lowest bound
-    is then a finalist too: the evaluation samples may be enough for it and for no other.
+    `certain`: only what is surely inside the bar is accepted. The one with the smallest upper bound of
+    the loss is then a finalist too: the evaluation samples may be enough for it and for no other.
     """
     inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
     inside = sorted(inside, key=_rank)
@@ -47,7 +47,7 @@ def choose(
     sure = [t for t in inside if t.certain or (_has_bound(t) and highest_loss(t) <= bar)]
     add(sure, "the fastest that is surely inside the bar")
     if certain:
-        add(sorted(inside, key=highest_loss), "the one whose loss has the lowest bound")
+        add(sorted(inside, key=highest_loss), "smallest upper bound of the loss")
     if not sure:
         half = [t for t in inside if _loss(t) <= bar / 2]
         add(half, "the fastest that uses at most half of the bar")

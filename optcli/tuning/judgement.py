@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from optcli import pipeline
 from optcli.accuracy import policies
+from optcli.errors import ExitCode
 from optcli.observer import Observer
 from optcli.paths import shown
+from optcli.pipeline import reporting
 from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe
-from optcli.results import Latency, Report, VariantReport
+from optcli.report import Advice
+from optcli.results import Estimate, Latency, Report, VariantReport
 from optcli.results.outcomes import Outcome
-from optcli.results.tuning import Finalist, Tuning, scaled
+from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, scaled
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.finalists import Choice
+from optcli.tuning.starting import LIBRARIES
+from optcli.tuning.trials import WITHOUT_METRIC
 
 _MS_PER_HOUR = 3.6e6
 # Where no bound is known to lie inside the bar, a finalist may lose this share of it.
@@ -79,37 +84,56 @@ def build(
     )
 
 
+def without_finalists(tuning: Tuning, recipe: Recipe, started: str) -> Report:
+    """The report of a search that found nothing to judge: its trials, and nothing that was built."""
+    nothing = VariantReport(
+        status="skipped", reason="the search found no finalist to build and measure beside it"
+    )
+    report = reporting.report(
+        reporting.recipe_summary(recipe).model_copy(update={"name": f"{recipe.name}-tuned"}),
+        recipe.baseline,
+        {recipe.baseline: nothing},
+        packages=LIBRARIES,
+        started=started,
+        code=ExitCode.REJECTED,
+        reason="no trial was inside the bar on validation samples",
+        advice=Advice(recommended=None, sentence=tuning.answer, by_batch={}),
+    )
+    return report.model_copy(update={"tuning": tuning})
+
+
 def with_finalists(
     tuning: Tuning, report: Report, choices: Mapping[str, Choice], recipe: Recipe
 ) -> Tuning:
     """The search with its finalists as the report judges them, and the winner."""
-    policy = recipe.accuracy.policy if recipe.accuracy is not None else None
     judged = tuple(
-        _with_costs(
-            _finalist(name, choice, report.variants[name], tuning, policy), report, tuning, recipe
-        )
+        _with_objective(_finalist(name, choice, report, tuning, recipe), report, tuning, recipe)
         for name, choice in choices.items()
     )
     won = winner(judged, tuning.bar)
+    counts = tuning.objective in COUNTED_IN_BYTES
+    bytes_before = _bytes_of(report.variants[report.baseline], tuning) if counts else None
     return tuning.model_copy(
         update={
             "finalists": judged,
             "confidence": confidence_of(recipe, len(choices)),
             "winner": won.variant if won is not None else None,
-            "outcome": _outcome(won, tuning, report),
+            "outcome": _outcome(won, tuning, bytes_before),
             "baseline": report.baseline,
+            "baseline_bytes": bytes_before,
         }
     )
 
 
-def _outcome(won: Finalist | None, tuning: Tuning, report: Report) -> str:
+def _outcome(won: Finalist | None, tuning: Tuning, bytes_before: int | None) -> str:
+    """Whether the winner is known to be better than the baseline, by what the objective is about."""
     if won is None:
         return "none"
-    if tuning.objective in ("size", "memory"):
-        sizes = [_bytes_of(report.variants[n], tuning) for n in (won.variant, report.baseline)]
-        mine, its = sizes
-        return "faster" if mine is not None and its is not None and mine < its else "accurate"
-    gains = won.cheaper if tuning.objective == "cost" else won.speedup
+    if tuning.objective in COUNTED_IN_BYTES:
+        mine = won.needed_bytes
+        smaller = mine is not None and bytes_before is not None and mine < bytes_before
+        return "faster" if smaller else "accurate"
+    gains = {"cost": won.cheaper, "p99": won.p99_speedup}.get(tuning.objective, won.speedup)
     known = [gains.get(size) for size in tuning.batch_sizes]
     surely = all(each is not None and (each.low or 0.0) > 1.0 for each in known)
     return "faster" if surely else "accurate"
@@ -140,22 +164,25 @@ def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finali
     return [each for each in accepted if each.loss is not None and each.loss <= most]
 
 
-def _finalist(
-    name: str, choice: Choice, variant: VariantReport, tuning: Tuning, policy: policies.Policy | None
-) -> Finalist:
-    accuracy, trial = variant.accuracy, choice.trial
+def _finalist(name: str, choice: Choice, report: Report, tuning: Tuning, recipe: Recipe) -> Finalist:
+    variant, trial = report.variants[name], choice.trial
+    policy = recipe.accuracy.policy if recipe.accuracy is not None else None
+    accuracy = variant.accuracy
     loss = None
     if accuracy is not None:
         loss = accuracy.drop.value if accuracy.drop is not None else None
         if loss is None and accuracy.agreement is not None:
             loss = 1.0 - accuracy.agreement
+    outcome = _blocked(variant)
+    if recipe.accuracy is None and loss is not None and loss > WITHOUT_METRIC:
+        outcome = "reject"  # no verdict of a build says so: a recipe without a metric has no bar
     rows = {row.batch_size: row for row in variant.on_host if row.batch_size in tuning.batch_sizes}
     before = trial.loss.value if trial.loss is not None else None
     return Finalist(
         variant=name,
         trial=trial.number,
         why=choice.why,
-        outcome=_blocked(variant),
+        outcome=outcome,
         certain=policies.is_certain(variant.verdicts, policy),
         validation_loss=before,
         loss=loss,
@@ -166,24 +193,53 @@ def _finalist(
     )
 
 
-def _with_costs(finalist: Finalist, report: Report, tuning: Tuning, recipe: Recipe) -> Finalist:
-    """The finalist with what images cost, where that is the objective: time on all its threads."""
-    if tuning.objective != "cost":
-        return finalist
-    before = {row.batch_size: row.threads for row in report.variants[report.baseline].on_host}
+def _with_objective(finalist: Finalist, report: Report, tuning: Tuning, recipe: Recipe) -> Finalist:
+    """The finalist with what the objective is about, where that is not the usual call."""
+    if tuning.objective in COUNTED_IN_BYTES:
+        needed = _bytes_of(report.variants[finalist.variant], tuning)
+        return finalist.model_copy(update={"needed_bytes": needed})
+    before = {row.batch_size: row for row in report.variants[report.baseline].on_host}
     rows = {row.batch_size: row for row in report.variants[finalist.variant].on_host}
+    if tuning.objective == "p99":
+        ratios = {
+            size: _ratio(before[size].p99_ms, rows[size].p99_ms)
+            for size in finalist.speedup  # rows that are fit, beside a baseline that is
+            if size in before
+        }
+        known = {size: ratio for size, ratio in ratios.items() if ratio is not None}
+        return finalist.model_copy(update={"p99_speedup": known})
+    if tuning.objective == "cost":
+        return finalist.model_copy(update=_costs(finalist, before, rows, recipe.tune.core_hour))
+    return finalist
+
+
+def _ratio(over: Estimate | None, of: Estimate | None) -> Estimate | None:
+    """How many times as large the first is; its bounds are those of both at their worst."""
+    if over is None or of is None:
+        return None
+    low = over.low / of.high if over.low is not None and of.high else None
+    high = over.high / of.low if over.high is not None and of.low else None
+    return Estimate(value=over.value / of.value, low=low, high=high)
+
+
+def _costs(
+    finalist: Finalist,
+    before: Mapping[int, Latency],
+    rows: Mapping[int, Latency],
+    core_hour: float | None,
+) -> dict[str, Any]:
+    """What images cost: time on all threads."""
     cheaper = {
-        size: scaled(ratio, before[size] / rows[size].threads)
+        size: scaled(ratio, before[size].threads / rows[size].threads)
         for size, ratio in finalist.speedup.items()
         if size in before
     }
-    price = recipe.tune.core_hour
     costs = {
-        size: price * rows[size].threads * ms / size / _MS_PER_HOUR * 1000
+        size: core_hour * rows[size].threads * ms / size / _MS_PER_HOUR * 1000
         for size, ms in finalist.p50_ms.items()
-        if price is not None
+        if core_hour is not None
     }
-    return finalist.model_copy(update={"cheaper": cheaper, "cost_per_1000": costs})
+    return {"cheaper": cheaper, "cost_per_1000": costs}
 
 
 def _blocked(variant: VariantReport) -> Outcome:
@@ -204,15 +260,23 @@ def _bytes_of(variant: VariantReport, tuning: Tuning) -> int | None:
 
 
 def _score(tuning: Tuning, variant: VariantReport, rows: Mapping[int, Latency]) -> float | None:
-    """The objective as the finalists were measured; larger is better. None where a row is not fit."""
-    if tuning.objective in ("size", "memory"):
+    """The objective as the finalists were measured; larger is better.
+
+    None where a row is not fit, or has too few calls for its p99: another percentile in its place would
+    be less than the p99 of a faster one.
+    """
+    if tuning.objective in COUNTED_IN_BYTES:
         known = _bytes_of(variant, tuning)
         return 1.0 / max(1, known) if known is not None else None
     if not rows or not all(row.fit for row in rows.values()):
         return None
-    figure: Callable[[Latency], float] = (
-        (lambda row: (row.p99_ms or row.p50_ms).value)
-        if tuning.objective == "p99"
-        else (lambda row: row.p50_ms.value * (row.threads if tuning.objective == "cost" else 1))
-    )
-    return math.exp(-sum(math.log(figure(row)) for row in rows.values()) / len(rows))
+    figures = [_figure(row, tuning.objective) for row in rows.values()]
+    logs = [math.log(figure) for figure in figures if figure is not None]
+    return math.exp(-sum(logs) / len(logs)) if len(logs) == len(figures) else None
+
+
+def _figure(row: Latency, objective: str) -> float | None:
+    """What the objective makes small, at one batch size."""
+    if objective == "p99":
+        return row.p99_ms.value if row.p99_ms is not None else None
+    return row.p50_ms.value * (row.threads if objective == "cost" else 1)

@@ -1,4 +1,4 @@
-"""Rules of thumb: what the search tries first, each with the measurement that it came from.
+"""Rules of thumb: what the search tries first, and why; measurements behind them are named.
 
 They are a start and no result: every candidate is measured here before anything is said of it.
 """
@@ -39,7 +39,7 @@ def starts(space: Space) -> Iterator[Rule]:
     saturates = environment.sums_saturate(environment.isa())
     isa = environment.isa()
     int8 = (
-        f"on this CPU ({isa}) 8-bit sums take two steps, so that INT8 gains less"
+        f"this CPU ({isa}) needs two instructions for 8-bit multiply-add, so INT8 gains less"
         if saturates
         else f"OpenVINO's INT8 was the fastest form of 8 of 9 networks on AVX512-VNNI ({_BY_HAND})"
     )
@@ -50,7 +50,7 @@ def starts(space: Space) -> Iterator[Rule]:
         if "int8" in space.precisions.get(runtime, ()):
             yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), int8)
     if "int8" in space.precisions.get("openvino", ()) and space.rests("openvino")[0]:
-        why = "FP32 for what is not quantized: some networks change between the two too often"
+        why = "FP32 for what is not quantized: some networks convert between INT8 and bf16 too often"
         yield Rule(_parameters(space, "openvino", "int8", quantizer="quantize_nncf", rest=None), why)
     for precision in ("bf16", "fp16"):
         if precision in space.precisions.get("openvino", ()):

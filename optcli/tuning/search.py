@@ -6,58 +6,37 @@ measured together, and judged on the evaluation samples, which the search never 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from optcli import environment, passes, user_code
-from optcli.accuracy import require_metric
-from optcli.artifact import Format
-from optcli.digest import of_value
-from optcli.errors import RecipeError, UsageError, did_you_mean
+from optcli import environment
+from optcli.errors import UsageError
 from optcli.observer import Observer, Silent
-from optcli.paths import shown
 from optcli.pipeline import report_files
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
-from optcli.pipeline.plan import plan, source_of
-from optcli.pipeline.terms import judging_code
-from optcli.recipe import Recipe, load
-from optcli.report import tuning_words
-from optcli.results.tuning import Tuning, TuningTrial
-from optcli.settings import batch_range
+from optcli.report import tuning_findings, tuning_words
+from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
-from optcli.tuning import causes, finalists, judgement, rules, tuned_recipe
+from optcli.tuning import causes, finalists, judgement, rules, starting, tuned_recipe
 from optcli.tuning.budget import Budget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
+from optcli.tuning.starting import Start
 from optcli.tuning.strategy import Strategy
 from optcli.tuning.study import Study
 from optcli.tuning.trial_facts import best_of, surest_of
-from optcli.tuning.trials import WITHOUT_METRIC, Trials
-from optcli.tuning.validation import Validation, validation_of
+from optcli.tuning.trials import Trials
 from optcli.tuning.workshop import Workshop
 
 # Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
 _FOR_A_CAUSE_S = 60.0
 # An excess by less than this share of the budget is not worth a warning: it is an estimate.
 _WARNED_SHARE = 0.05
-_INTERRUPTED = "it was interrupted"
-_RUNTIMES = ("openvino", "onnxruntime", "torch", "nncf")
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What a search begins with: the recipe, the variant to compare with, the samples."""
-
-    recipe: Recipe
-    overrides: tuple[str, ...]
-    baseline: tuple[str, Mapping[str, Any]]
-    validation: Validation
+INTERRUPTED = "it was interrupted"
 
 
 def tune(
@@ -92,20 +71,52 @@ def tune(
     """
     began = time.monotonic()
     observer = observer or Silent()
-    told = _told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
-    start = _started(Path(recipe), (*overrides, *told))
+    told = starting.told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
+    start = starting.started(Path(recipe), (*overrides, *told))
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
     tuned_recipe.require_place(path, start.recipe)
     kept = Store.of(store)
     settings = Settings(jobs, True, timeout_s, trust, ray)
     require_ray(ray, kept)
     with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
-        return _tuned(start, path, kept, artifacts, settings, nodes, observer, began, restart=restart)
+        found = _found(start, kept, artifacts, settings, nodes, observer, began, restart=restart)
+        return _judged(found, path, artifacts)
 
 
-def _tuned(
-    start: _Start,
-    path: Path,
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found, before its finalists are judged. `until` is when its time is over."""
+
+    start: Start
+    trials: Trials
+    budget: Budget
+    bar: float
+    done: Sequence[TuningTrial]
+    why: str
+    space: Space
+    display: Display
+    observer: Observer
+    started: str
+    until: float
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget."""
+        return self.until - time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """What has been used of it, in earlier runs too."""
+        return round(self.budget.seconds - self.left_s, 1)
+
+    @property
+    def first(self) -> TuningTrial | None:
+        """The reference, which was judged beside the baseline."""
+        return next(iter(self.done), None)
+
+
+def _found(
+    start: Start,
     kept: Store,
     artifacts: Path | None,
     settings: Settings,
@@ -114,14 +125,16 @@ def _tuned(
     began: float,
     *,
     restart: bool,
-) -> Tuning:
-    read = start.recipe
+) -> _Found:
+    """Carry out the trials."""
+    read, now = start.recipe, environment.now()
     budget_s = 60 * read.tune.minutes
-    folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    _require_known(read)
-    space = Space.of(read)
-    _require_something(space)
+    starting.require_known(read)
+    space = Space.of(read, starting.formats_read(start, kept))
+    starting.require_something(space)
     display = Display(observer, began + budget_s)
+    display.says(f"the search chooses by {start.validation.taken_from}")
+    folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
     workshop = Workshop(kept, folder, display, settings, nodes)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
@@ -130,202 +143,111 @@ def _tuned(
         start.overrides,
         start.baseline,
         start.validation,
-        _batch_sizes(read),
+        starting.batch_sizes(read),
         reference,
     )
     # What is wrong with the model or the data, or shared by two roles, is found before the search.
-    bare = workshop.make(_bare(start))
+    bare = workshop.make(starting.bare(start))
     budget = Budget(budget_s, bare.sample_counts.get("evaluation", 0))
-    key = _key(start, kept)
+    key = starting.key_of(start, kept)
     place = kept.cache_folder() / "tuning" / key / "trials.jsonl"
-    if restart:
-        place.unlink(missing_ok=True)
-    bar = _bar(read)
+    bar = starting.bar_of(read)
     waiting = "another search of this recipe runs; waiting for it"
     with kept.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
+        if restart:  # not before: a search that runs would write its trials again
+            place.unlink(missing_ok=True)
         study = Study(place, space, read.seed, bar)
-        before_s = sum(trial.seconds for trial in study.trials)
+        until = began + budget_s - sum(trial.seconds for trial in study.trials)
         if study.trials:
             observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
-        until = began + budget_s - before_s
         why = _divided(budget, space, bar, study, trials, display, until)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
-    left_s = budget_s - before_s - (time.monotonic() - began)
-    has_time = left_s > _FOR_A_CAUSE_S and why != _INTERRUPTED
-    cause = causes.of_int8(study.trials, trials, workshop, _batch_sizes(read)) if has_time else None
-    left_s = budget_s - before_s - (time.monotonic() - began)
-    first = next(iter(study.trials), None)
-    most = budget.finalists(left_s, first, read.tune.finalists)
-    chosen = finalists.choose(study.trials, bar, most, certain=read.wants_certainty)
-    choices = tuned_recipe.variant_names(chosen)
+    done = tuple(study.trials)
+    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until)
+
+
+def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
+    """Build and judge the finalists, and write the report: in words what the search has found."""
+    read, workshop = found.start.recipe, found.trials.workshop
+    cause = _cause_of_int8(found)
+    most = found.budget.finalists(found.left_s, found.first, read.tune.finalists)
+    chosen = finalists.choose(found.done, found.bar, most, certain=read.wants_certainty)
+    choices = tuned_recipe.variant_names(chosen, tuned_recipe.names_of(read))
     tuning = Tuning(
         recipe=read.name,
         path=str(path) if choices else "",
         objective=read.tune.objective,
-        batch_sizes=_batch_sizes(read),
-        reference=reference.label,
-        bar=bar,
-        validation=start.validation.taken_from,
+        batch_sizes=starting.batch_sizes(read),
+        reference=found.trials.reference.label,
+        bar=found.bar,
+        validation=found.start.validation.taken_from,
         minutes=read.tune.minutes,
         seconds=0.0,
-        trials=tuple(study.trials),
-        left_out=space.left_out,
-        stopped_because=why,
+        trials=tuple(found.done),
+        left_out=(*found.space.left_out, *_not_reached(found)),
+        stopped_because=found.why,
         isa=environment.isa(),
         int8_cause=cause,
-        next_idea=_next_idea(space, bar, budget_s, study.trials),
+        next_idea=_next_idea(found.space, found.bar, found.budget.seconds, found.done),
     )
     if choices:
         report = judgement.build(
             read,
-            start.overrides,
-            start.baseline,
+            found.start.overrides,
+            found.start.baseline,
             path,
             choices,
             tuning.batch_sizes,
-            budget.measuring_s(left_s, first, len(choices)),
-            kept,
+            _measuring_s(found, len(choices)),
+            workshop.store,
             artifacts,
             workshop.settings,
-            observer,
+            found.observer,
         )
         tuning = judgement.with_finalists(tuning, report, choices, read)
-    seconds = round(before_s + time.monotonic() - began, 1)
-    tuning = tuning.model_copy(update={"seconds": seconds})
-    tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
+    tuning = tuning.model_copy(update={"seconds": found.seconds})
+    tuning = tuning.model_copy(update={"findings": tuple(tuning_findings.findings(tuning))})
     tuning = tuning.model_copy(
         update={"answer": tuning_words.answer(tuning, certain=read.wants_certainty)}
     )
     if choices:
         report = report.model_copy(update={"tuning": tuning})
-        report_files.write(folder, report, report_files.curves_of(folder, report))
+        curves = report_files.curves_of(workshop.folder, report)
+        report_files.write(workshop.folder, report, curves)
+    elif found.done:
+        report = judgement.without_finalists(tuning, read, found.started)
+        report_files.write(workshop.folder, report, report_files.Curves({}))
     return tuning
 
 
-def _told(**options: Any) -> tuple[str, ...]:
-    """Options as overrides of the recipe."""
-    return tuple(
-        f"{name if name == 'seed' else f'tune.{name}'}={json.dumps(value)}"
-        for name, value in options.items()
-        if value is not None
-    )
+def _not_reached(found: _Found) -> Iterator[str]:
+    """The passes of `tune.passes` that no trial had: the sampler alone tries them, at the end."""
+    tried = {name for trial in found.done for name in trial.parameters.get("passes", {})}
+    for name in found.space.further:
+        if name not in tried:
+            yield f"{name} was not tried: the search ended before its sampler came to it."
 
 
-def _started(path: Path, overrides: tuple[str, ...]) -> _Start:
-    recipe, baseline = _read(path, overrides)
-    if "evaluation" not in recipe.data:
-        raise UsageError(
-            "the recipe has no samples to judge the finalists by",
-            place=shown(recipe.path),
-            hint="give the recipe data.evaluation, and accuracy: {metric: ..., max_drop: ...}",
+def _cause_of_int8(found: _Found) -> str | None:
+    """Why INT8 does not pay, where that is asked and there is time to look."""
+    about_bytes = found.start.recipe.tune.objective in COUNTED_IN_BYTES
+    if about_bytes or found.left_s <= _FOR_A_CAUSE_S or found.why == INTERRUPTED:
+        return None
+    sizes = starting.batch_sizes(found.start.recipe)
+    return causes.of_int8(found.done, found.trials, found.trials.workshop, sizes)
+
+
+def _measuring_s(found: _Found, count: int) -> float:
+    """How long the finalists are timed; little after an interrupt: somebody waits for the answer."""
+    hurried = found.why == INTERRUPTED
+    measuring_s = found.budget.measuring_s(found.left_s, found.first, count, hurried=hurried)
+    if hurried:
+        seconds = found.budget.judged_s(found.first, count) + measuring_s
+        found.display.says(
+            f"interrupted: judging {count} finalist{'s' if count > 1 else ''} takes about"
+            f" {seconds:.0f} s; another Ctrl-C ends the search without an answer"
         )
-    if recipe.accuracy is not None:
-        require_metric(recipe.accuracy)
-    _require_batch_size(recipe)
-    tuned_recipe.settings_of(overrides)  # what cannot be written at the end is said now
-    validation = validation_of(recipe)
-    more = tuned_recipe.changes(validation.data, recipe)
-    extra = tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
-    bare = ("matrix=null",) if recipe.matrix else ()  # it would add its variants to every trial
-    return _Start(recipe, (*overrides, *bare, *extra), baseline, validation)
-
-
-def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Mapping[str, Any]]]:
-    """The recipe, and its baseline as a recipe writes it; a recipe may have no variants."""
-    try:
-        recipe = load(path, overrides)
-    except RecipeError as error:
-        if not any(problem.message == "missing key 'variants'" for problem in error.problems):
-            raise
-        recipe = load(path, (*overrides, "variants={source: []}"))
-        name = "eager" if source_of(recipe).format == Format.TORCH else "source"
-        bare = recipe.model_copy(update={"variants": {}, "baseline": name})
-        return bare, (name, {"passes": []})
-    variant = recipe.variants[recipe.baseline]
-    passes = [{use.name: use.options} if use.options else use.name for use in variant.passes]
-    written: dict[str, Any] = {"passes": passes}
-    if variant.runner is not None:
-        options = variant.runner.configured.model_dump(mode="json", exclude_unset=True)
-        written["runner"] = {"name": variant.runner.name, **options}
-    return recipe, (recipe.baseline, written)
-
-
-def _require_known(recipe: Recipe) -> None:
-    """Raise `UsageError` for a pass or an option that `tune.passes` misspells."""
-    for name, options in recipe.tune.passes.items():
-        if name in recipe.plugins:  # a worker reads what they take
-            continue
-        known = [*passes.names(), *recipe.plugins]
-        if name not in known:
-            raise UsageError(
-                f"tune.passes: there is no pass {name!r}",
-                place=shown(recipe.path),
-                hint=did_you_mean(name, known) or "optcli passes lists them; plugins names your own",
-            )
-        fields = list(passes.find(name).model_fields)
-        for option in options:
-            if option not in fields:
-                raise UsageError(
-                    f"tune.passes: {name} has no option {option!r}",
-                    place=shown(recipe.path),
-                    hint=did_you_mean(option, fields) or f"it has {', '.join(fields)}",
-                )
-
-
-def _require_batch_size(recipe: Recipe) -> None:
-    """Raise `UsageError` for a batch size that the inputs do not take."""
-    size, span = recipe.tune.batch_size, batch_range(recipe.inputs)
-    if size is not None and not span.min <= size <= span.max:
-        raise UsageError(
-            f"the inputs take batch sizes {span.min} to {span.max}, found {size}",
-            place="tune.batch_size",
-            hint="name one of these, or widen the range of the inputs",
-        )
-
-
-def _require_something(space: Space) -> None:
-    if not space.runtimes or not space.precisions:
-        raise UsageError(
-            "there is nothing to try: " + (" ".join(space.left_out) or "no runtime is left"),
-            place=shown(space.recipe.path),
-            hint="widen tune.runtimes and tune.precisions, or install a runtime",
-        )
-
-
-def _batch_sizes(recipe: Recipe) -> tuple[int, ...]:
-    size = recipe.tune.batch_size
-    return (size,) if size is not None else recipe.latency.batch_sizes
-
-
-def _bar(recipe: Recipe) -> float:
-    """The bar before anything is judged: where it is a ratio, that of a perfect baseline."""
-    return recipe.accuracy.bar(1.0) if recipe.accuracy is not None else WITHOUT_METRIC
-
-
-def _bare(start: _Start) -> Recipe:
-    """The recipe with the network as it is for its only variant."""
-    return load(start.recipe.path, [*start.overrides, "variants={source: []}", "baseline=source"])
-
-
-def _key(start: _Start, store: Store) -> str:
-    """What decides the trials: recipe, model, data and the user's code by content, the machine."""
-    recipe = start.recipe
-    wanted = recipe.tune.model_dump(mode="json", exclude={"minutes", "finalists"})
-    planned = plan(_bare(start), {}, store.digests)
-    code = (*recipe.plugins.values(), *judging_code(recipe).values())
-    sections = {"inputs", "latency", "accuracy", "slo", "seed", "postprocess"}
-    return of_value(
-        {
-            "model": planned.variants[0].steps[0].key,
-            "data": planned.role_keys,
-            "baseline": start.baseline,
-            "recipe": recipe.model_dump(mode="json", include=sections),
-            "tune": wanted,
-            "users": [user_code.digest(each, recipe.folder, store.digests) for each in code],
-            "code": store.digests.of_folder(Path(__file__).parent),
-            "environment": environment.describe(_RUNTIMES),
-        }
-    )
+    return measuring_s
 
 
 def _divided(
@@ -345,7 +267,7 @@ def _divided(
     if not study.trials:
         first = Strategy(space, bar, budget.seconds)
         why = _searched(first, study, trials, display, until, most=1)
-        if why == _INTERRUPTED:
+        if why == INTERRUPTED:
             return why
     reference = next(iter(study.trials), None)
     if budget.overrun_s(reference) > _WARNED_SHARE * budget.seconds:
@@ -406,7 +328,7 @@ def _searched(
                 break  # it was the time that ended it: with more of it, it is tried again
             study.keep(trial)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     spent_s = sum(trial.seconds for trial in study.trials)
     used_up = time.monotonic() >= until or spent_s >= 0.9 * strategy.budget_s
     return "the time is used up" if used_up else "there was nothing else to try"

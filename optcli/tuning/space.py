@@ -7,8 +7,9 @@ machine do not allow is not in the space, and `left_out` says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment, passes, runners
@@ -24,6 +25,7 @@ Parameters = dict[str, Any]
 
 RUNTIMES = ("openvino", "onnxruntime", "pytorch")
 PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights")
+_NOTHING: Mapping[str, tuple[Format, ...]] = MappingProxyType({})
 # The format that a runtime computes from, and what quantizes to INT8 with ranges found beforehand.
 _FORMATS = {"openvino": Format.OPENVINO, "onnxruntime": Format.ONNX}
 _QUANTIZERS = {
@@ -61,7 +63,10 @@ _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True)
 class Space:
-    """The choices of one recipe. `left_out` holds sentences on what is not tried."""
+    """The choices of one recipe. `left_out` holds sentences on what is not tried.
+
+    `further` are the passes of `tune.passes` that fit somewhere, with the formats that they read.
+    """
 
     recipe: Recipe
     source: Format
@@ -72,14 +77,19 @@ class Space:
     aware: bool
     threads: tuple[int, ...]
     left_out: tuple[str, ...] = field(default=())
+    further: Mapping[str, tuple[Format, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Space:
-        """The space of a recipe here. Imports nothing heavy."""
+    def of(cls, recipe: Recipe, reads: Mapping[str, tuple[Format, ...]] = _NOTHING) -> Space:
+        """The space of a recipe here. Imports nothing heavy.
+
+        `reads` has the formats of the passes of `tune.passes` that are not optcli's own.
+        """
         source = source_of(recipe).format
         left: list[str] = []
         runtimes = tuple(_runtimes(recipe, source, left))
-        precisions = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        found = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        precisions = {name: each for name, each in found.items() if each}
         can_train = source == Format.TORCH and "training" in recipe.data
         wants = recipe.tune.prune or recipe.tune.quantize_aware
         if wants and not can_train:
@@ -93,18 +103,22 @@ class Space:
         if prunes and environment.missing(passes.find("prune").needs):
             left.append("Pruning was not tried: Torch-Pruning is not installed.")
             prunes = False
-        aware = can_train and recipe.tune.quantize_aware and "quantize_aware" in passes.names()
+        aware = can_train and recipe.tune.quantize_aware
+        if aware and (missing := environment.missing(passes.find("quantize_aware").needs)):
+            left.append(f"Quantization-aware training was not tried: {missing[0].what}.")
+            aware = False
         usual = recipe.latency.threads or environment.usable_cores()
         return cls(
             recipe,
             source,
-            runtimes,
-            {name: found for name, found in precisions.items() if found},
+            tuple(precisions),  # a runtime without a precision is not in the space
+            precisions,
             can_train and wants,
             prunes,
             aware,
             recipe.tune.threads or _threads(recipe, usual),
-            tuple(left),
+            further=_fitting(recipe, reads, (source, *_formats(tuple(precisions))), left),
+            left_out=tuple(left),
         )
 
     def suggest(self, trial: optuna.Trial) -> Parameters:
@@ -134,8 +148,9 @@ class Space:
             parameters["optimization_level"] = choose("optimization_level", (None, "extended"))
         if runtime == "openvino" and self.recipe.tune.objective == "throughput":
             parameters["hint"] = choose("hint", ("latency", "throughput"))
-        for name, options in self.recipe.tune.passes.items():
+        for name in self.further:
             if choose(name, (False, True)):
+                options = self.recipe.tune.passes[name]
                 chosen = {k: choose(f"{name} {k}", values) for k, values in options.items()}
                 parameters.setdefault("passes", {})[name] = chosen
         return parameters
@@ -181,11 +196,11 @@ class Space:
         return Candidate(tuple(uses), self._runner(parameters), _label(parameters), dict(parameters))
 
     def _network(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
-        """What is cut away, and how what is left learns: what was `learned` before, then the rest.
+        """What is removed, and how what is left learns: what was `learned` before, then the rest.
 
         `blocks` and `width` are shares of the whole network, and a pass takes shares of what is left.
         """
-        yield from _own(parameters, passes_of=Format.TORCH)
+        yield from self._further(parameters, self.source)
         gone: dict[str, float] = {"blocks": 0.0, "width": 0.0}
         for cut in (*parameters.get("learned", ()), parameters):
             shares = {key: _share_left(cut.get(key, 0.0), gone[key]) for key in gone}
@@ -231,7 +246,8 @@ class Space:
             return
         for name in passes_between(self.source, (_FORMATS[runtime],)) or ():
             yield name, {}
-        yield from _own(parameters, passes_of=_FORMATS[runtime])
+        if _FORMATS[runtime] != self.source:
+            yield from self._further(parameters, _FORMATS[runtime])
         if precision == "int8":
             quantizer = parameters.get("quantizer", self._quantizers(runtime)[0])
             floats = parameters.get("floats", {})
@@ -241,6 +257,14 @@ class Space:
             yield "quantize_dynamic", {}
         elif precision == "int8-weights":
             yield "weights_only", {}
+
+    def _further(self, parameters: Mapping[str, Any], at: Format) -> Iterator[Use]:
+        """Passes that `tune.passes` names, each at the first format of the chain that it reads."""
+        chain = (self.source, *_formats((parameters["runtime"],)))
+        for name, options in parameters.get("passes", {}).items():
+            reads = self.further.get(name, ())
+            if next((each for each in chain if each in reads), None) == at:
+                yield name, dict(options)
 
     def _runner(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         runtime = parameters["runtime"]
@@ -264,20 +288,27 @@ def _share_left(share: float, gone: float) -> float:
     return round((share - gone) / (1.0 - gone), 3) if share > gone else 0.0
 
 
-def _own(parameters: Mapping[str, Any], *, passes_of: Format) -> Iterator[Use]:
-    """Passes that `tune: passes` names, where they fit: those of optcli by the formats they accept.
+def _formats(runtimes: Sequence[str]) -> tuple[Format, ...]:
+    """The formats that some runtimes compute from, as far as further passes may change them."""
+    return tuple(_FORMATS[name] for name in runtimes if name in _FORMATS)
 
-    One of the user's own is not known before a worker has looked at it: it comes first, and the recipe
-    refuses it where it does not fit.
-    """
-    for name, options in parameters.get("passes", {}).items():
-        known = passes.find(name) if name in passes.names() else None
-        accepts = known.accepts if known is not None else (Format.TORCH, Format.ONNX)
-        first = next(
-            (each for each in (Format.TORCH, Format.ONNX, Format.OPENVINO) if each in accepts), None
-        )
-        if first == passes_of:
-            yield name, dict(options)
+
+def _fitting(
+    recipe: Recipe,
+    reads: Mapping[str, tuple[Format, ...]],
+    formats: Sequence[Format],
+    left: list[str],
+) -> dict[str, tuple[Format, ...]]:
+    """The passes of `tune.passes` that read one of these formats; the others are said."""
+    fitting: dict[str, tuple[Format, ...]] = {}
+    for name in recipe.tune.passes:
+        its = passes.find(name).accepts if name in passes.own_names() else reads.get(name, ())
+        if any(each in formats for each in its):
+            fitting[name] = tuple(its)
+        else:
+            has = ", ".join(dict.fromkeys(map(str, formats)))
+            left.append(f"{name} was not tried: it reads {', '.join(its)}, and the search has {has}.")
+    return fitting
 
 
 def _options(quantizer: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,8 +323,7 @@ def _runtimes(recipe: Recipe, source: Format, left: list[str]) -> Iterator[str]:
         if missing:
             left.append(f"{name} was not tried: {missing[0].what}.")
         elif name == "pytorch" and source not in (Format.TORCH, Format.EXPORTED):
-            if recipe.tune.runtimes:
-                left.append(f"pytorch was not tried: the model comes as {source}.")
+            left.append(f"pytorch was not tried: the model comes as {source}.")
         elif name != "pytorch" and passes_between(source, (_FORMATS[name],)) is None:
             left.append(f"{name} was not tried: no passes lead from {source} to it.")
         else:
@@ -319,7 +349,7 @@ def _precisions(recipe: Recipe, runtime: str, left: list[str]) -> Iterator[str]:
 
 
 def _label(parameters: Mapping[str, Any]) -> str:
-    """The parameters in a few words: `openvino int8, 40 % of the blocks gone, 120 s trained`."""
+    """The parameters in a few words: `openvino int8, 40 % of the blocks removed`."""
     words = [f"{parameters['runtime']} {parameters['precision']}"]
     quantizer = parameters.get("quantizer")
     if parameters.get("aware_s"):
@@ -327,17 +357,17 @@ def _label(parameters: Mapping[str, Any]) -> str:
     elif quantizer:
         words[0] += f" by {quantizer}"
     if parameters.get("rest"):
-        words.append(f"the rest in {parameters['rest']}")
+        words.append(f"float layers in {parameters['rest']}")
     if parameters.get("floats"):
         words.append(parameters["floats"]["label"])
     for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):
         if parameters.get(key) is not None:
             words.append(f"{key} {str(parameters[key]).lower()}")
     if parameters.get("blocks"):
-        words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
+        words.append(f"{100 * parameters['blocks']:.0f} % of the blocks removed")
     if parameters.get("width"):
-        ranked = " of all layers together" if parameters.get("global_ranking") else ""
-        words.append(f"{100 * parameters['width']:.0f} % of the channels{ranked} gone")
+        ranked = ", ranked over all layers" if parameters.get("global_ranking") else ""
+        words.append(f"{100 * parameters['width']:.0f} % of the channels removed{ranked}")
     trained = sum(
         cut.get("train_s", 0) + cut.get("more_s", 0)
         for cut in (*parameters.get("learned", ()), parameters)

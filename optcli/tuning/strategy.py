@@ -201,7 +201,9 @@ class Strategy:
             wanted = self._wanted * score_of(base)
             look = min(ladder, key=lambda each: abs(score_of(each) - wanted))
             first_s = min(train_s, _FIRST_SHARE * self.budget_s)
-            yield self._training(done, look, first_s, "the cut that promises the gain that is wanted")
+            yield self._training(
+                done, look, first_s, "the pruned network nearest to the wanted speed-up"
+            )
             return
         last = trained[-1]
         cuts = [cut_of(each) for each in ladder]
@@ -213,7 +215,7 @@ class Strategy:
             if harder := self._harder(last, done):
                 easy = last.loss is not None and last.loss.value < _EASY * self.bar
                 look = harder[1] if easy and len(harder) > 1 else harder[0]
-                why = "the last one was surely inside: a harder cut"
+                why = "the last one was surely inside: more pruning"
                 yield self._training(done, look, train_s, why)
             return
         is_int8 = base.parameters["precision"] == "int8"
@@ -228,7 +230,7 @@ class Strategy:
         safe = max((score_of(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
         milder = [e for e in ladder[:rung] if cut_of(e) not in results and score_of(e) > safe]
         if milder:
-            why = "the last one was not surely inside: a milder cut"
+            why = "the last one was not surely inside: less pruning"
             yield self._training(done, self._hopeful(milder, last, base, train_s), train_s, why)
 
     def _is_safe(self, trial: TuningTrial, done: Sequence[TuningTrial]) -> bool:
@@ -305,7 +307,7 @@ class Strategy:
             last = max(inside, key=score_of).parameters
             own = {key: last[key] for key in _MAKING if last.get(key)}
             chosen["learned"] = [*last.get("learned", ()), own]
-            why += ", of the network that was trained before"
+            why += "; continues from the weights trained before"
         return Proposal(why, chosen)
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
@@ -384,13 +386,13 @@ class Strategy:
         sampled = [trial for trial in since if trial.why == SAMPLED]
         if len(sampled) >= _PATIENCE:
             return
-        if not self.space.prunes:
-            yield Proposal(SAMPLED)
-            return
         known = best.parameters if best else {}
-        fixed = {key: known.get(key, 0) for key in _SAMPLED_MAKING}
+        fixed = {key: known.get(key, 0) for key in (_SAMPLED_MAKING if self.space.prunes else ())}
         if self.space.aware:
+            # A training that is in the store, or none: the sampler knows nothing of the time.
             fixed["aware_s"] = known.get("aware_s", 0)
+            if fixed["aware_s"]:  # what it trained is of this runtime
+                fixed["runtime"] = known["runtime"]
         carried = {key: known[key] for key in _CARRIED if key in known}
         yield Proposal(SAMPLED, fixed=fixed, carried=carried)
 
@@ -410,5 +412,5 @@ class Strategy:
 
 
 SAMPLED = "Optuna's sampler, around the best network"
-_LOOK = "how fast it is with so much cut away, before anything is trained"
+_LOOK = "speed of the pruned network before training"
 _LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"

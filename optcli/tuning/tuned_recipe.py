@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ruamel.yaml import YAML
 from optcli import regular_files
 from optcli.data import DataSettings
 from optcli.errors import StoreError, UsageError
-from optcli.recipe import Recipe
+from optcli.recipe import Recipe, as_written
 from optcli.tuning.candidates import written
 from optcli.tuning.finalists import Choice
 
@@ -22,17 +23,28 @@ _WIDTH = 96
 _MARK = "# Written by `"
 
 
-def variant_names(choices: Sequence[Choice]) -> dict[str, Choice]:
-    """A name for each finalist: `openvino-int8`, `pruned-openvino-int8`, `openvino-int8-n2`, ..."""
+def variant_names(choices: Sequence[Choice], taken: Iterable[str] = ()) -> dict[str, Choice]:
+    """A name for each finalist: `openvino-int8`, `pruned-openvino-int8`, `openvino-int8-n2`, ...
+
+    None is one of the `taken`: what the old recipe says of a variant of the same name would stay.
+    """
     names: dict[str, Choice] = {}
+    used = {name.lower() for name in taken}
     for choice in choices:
         parameters = choice.trial.parameters
         plain = f"{parameters['runtime']}-{parameters['precision']}"
         if parameters.get("blocks") or parameters.get("width"):
             plain = f"pruned-{plain}"
-        count = sum(name == plain or name.startswith(f"{plain}-n") for name in names)
-        names[f"{plain}-n{count + 1}" if count else plain] = choice
+        numbered = (f"{plain}-n{count}" for count in itertools.count(2))
+        name = next(each for each in itertools.chain((plain,), numbered) if each not in used)
+        used.add(name)
+        names[name] = choice
     return names
+
+
+def names_of(recipe: Recipe) -> set[str]:
+    """The names that the variants of a recipe have, in its files and by its matrix."""
+    return {*recipe.variants, recipe.baseline, *_variants(as_written(recipe.path))}
 
 
 def changes(data: Mapping[str, DataSettings], recipe: Recipe) -> dict[str, Any]:
@@ -75,15 +87,19 @@ def text(
     """The tuned recipe. `changed` are settings that the search was told, as a recipe has them.
 
     `confidence` is that of each finalist's verdict on accuracy, `measuring_s` the time cap of timed
-    calls. Paths of the old recipe stay right, since the new one extends it.
+    calls. Paths of the old recipe stay right, since the new one extends it. What is removed of it is
+    what its files write: null for anything else would be read as a value.
     """
     name, variant = baseline
-    replaced = [each for each in recipe.variants if each != name and each not in choices]
+    before = as_written(recipe.path)
+    replaced = [each for each in _variants(before) if each != name]
+    # The passes of what it extends stand in it already, and that variant is removed.
+    alone = {"extends": None} if "extends" in (_variants(before).get(name) or {}) else {}
     top: dict[str, Any] = {
         "version": 1,
         "name": f"{recipe.name}-tuned",
         "extends": os.path.relpath(recipe.path, out.absolute().parent),
-        **({"matrix": dict.fromkeys(recipe.matrix)} if recipe.matrix else {}),
+        **({"matrix": None} if before.get("matrix") else {}),
         "baseline": name,
         **changed,
     }
@@ -95,12 +111,18 @@ def text(
         *(f"{key}: {_flow(value)}" for key, value in top.items()),
         "variants:",
         *(f"  {each}: null" for each in replaced),
-        f"  {name}: {_flow(variant)}",
+        f"  {name}: {_flow({**alone, **variant})}",
     ]
     for each, choice in choices.items():
         lines += [f"  {line}" for line in _comment(choice)]
         lines += [f"  {each}:", *_variant(choice)]
     return "\n".join(lines) + "\n"
+
+
+def _variants(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The variants of a recipe as it was written."""
+    variants: dict[str, Any] = written.get("variants") or {}
+    return variants
 
 
 def require_place(path: Path, recipe: Recipe) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optcli.report import tuning_words
+from optcli.report import tuning_findings, tuning_words
 from optcli.report.html.search import search
 from optcli.results import Estimate
 from optcli.results.tuning import Finalist, Tuning, TuningTrial, geometric_mean
@@ -52,7 +52,7 @@ def tuning(*trials: TuningTrial, **more: Any) -> Tuning:
 def test_a_gain_is_told_with_its_price() -> None:
     cut = trial(3, "int8", 4.0, 0.008, trains=True, parameters={"blocks": 0.5})
     said = list(
-        tuning_words.findings(
+        tuning_findings.findings(
             tuning(
                 trial(0, "fp32", 1.0, 0.0),
                 trial(1, "bf16", 1.5, 0.001),
@@ -61,19 +61,42 @@ def test_a_gain_is_told_with_its_price() -> None:
             )
         )
     )
-    assert "INT8 over fp32: 2.50 times, 0.40 points more lost." in said
-    assert "INT8 over bf16: 1.67 times, 0.30 points more lost." in said
-    expected = (
-        "Pruning and training the network over leaving it unpruned: 1.60 times, 0.40 points more lost"
-    )
-    assert f"{expected}, for 1.0 minutes of training." in said
+    assert "INT8 over fp32: 2.50 times as fast, 0.40 points more lost." in said
+    assert "INT8 over bf16: 1.67 times as fast, 0.30 points more lost." in said
+    expected = "Pruning and training the network over leaving it unpruned: 1.60 times as fast"
+    assert f"{expected}, 0.40 points more lost, for 1.0 minutes of training." in said
 
 
 def test_what_bought_nothing_is_not_worth_it() -> None:
     said = list(
-        tuning_words.findings(tuning(trial(0, "bf16", 1.5, 0.0), trial(1, "int8", 1.515, 0.006)))
+        tuning_findings.findings(tuning(trial(0, "bf16", 1.5, 0.0), trial(1, "int8", 1.515, 0.006)))
     )
-    assert "INT8 over bf16: 1.01 times, 0.60 points more lost: not worth it." in said
+    assert "INT8 over bf16: 1.01 times as fast, 0.60 points more lost: not worth it." in said
+
+
+@pytest.mark.parametrize(
+    ("score", "loss", "calibrated", "said"),
+    [
+        (
+            2.0,
+            0.002,
+            0.017,
+            "for 6.0 minutes of training: inside the bar, unlike",
+        ),
+        (2.0, 0.002, 0.005, "0.30 points fewer lost, for 6.0 minutes of training."),
+        (1.8, 0.002, 0.005, "0.90 times as fast, 0.30 points fewer lost, for 6.0 minutes of training."),
+        (2.0, 0.005, 0.005, "the same loss, for 6.0 minutes of training: not worth it."),
+        (2.0, 0.007, 0.005, "0.20 points more lost, for 6.0 minutes of training: not worth it."),
+    ],
+)
+def test_training_that_saves_accuracy_is_worth_something_at_the_same_speed(
+    score: float, loss: float, calibrated: float, said: str
+) -> None:
+    aware = trial(2, "int8", score, loss, trains=True, seconds=360.0, parameters={"aware_s": 300})
+    found = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, calibrated), aware)
+    (told,) = [each for each in tuning_findings.findings(found) if each.startswith("Quantization-")]
+    assert said in told
+    assert "quantizing after training" in told
 
 
 @pytest.mark.parametrize(
@@ -87,19 +110,32 @@ def test_what_bought_nothing_is_not_worth_it() -> None:
 )
 def test_int8_that_does_not_pay_has_a_cause(isa: str, more: Any, cause: str) -> None:
     found = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 0.9, 0.0, **more), isa=isa)
-    (said,) = [each for each in tuning_words.findings(found) if "does not pay" in each]
+    (said,) = [each for each in tuning_findings.findings(found) if "does not pay" in each]
     assert cause in said
     better = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, 0.0, **more), isa=isa)
-    assert not [each for each in tuning_words.findings(better) if "does not pay" in each]
+    assert not [each for each in tuning_findings.findings(better) if "does not pay" in each]
+
+
+def test_int8_that_is_no_faster_than_bf16_does_not_pay_either() -> None:
+    whole = (trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 1.515, 0.006))
+    (said,) = [
+        each
+        for each in tuning_findings.findings(tuning(*whole, trial(2, "bf16", 1.5, 0.0)))
+        if "does not pay" in each
+    ]
+    assert said.startswith("INT8 does not pay over bf16 here: ")
+    outside = trial(2, "bf16", 1.5, 0.02)
+    told = list(tuning_findings.findings(tuning(*whole, outside)))
+    assert not [each for each in told if "does not pay" in each], "bf16 may not be taken"
 
 
 def test_a_profile_s_cause_stands_before_guesses_and_after_what_the_cpu_lacks() -> None:
     trials = (trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 0.9, 0.0, operators=2))
     cause = "reformat: 12 Reorder take 30 %"
-    (said,) = [s for s in tuning_words.findings(tuning(*trials, int8_cause=cause)) if "not pay" in s]
+    (said,) = [s for s in tuning_findings.findings(tuning(*trials, int8_cause=cause)) if "not pay" in s]
     assert cause in said
     old = tuning(*trials, int8_cause=cause, isa="avx2")
-    (said,) = [s for s in tuning_words.findings(old) if "not pay" in s]
+    (said,) = [s for s in tuning_findings.findings(old) if "not pay" in s]
     assert "avx2" in said
 
 
@@ -108,11 +144,11 @@ def test_a_profile_s_cause_stands_before_guesses_and_after_what_the_cpu_lacks() 
     [
         (
             (("fp32", 1.0, {}), ("int8", 2.5, {})),
-            "Most was gained by the precision (int8): 2.50 times.",
+            "The largest gain came from the precision (int8): 2.50 times as fast.",
         ),
         (
             (("fp32", 1.0, {}), ("int8", 1.2, {}), ("int8", 2.4, {"blocks": 0.5})),
-            "Most was gained by cutting and training the network: 2.00 times.",
+            "The largest gain came from pruning and training the network: 2.00 times as fast.",
         ),
         ((("fp32", 1.0, {}), ("int8", 1.01, {})), None),
     ],
@@ -122,7 +158,7 @@ def test_what_gained_most_is_told(trials: Any, said: str | None) -> None:
         trial(number, precision, score, 0.0, parameters=parameters)
         for number, (precision, score, parameters) in enumerate(trials)
     ]
-    found = [each for each in tuning_words.findings(tuning(*made)) if each.startswith("Most ")]
+    found = [each for each in tuning_findings.findings(tuning(*made)) if "largest gain" in each]
     assert found == ([said] if said else [])
 
 
@@ -137,11 +173,16 @@ def test_the_answer_says_what_is_not_known() -> None:
         validation_loss=0.003,
         speedup=speedup,
     )
-    found = tuning(trial(1, "int8", 3.0, 0.003), finalists=(one,), winner="a", outcome="faster")
+    won: dict[str, Any] = {"finalists": (one,), "winner": "a", "outcome": "faster"}
+    found = tuning(trial(1, "int8", 3.0, 0.003), **won, confidence=0.95)
     said = tuning_words.answer(found)
-    assert "Serve a: as fast as eager 3.00x [2.80, 3.20] at batch size 1 and 4.00x" in said
-    assert "0.50 points lost" in said
+    first = "Serve a: 3.00x as fast as eager [2.80, 3.20] at batch size 1"
+    assert f"{first} and 4.00x [3.90, 4.10] at batch size 8, 0.50 points lost" in said
     assert "too few" in said
+    assert "Set accuracy.policy: non-inferiority to accept only variants" in said
+    no_metric = tuning_words.answer(found.model_copy(update={"confidence": None}))
+    assert "another largest output on 0.50 % of the evaluation samples" in no_metric
+    assert "non-inferiority" not in no_metric
     sure = found.model_copy(update={"finalists": (one.model_copy(update={"certain": True}),)})
     assert "too few" not in tuning_words.answer(sure)
     slow = found.model_copy(update={"outcome": "accurate"})
@@ -166,9 +207,45 @@ def test_the_optimism_of_the_choice_is_told() -> None:
         Finalist(variant=f"v{n}", trial=n, why="", outcome="accept", optimism=0.002) for n in range(2)
     )
     found = tuning(trial(0, "int8", 2.0, 0.0), finalists=finalists, confidence=0.975)
-    said = " ".join(tuning_words.findings(found))
-    assert "0.20 points too small, on average over the finalists (2)" in said
-    assert "97.50 % confidence each" in said
+    said = " ".join(tuning_findings.findings(found))
+    lose = "On average the 2 finalists lose 0.20 points more on the evaluation samples than there."
+    assert f"The search chose by data.validation. {lose}" in said
+    assert "holds with 97.50 % confidence, so all 2 hold together with the recipe's 95 %." in said
+    none = " ".join(tuning_findings.findings(tuning(trial(0, "int8", 2.0, 0.1))))
+    assert "The search chose by data.validation. " in none, "without a finalist, too"
+
+
+@pytest.mark.parametrize(
+    ("objective", "answer", "heads"),
+    [
+        ("size", "Serve a: its files take 1.20 MB, those of eager 4.80 MB", "times as small"),
+        (
+            "memory",
+            "Serve a: its process takes 1.20 MB, that of eager 4.80 MB",
+            "times as small in memory",
+        ),
+    ],
+)
+def test_an_objective_in_bytes_is_told_in_bytes(objective: str, answer: str, heads: str) -> None:
+    one = Finalist(variant="a", trial=1, why="", outcome="accept", needed_bytes=1_200_000)
+    slow = trial(1, "int8", 0.9, 0.003, size_bytes=1_200_000, memory_bytes=1_200_000)
+    found = tuning(
+        trial(0, "fp32", 1.0, 0.0),
+        slow,
+        objective=objective,
+        finalists=(one,),
+        winner="a",
+        outcome="faster",
+        baseline_bytes=4_800_000,
+    )
+    assert tuning_words.answer(found).startswith(answer)
+    told = list(tuning_findings.findings(found))
+    assert not [each for each in told if "does not pay" in each], "its causes are about speed"
+    assert f"INT8 over fp32: 0.90 {heads}, 0.30 points more lost: not worth it." in told
+    text = tuning_words.tuning_text(found)
+    assert text.count("1.20 MB") == 3, "in the answer and in both tables"
+    assert heads in text
+    assert f"{heads} as the reference" in str(search(found))
 
 
 def test_the_text_and_the_page_have_every_trial() -> None:

@@ -110,7 +110,7 @@ def test_steps_are_trials_and_the_choice_is_built_anew(nncf: SimpleNamespace) ->
     assert one.options == {"ignored_names": ["before", "a"]}
     assert chosen.options == {"ignored_names": ["before", "a", "b"]}, "those of the recipe remain"
     assert chosen.inside
-    assert "87.00 % in NNCF's hands" in chosen.label
+    assert "87.00 % as NNCF measured it" in chosen.label
     assert why == "it is inside"
     assert nncf.request.trials == 7
 

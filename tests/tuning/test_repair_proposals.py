@@ -30,7 +30,7 @@ BY_LABEL = {
     "the first layer in float": {"first"},
     "concatenated branches in float": {"left", "right", "join"},
     "depthwise convolutions in float": {"right"},
-    "swish and its like in float": {"gate", "swish"},
+    "swish and similar activations in float": {"gate", "swish"},
     "the last layers in float": {"head2"},
     "tensors of wide range in float": {"right"},
 }

@@ -13,7 +13,7 @@ from optcli.observer import Silent
 from optcli.recipe import load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import search, tune, tuned_recipe
+from optcli.tuning import rules, search, starting, tune, tuned_recipe
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
@@ -84,6 +84,23 @@ def test_a_precision_that_the_runtime_does_not_have(tmp_path: Path) -> None:
     assert "there is nothing to try: bf16 was not tried in onnxruntime: no pass makes it." in said
 
 
+@pytest.mark.parametrize("precision", ["int8-dynamic", "int8"])
+def test_a_runtime_that_has_none_of_the_precisions_is_not_searched(
+    tmp_path: Path, precision: str
+) -> None:
+    """OpenVINO has no dynamic INT8: no trial may ask it for a precision."""
+    space = Space.of(load(project(tmp_path), [f"tune.precisions=[{precision}]"]))
+    own = {"int8": {"openvino", "onnxruntime"}, "int8-dynamic": {"onnxruntime"}}[precision]
+    assert set(space.runtimes) == set(space.precisions) == own
+    assert rules.reference(space).parameters["precision"] == precision
+    for seed in range(5):
+        chosen = Study(tmp_path / "trials.jsonl", space, seed, 0.01).sample({})
+        assert chosen is not None
+        assert chosen["precision"] == precision
+    said = "int8-dynamic was not tried in openvino: no pass makes it."
+    assert (said in space.left_out) is (precision == "int8-dynamic")
+
+
 @pytest.mark.slow
 def test_samples_in_two_roles_are_found_before_the_first_trial(tmp_path: Path) -> None:
     own = '  validation: {source: "imagefolder:images", prepare: {scale: 0.004}}\n'
@@ -109,8 +126,8 @@ matrix:
 """
     path = project(tmp_path, f"{PLAIN}{rest}")
     assert sorted(load(path).variants) == ["plain", "t1", "t2"]
-    started = search._started(path, ())
-    assert list(search._bare(started).variants) == ["source"]
+    start = starting.started(path, ())
+    assert list(starting.bare(start).variants) == ["source"]
 
 
 PASS = """\
@@ -198,8 +215,8 @@ def test_a_baseline_with_a_pass_of_the_user_has_a_key(tmp_path: Path) -> None:
 
     (tmp_path / "own.py").write_text(PASS)
     own = "plugins: {copy: own.py:Copy}\nvariants:\n  plain: [copy]\n"
-    started = search._started(project(tmp_path, own), ())
+    start = starting.started(project(tmp_path, own), ())
     store = Store(tmp_path / "store")
-    before = search._key(started, store)
+    before = starting.key_of(start, store)
     (tmp_path / "own.py").write_text(PASS.replace("Copies", "Really copies"))
-    assert search._key(started, store) != before, "the user's code is part of the key"
+    assert starting.key_of(start, store) != before, "the user's code is part of the key"

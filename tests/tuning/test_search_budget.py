@@ -76,6 +76,9 @@ def test_measuring_has_what_judging_leaves() -> None:
     assert Budget(900.0, 100).measuring_s(450.0, reference(), 3) == 450.0 - 4 * 63.0
     assert Budget(900.0, 10_000).measuring_s(450.0, reference(), 1) == 0.0
     assert Budget(900.0).measuring_s(100.0, None, 5) == 22.0
+    hurried = Budget(900.0, 100).measuring_s(450.0, reference(), 3, hurried=True)
+    assert hurried == 4 * 8.0, "somebody waits for the answer"
+    assert Budget(900.0, 100).judged_s(reference(), 3) == 4 * 63.0
 
 
 def test_a_large_network_takes_longer_to_warm_up() -> None:

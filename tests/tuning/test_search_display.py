@@ -51,7 +51,7 @@ def test_the_best_the_time_left_what_is_tried_and_why_are_shown() -> None:
     best = trial(1, stage="inside", score=Estimate(value=1.7))
     display.begins(4, "onnxruntime int8", "another", best)
     display.started("trial-4 › export_onnx")
-    assert "best 1.70 times (trial 1)" in seen.live
+    assert "best: 1.70 times the reference (trial 1)" in seen.live
     assert "trial 4: onnxruntime int8" in seen.live
     assert "export_onnx" in seen.live
     assert "left" in seen.live
@@ -64,6 +64,7 @@ def test_the_end_of_a_trial_is_a_line() -> None:
     display.ends(good)
     display.ends(trial(4, stage="failed", reason="no such kernel"))
     assert seen.lines == [
-        "tune: trial 3: openvino int8, 1.70 times, 0.20 points lost, inside the bar (12 s)",
+        "tune: trial 3: openvino int8, 1.70 times the reference, 0.20 points lost, inside the bar"
+        " (12 s)",
         "failed tune: trial 4: openvino int8: no such kernel",
     ]

@@ -53,7 +53,7 @@ def test_where_certainty_is_wanted_the_lowest_bound_is_a_finalist() -> None:
     assert [each.trial.number for each in choose([*trials, slower], BAR, 2)] == [1, 2]
     chosen = choose([*trials, slower], BAR, 2, certain=True)
     assert [each.trial.number for each in chosen] == [1, 3]
-    assert "lowest bound" in chosen[1].why
+    assert "upper bound" in chosen[1].why
 
 
 def test_there_are_at_most_so_many_and_none_twice() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from optcli.report import wording
 from optcli.report.tuning_words import answer
 from optcli.results import (
     Accuracy,
@@ -49,9 +50,15 @@ def judged(
     objective: str = "p50",
     baseline: Latency | None = None,
     core_hour: float | None = None,
+    agreement: float | None = None,
 ) -> Tuning:
-    """The search whose one finalist was built with these rows and verdicts."""
+    """The search whose one finalist was built with these rows and verdicts.
+
+    With an `agreement` the recipe has no metric.
+    """
     accuracy = Accuracy(metric="top1", value=0.89, baseline=0.9, samples=100, drop=Estimate(value=0.01))
+    if agreement is not None:
+        accuracy = Accuracy(metric=None, value=None, baseline=None, samples=100, agreement=agreement)
     variant = VariantReport(status="built", latency=rows, accuracy=accuracy, verdicts=verdicts)
     plain = VariantReport(status="built", latency=(baseline,) if baseline else ())
     report = Report(
@@ -89,7 +96,7 @@ def judged(
         stage="inside",
     )
     recipe: Any = SimpleNamespace(
-        accuracy=SimpleNamespace(policy=policy, confidence=0.95),
+        accuracy=None if agreement else SimpleNamespace(policy=policy, confidence=0.95),
         tune=SimpleNamespace(core_hour=core_hour),
     )
     return judgement.with_finalists(tuning, report, {"v": Choice(trial, "fastest")}, recipe)
@@ -147,6 +154,50 @@ def test_a_smaller_process_is_what_memory_looks_for(its_bytes: int, outcome: str
     assert ("not known to be smaller" in answer(found)) is (outcome == "accurate")
 
 
+def tail(row_: Latency, p99_ms: float | None) -> Latency:
+    """The row with such a p99, known to a tenth."""
+    known = Estimate(value=p99_ms, low=0.9 * p99_ms, high=1.1 * p99_ms) if p99_ms else None
+    return row_.model_copy(update={"p99_ms": known})
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "its_ms", "outcome", "ratio"),
+    [
+        (8.0, 4.0, "faster", 2.0),
+        (4.0, 4.4, "accurate", 4.0 / 4.4),
+        (4.4, 4.0, "accurate", 1.1),
+        (8.0, None, "accurate", None),
+    ],
+)
+def test_by_p99_the_winner_is_faster_where_its_p99_is_surely_shorter(
+    before_ms: float, its_ms: float | None, outcome: str, ratio: float | None
+) -> None:
+    """Half the median in all cases: calls that are short as a rule may have a long tail."""
+    baseline = tail(row(1, None), before_ms)
+    found = judged(tail(row(1), its_ms), objective="p99", baseline=baseline)
+    assert (found.winner, found.outcome) == ("v", outcome)
+    known = found.finalists[0].p99_speedup
+    assert ratio is None or known[1].value == pytest.approx(ratio)
+    said = answer(found)
+    if ratio is None:
+        assert not known
+        assert found.finalists[0].score is None
+        assert "too short for the calls that p99 needs" in said
+    else:
+        assert f"{wording.number(ratio)}x" in said
+        assert "by p99" in said
+
+
+@pytest.mark.parametrize(("agreement", "outcome"), [(0.995, "accept"), (0.98, "reject")])
+def test_without_a_metric_the_bar_is_one_other_output_in_a_hundred(
+    agreement: float, outcome: str
+) -> None:
+    found = judged(row(1), verdicts=(), agreement=agreement)
+    assert found.finalists[0].outcome == outcome
+    assert (found.winner is None) is (outcome == "reject")
+    assert ("0.50 % of the evaluation samples" in answer(found)) is (outcome == "accept")
+
+
 def test_cost_counts_the_threads() -> None:
     """Half the threads in three quarters of the speed: 1.5 times as many images in a core-hour."""
     baseline = row(1, None).model_copy(update={"threads": 2})
@@ -157,5 +208,6 @@ def test_cost_counts_the_threads() -> None:
     assert finalist.cheaper[1].low == pytest.approx(1.4)
     assert finalist.cost_per_1000[1] == pytest.approx(0.036 * 2.0 / 3.6e6 * 1000)
     assert found.outcome == "faster"
-    assert "1.50x [1.40, 1.60] at batch size 1" in answer(found)
+    money = "as many images for the same money as plain"
+    assert f"1.50x {money} [1.40, 1.60] at batch size 1" in answer(found)
     assert judged(slower, baseline=baseline).outcome == "accurate", "by latency it is slower"

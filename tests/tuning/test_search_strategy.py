@@ -16,6 +16,7 @@ from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
+from optcli.tuning.study import Study
 from optcli.tuning.trial_facts import best_of, surest_of
 
 BAR = 0.01
@@ -325,6 +326,34 @@ def test_the_sampler_gives_up_after_trials_without_a_better_one(recipe: Recipe) 
     assert sum(trial.why == SAMPLED for trial in done) == 8
 
 
+def test_the_sampler_begins_no_training(recipe: Recipe, tmp_path: Path) -> None:
+    """Without pruning nothing else bounds the seconds that it might draw, up to a day."""
+    strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
+    done = Simulated(strategy, lambda _: 0.0).run()[:3]
+    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
+    for seed in range(5):
+        study = Study(tmp_path / "trials.jsonl", strategy.space, seed, BAR)
+        chosen = study.sample(proposal.fixed, proposal.carried)
+        assert chosen is not None
+        assert not strategy.space.candidate(chosen).trains
+
+
+def test_the_sampler_keeps_to_the_training_that_the_best_network_had(recipe: Recipe) -> None:
+    """In its runtime it is in the store; for another one it would begin anew."""
+    strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
+
+    def loss(parameters: Any) -> float:
+        return 0.02 if parameters["precision"] == "int8" and not parameters.get("aware_s") else 0.0
+
+    done = [trial for trial in Simulated(strategy, loss).run() if trial.why != SAMPLED]
+    best = best_of(done)
+    assert best is not None
+    assert best.parameters["aware_s"]
+    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
+    for key in ("aware_s", "runtime"):
+        assert proposal.fixed[key] == best.parameters[key]
+
+
 def test_the_same_records_give_the_same_decisions(recipe: Recipe) -> None:
     strategy = Strategy(space(recipe), BAR, 900.0)
     done = Simulated(strategy, lambda p: 0.02 * p.get("blocks", 0)).run()
@@ -373,7 +402,7 @@ def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe)
     ]
     assert first.runner is not None
     assert first.runner["precision"] == "bf16"
-    assert "the rest in bf16" in first.label
+    assert "float layers in bf16" in first.label
     assert other.runner is not None
     assert "precision" not in other.runner
     assert wide.names(first.parameters)["openvino rest"] == "bf16"

@@ -169,6 +169,27 @@ def test_the_service_level_is_judged_at_its_own_batch_size(
     assert carried._measured_sizes() == sizes
 
 
+@pytest.mark.parametrize(
+    ("p50_ms", "p95_ms", "limit", "kept"),
+    [
+        (100.0, None, {"p99_ms": 50.0}, False),
+        (40.0, 60.0, {"p99_ms": 50.0}, False),
+        (40.0, None, {"p99_ms": 50.0}, True),
+        (100.0, None, {"p95_ms": 50.0}, False),
+    ],
+)
+def test_a_percentile_that_needs_more_calls_is_not_taken_for_kept(
+    p50_ms: float, p95_ms: float | None, limit: dict[str, float], *, kept: bool
+) -> None:
+    """A slow network has few calls in the time of a trial: its median says enough."""
+    tail = Estimate(value=p95_ms) if p95_ms else None
+    row: Any = SimpleNamespace(p50_ms=Estimate(value=p50_ms), p95_ms=tail, p99_ms=None)
+    tune = SimpleNamespace(max_size_mb=None)
+    recipe: Any = SimpleNamespace(slo=SloSettings(**limit), tune=tune)
+    carried = Trials(NOTHING, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
+    assert carried._keeps_promises({1: row}, int8_at(2.0)[1]) is kept
+
+
 def int8_at(score: float) -> list[TuningTrial]:
     def trial(number: int, precision: str, its: float) -> TuningTrial:
         return TuningTrial(

@@ -29,33 +29,39 @@ def search(tuning: Tuning) -> Markup:
     if len(judged) > 1:
         hint = (
             "Up and right is better. A dot is a trial on validation samples, its area the size of the"
-            " files; finalists are named, and below the dashed line is outside the bar."
+            " files. Finalists are named. A trial below the dashed line loses too much."
         )
-        name = "Trials: points kept against speed"
+        gain = {"size": "size", "memory": "memory", "cost": "cost"}.get(tuning.objective, "speed")
+        name = f"Trials: change of accuracy against {gain}"
         picture = join([marks.figure(name, draw), tag("p", hint, class_="hint")])
     said = (*tuning.findings, *tuning.left_out)
     return section(
         "What the search tried",
         tuning.answer,
         picture,
-        tables.of_texts(
-            tuning_words.FINALIST_HEADS,
-            map(tuning_words.finalist_row, tuning.finalists),
+        _table(
+            tuning_words.finalist_heads(tuning.objective),
+            [tuning_words.finalist_row(each, tuning.objective) for each in tuning.finalists],
             "Finalists",
-            (0, len(tuning_words.FINALIST_HEADS) - 1),
-        ),
+        )
+        if tuning.finalists
+        else None,
         tag("ul", *(tag("li", sentence) for sentence in said)),
         folded(
             f"All {len(tuning.trials)} trials",
-            tables.of_texts(
-                tuning_words.HEADS,
-                map(tuning_words.trial_row, tuning.trials),
+            _table(
+                tuning_words.trial_heads(tuning.objective),
+                [tuning_words.trial_row(each, tuning.objective) for each in tuning.trials],
                 "Trials",
-                (0, len(tuning_words.HEADS) - 1),
             ),
         ),
         id_="search",
     )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Markup:
+    """A table whose first and last columns are words."""
+    return tables.of_texts(heads, rows, name, (0, len(heads) - 1))
 
 
 def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
@@ -67,7 +73,8 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     lowest = max(min(kept), 4 * bar) if bar else min(kept)
     shown = [max(each, lowest) for each in (*kept, bar or 0.0)]
     y = spanning(shown, area.bottom - 6, area.top, log=False)
-    shapes = marks.axes(area, x, y, "times as fast as the reference", "change, points")
+    speed = f"times {tuning_words.better(tuning.objective)} as the reference"
+    shapes = marks.axes(area, x, y, speed, "change, points")
     if bar is not None:
         shapes.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))
     largest = max(each.size_bytes or 1 for each in judged)
