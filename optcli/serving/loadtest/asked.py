@@ -17,7 +17,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
 
-_TRACE = "trace:"
+_TRACE, _BURSTS = "trace:", "bursts:"
 _TIMEOUT_S = 10.0
 
 
@@ -139,6 +139,12 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
             place="--find-limit",
             hint="name the --plan of the server, or a low --rate to begin at",
         )
+    if options.arrivals.startswith(_BURSTS) and options.find_limit and not first_rate(server, options):
+        raise UsageError(
+            "bursts are given for a rate, and there is none",
+            place="--arrivals",
+            hint="add the --rate that they are given for; the search begins there",
+        )
     if options.calibrate and options.calibration is None:
         raise UsageError(
             "a server at a URL has no folder here to keep the calibration in",
@@ -166,17 +172,22 @@ def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
     )
 
 
-def process_of(options: Options, rate: float) -> Process:
-    """The arrivals at a rate; bursts are given for the first rate and keep their form at others."""
+def first_rate(server: Endpoint, options: Options) -> float | None:
+    """The rate that bursts are given for: the first that was asked for, else the plan's."""
+    planned = None if server.plan is None else server.plan.planned_rate_per_s
+    return next(iter(options.rates_per_s), planned)
+
+
+def process_of(options: Options, rate: float, first: float | None) -> Process:
+    """The arrivals at a rate; bursts are given for the `first` rate and keep their form at others."""
     arrivals = options.arrivals
     if arrivals.startswith(_TRACE):
         trace = Trace.read(Path(arrivals.removeprefix(_TRACE)))
         return trace.scaled(rate / trace.rate_per_s)
     if arrivals == "poisson":
         return Poisson(rate)
-    if options.rates_per_s and arrivals.startswith("bursts"):
-        whole = parse(arrivals, options.rates_per_s[0])
-        return whole.scaled(rate / whole.rate_per_s)
+    if arrivals.startswith(_BURSTS):
+        return parse(arrivals, first or rate).scaled(rate / (first or rate))
     return parse(arrivals, rate)
 
 

@@ -101,7 +101,7 @@ def _compared(
     source: str,
     started: str,
 ) -> Canary:
-    process = process_of(options, rate)
+    process = process_of(options, rate, rate)
     spans = Spans.usual(shadow.share * rate, options.windows)
     if options.seconds is not None:
         spans = replace(spans, window_s=options.seconds / options.windows)

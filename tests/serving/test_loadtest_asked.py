@@ -1,0 +1,77 @@
+"""What a load test is asked for, without a server: arrivals, promises, and what they begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_loadtest_parts import IMAGE
+from test_loadtest_windows import point
+
+import optcli
+from optcli.errors import UsageError
+from optcli.results.loadtest import Served
+from optcli.serving.loadtest import asked, predicting, workflow
+from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.endpoint import Endpoint
+
+# 140 a second in a tenth of the time, and 40 a second between: 50 a second in the mean.
+BURSTS = Options(arrivals="bursts:140,1800ms,200ms")
+
+
+class Client:
+    """Keeps which arrivals it was asked for; the promise breaks over `capacity`."""
+
+    def __init__(self, capacity=120.0):
+        self.capacity = capacity
+        self.processes = []
+
+    def point(self, process, spans, *, encoding, purpose):
+        self.processes.append(process)
+        return point(process.rate_per_s, breach=process.rate_per_s > self.capacity, purpose=purpose)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server with a plan for 50 requests a second."""
+    monkeypatch.setattr(predicting, "_RUNS", 2)
+    monkeypatch.setattr(predicting, "_REQUESTS", 2000)
+    plan = optcli.plan(
+        curve="2ms+0.5ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=8, semantics="sealed"
+    )
+    how = {"batch": 8, "wait_ms": 5.0, "instances": 1, "semantics": "sealed"}
+    return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)
+
+
+def carried_out(server, options):
+    client = Client()
+    whole = workflow._Whole(server, options, asked.terms_of(server, options), client)
+    whole.carry_out(asked.rates_of(server, options))
+    return whole.report("http://x", "now", "random"), client.processes
+
+
+def test_bursts_are_those_of_the_planned_rate_and_keep_their_form_along_the_curve(server):
+    test, (process,) = carried_out(server, BURSTS)
+    assert (process.rate_per_s, process.burst_per_s) == pytest.approx((50, 140))
+    assert next(rate for rate, _ in test.curve_ms["plan"]) == pytest.approx(5)
+
+
+def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
+    options = Options(arrivals=BURSTS.arrivals, find_limit=True)
+    test, processes = carried_out(server, options)
+    assert 100 < test.limit.rate_per_s <= 120
+    assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
+
+
+def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
+    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
+    options = Options(
+        arrivals=BURSTS.arrivals,
+        find_limit=True,
+        slo_ms={"p95": 100.0},
+        calibrate=True,
+        calibration=Path("calibration.json"),
+    )
+    with pytest.raises(UsageError, match="bursts are given for a rate") as caught:
+        asked.require_promise(bare, options, asked.terms_of(bare, options))
+    assert "--rate" in caught.value.hint
