@@ -285,3 +285,19 @@ def test_the_priority_of_a_request_is_read_with_its_parameters(copied):
     for parameters, wanted in ((None, None), ({"priority": "high"}, "high"), ({"priority": 1}, 1)):
         body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
         assert protocol.parsed(body, None).priority == wanted
+
+
+@pytest.mark.parametrize("size", [8.0, True, "8", -8, [8], 9])
+def test_a_size_of_a_binary_tensor_that_is_not_the_whole_number_of_its_bytes_is_refused(copied, size):
+    oip = copied["oip"]
+
+    def parsed(size):
+        tensor = {"name": "image", "datatype": "FP32", "shape": [1, 2]}
+        tensor["parameters"] = {"binary_data_size": size}
+        header = json.dumps({"inputs": [tensor]}).encode()
+        return oip.Protocol(BUNDLE).parsed(header + bytes(8), str(len(header)))
+
+    assert parsed(8).feed["image"].tolist() == [[0, 0]]
+    with pytest.raises(oip.Refused, match="takes 8 bytes, found binary_data_size") as caught:
+        parsed(size)
+    assert caught.value.status == 400

@@ -211,7 +211,7 @@ class Protocol:
         size = _parameters(tensor).get("binary_data_size")
         if size is not None:
             bytes_wanted = math.prod(shape) * dtype.itemsize
-            if size != bytes_wanted or size > len(rest):
+            if type(size) is not int or size != bytes_wanted or size > len(rest):
                 given = f"binary_data_size {size} and {len(rest)} bytes in the body"
                 raise Refused(400, f"the input {name!r} takes {bytes_wanted} bytes, found {given}")
             array = np.frombuffer(rest[:size], dtype).reshape(shape)
