@@ -30,6 +30,8 @@ from together import Row
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
 MODEL = f"/v2/models/{BUNDLE['model']}"
+# Clients may name the version, of which there is one.
+MODELS = (MODEL, f"{MODEL}/versions/1")
 
 
 @serve.deployment
@@ -113,12 +115,13 @@ class Ingress:
         pages = {
             "/v2": {"name": "ray-serve", "version": "1", "extensions": ["binary_tensor_data"]},
             "/v2/health/live": {"live": True},
-            MODEL: self._protocol.metadata(),
+            **dict.fromkeys(MODELS, self._protocol.metadata()),
         }
         routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
-        routes += [Route(path, self.ready) for path in ("/v2/health/ready", f"{MODEL}/ready")]
-        for way in ("infer", "images") if self._images else ("infer",):
-            routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
+        routes += [Route(f"{each}/ready", self.ready) for each in ("/v2/health", *MODELS)]
+        ways = ("infer", "images") if self._images else ("infer",)
+        asked = [f"{each}/{way}" for each in MODELS for way in ways]
+        routes += [Route(path, self.infer, methods=["POST"]) for path in asked]
         routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
         method = Refused(405, "requests are posted, and all other pages take GET").response
