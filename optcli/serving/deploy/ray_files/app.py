@@ -184,7 +184,7 @@ class Ingress:
         lane.metrics.stage("parse", time.time() - arrived)
         parts = await lane.outputs(asked, deadline)
         computed = time.time()
-        content, headers = self._protocol.write(asked, parts)
+        content, headers = await self._protocol.write(asked, parts)
         lane.metrics.stage("post", time.time() - computed)
         return Response(content, headers=headers)
 
