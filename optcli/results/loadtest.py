@@ -16,6 +16,7 @@ LOADTEST_SCHEMA = 1
 
 Percentile = Literal["p50", "p95", "p99"]
 Encoding = Literal["binary", "json", "image"]
+Rule = Literal["class", "equal", "near"]
 
 
 class LoadWindow(Result):
@@ -262,13 +263,16 @@ class CanarySide(Result):
 class Agreement(Result):
     """On how many samples two servers say the same, with a 95 % interval (Clopper and Pearson).
 
-    `largest_difference` is that of floating-point outputs, as a share of the largest magnitude.
+    `largest_difference` is that of floating-point outputs, as a share of the largest magnitude. `rules`
+    say when an output counts as the same: `class` where the same class has the largest score, `equal`
+    where all numbers are equal, `near` within 5 % of the largest magnitude.
     """
 
     samples: int
     agreeing: int
     share: Estimate
     largest_difference: float
+    rules: dict[str, Rule] = Field(default_factory=dict)
 
 
 class Canary(Result):

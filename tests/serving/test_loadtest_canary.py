@@ -101,6 +101,60 @@ def test_classes_agree_where_the_largest_score_is_the_same():
     assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
 
 
+def boxes(seed=0):
+    """[4 samples, 30 boxes, four coordinates and two scores]"""
+    random = np.random.default_rng(seed)
+    corners = random.uniform(0, 600, (4, 30, 4))
+    return np.concatenate([corners, random.uniform(0, 1, (4, 30, 2))], axis=2)
+
+
+def test_boxes_agree_where_every_coordinate_and_score_is_near():
+    one, moved, unsure = boxes(), boxes(), boxes()
+    # The largest coordinate of each box stays the largest.
+    moved[0, 3] *= 0.5
+    unsure[1, 7, 5] -= 0.3
+    nearly = one + np.random.default_rng(1).uniform(-0.01, 0.01, one.shape)
+    for other, agreeing in ((one, 4), (nearly, 4), (moved, 3), (unsure, 3)):
+        for axes in ((0, 1, 2), (0, 2, 1)):
+            found = canary.agreed({"boxes": one.transpose(axes)}, {"boxes": other.transpose(axes)})
+            assert found.agreeing == agreeing
+            assert found.rules == {"boxes": "near"}
+
+
+def test_masks_agree_where_every_pixel_is_near():
+    one = np.random.default_rng(0).uniform(0, 1, (3, 2, 8, 8))  # [samples, classes, height, width]
+    # The largest of many nearly equal pixels may be another one.
+    nearly = one + np.random.default_rng(1).uniform(-0.02, 0.02, one.shape)
+    other = one.copy()
+    other[2, 0, :4] += 0.5
+    assert canary.agreed({"mask": one}, {"mask": nearly}).agreeing == 3
+    assert canary.agreed({"mask": one}, {"mask": other}).agreeing == 2
+
+
+def test_a_class_that_is_never_there_decides_nothing():
+    one = boxes()
+    one[..., 5] = 1e-6
+    other = one.copy()
+    other[..., 5] = 3e-6
+    assert canary.agreed({"boxes": one}, {"boxes": other}).agreeing == 4
+
+
+def test_outputs_without_values_agree():
+    none = {"boxes": np.zeros((3, 0, 4)), "ids": np.zeros((3, 0), int)}
+    assert canary.agreed(none, none).agreeing == 3
+
+
+def test_the_report_says_when_an_output_counts_as_the_same():
+    scores = np.array([[1.0, 0.0]])
+    outputs = {"scores": scores, "ids": np.array([1]), "boxes": np.zeros((1, 3, 4)), "more": scores}
+    found = canary.agreed(outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")})
+    assert found.rules == {"boxes": "near", "ids": "equal", "scores": "class"}
+    said = canary.judged((side(), side()), found, FASTER, Terms({}), Shadow(), late_ms=1.0, short=False)
+    (reason,) = [each.reason for each in said if each.name == "agreement"]
+    assert "boxes: within 5% of the largest magnitude" in reason
+    assert "ids: equal numbers, scores: the same class" in reason
+
+
 def test_the_second_is_compared_on_the_same_requests():
     def of(latency):
         planned = np.arange(100.0)

@@ -14,7 +14,7 @@ from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.queueing.arrivals import kept_at_random
 from optcli.results import Estimate
-from optcli.results.loadtest import Agreement, Canary, CanarySide
+from optcli.results.loadtest import Agreement, Canary, CanarySide, Rule
 from optcli.results.outcomes import Outcome, Verdict
 from optcli.serving.loadtest import payloads, verdicts
 from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 
 # The second server may be so many times as slow at p95, where no latency is promised.
 _SLOWER = 1.10
+# How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
+# magnitude is tiny beside the largest of an output.
+_NEAR, _TINY = 0.05, 0.001
+_RULES: Mapping[Rule, str] = {
+    "class": "the same class",
+    "equal": "equal numbers",
+    "near": f"within {_NEAR:.0%} of the largest magnitude",
+}
 _WORDS = {"accept": "promote", "reject": "reject", "inconclusive": "hold"}
 
 
@@ -193,7 +201,8 @@ def judged(
         actual=share.value,
         interval=ends,
         reason=f"{agreement.agreeing} of {agreement.samples} samples give the same answer"
-        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must",
+        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must"
+        f" ({', '.join(f'{name}: {_RULES[rule]}' for name, rule in agreement.rules.items())})",
     )
     failed, requests = second.failed, second.requests
     surely = failed_share_low(failed, requests) > terms.error_budget
@@ -247,31 +256,29 @@ def _latency(
 def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Agreement:
     """On how many samples two servers say the same; outputs by name, the first axis is the sample.
 
-    Scores of two or more classes [samples, ..., classes] agree where the largest is the same class
-    everywhere, whole numbers where they are equal, other numbers within 5 % of the largest magnitude.
+    Scores [samples, classes] of two or more classes agree where the same class has the largest, whole
+    numbers where they are equal, other numbers, such as boxes and masks, where they are near.
     """
     import numpy as np
 
-    common = [name for name in first if name in second]
-    count = min(len(first[common[0]]), len(second[common[0]]))
+    rules: dict[str, Rule] = {}
+    count = min(len(each[name]) for each in (first, second) for name in first if name in second)
     same = np.ones(count, dtype=bool)
     apart = 0.0
-    for name in common:
+    for name in first.keys() & second.keys():
         one, other = (np.asarray(each[name][:count]) for each in (first, second))
+        of_classes = one.ndim == 2 and one.shape[1] > 1
+        rules[name] = "equal" if one.dtype.kind != "f" else "class" if of_classes else "near"
         if one.shape != other.shape:
             same[:] = False
             continue
-        flat = (count, -1)
-        if one.dtype.kind != "f":
-            same &= (one == other).reshape(flat).all(axis=1)
+        values = tuple(range(1, one.ndim))
+        if rules[name] == "equal":
+            same &= (one == other).all(axis=values)
             continue
-        largest = float(np.abs(one).max(initial=0.0)) or 1.0
-        difference = np.abs(one - other).reshape(flat).max(axis=1) / largest
+        difference = (np.abs(one - other) / _magnitudes(one)).max(axis=values, initial=0.0)
         apart = max(apart, float(difference.max()))
-        if one.ndim >= 2 and one.shape[-1] > 1:
-            same &= (one.argmax(-1) == other.argmax(-1)).reshape(flat).all(axis=1)
-        else:
-            same &= difference <= _NEAR
+        same &= difference <= _NEAR if rules[name] == "near" else one.argmax(1) == other.argmax(1)
     agreeing = int(same.sum())
     low, high = share_interval(agreeing, count)
     return Agreement(
@@ -279,10 +286,25 @@ def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
         agreeing=agreeing,
         share=Estimate(value=agreeing / count, low=low, high=high),
         largest_difference=apart,
+        rules=dict(sorted(rules.items())),
     )
 
 
-_NEAR = 0.05
+def _magnitudes(values: np.ndarray) -> np.ndarray:
+    """The largest magnitude that differences [samples, ...] are a share of.
+
+    Of boxes and masks each entry of the shortest axis has its own, such as a coordinate or the score of
+    a class: scores beside coordinates count too. It is a thousandth of the largest of all at least, so
+    that a class which is never there decides nothing by its noise.
+    """
+    import numpy as np
+
+    axes = set(range(values.ndim))
+    if values.ndim > 2:
+        axes -= {1 + int(np.argmin(values.shape[1:]))}
+    largest = np.abs(values).max(axis=tuple(axes), keepdims=True, initial=0.0)
+    magnitudes: np.ndarray = np.maximum(largest, _TINY * largest.max(initial=0.0) or 1.0)
+    return magnitudes
 
 
 def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:
