@@ -38,17 +38,15 @@ def side(**options):
     return CanarySide(**{**given, **options})
 
 
-def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, late_ms=1.0, short=False):
-    found = canary.judged(
-        (side(), second or side()),
-        agreement,
-        ratio,
-        terms or Terms({}),
-        Shadow(),
-        late_ms=late_ms,
-        short=short,
-    )
+def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, **options):
+    found = judged(second, agreement, ratio, terms, **options)
     return {each.name: each.outcome for each in found}
+
+
+def judged(second=None, agreement=SURE, ratio=FASTER, terms=None, **options):
+    given = {"promise_asked": False, "late_ms": 1.0, "short": False, **options}
+    sides = (side(), second or side())
+    return list(canary.judged(sides, agreement, ratio, terms or Terms({}), Shadow(), **given))
 
 
 def test_all_must_accept_to_promote():
@@ -81,11 +79,22 @@ def test_latency_is_held_to_the_promise_or_to_the_first_server():
     assert decided(ratio=None)["latency"] == "inconclusive"
     promise = Terms({"p95": 60.0})
     slow = Estimate(value=1.3, low=1.2, high=1.4)
-    assert decided(ratio=slow, terms=promise)["latency"] == "accept"
+    assert decided(ratio=slow, terms=promise, promise_asked=True)["latency"] == "accept"
+    # The promise of the first server's plan does not make a slower second one good.
+    assert decided(ratio=slow, terms=promise)["latency"] == "reject"
+    assert decided(terms=promise)["latency"] == "accept"
     assert decided(terms=Terms({"p95": 50.0}))["latency"] == "inconclusive"
     assert decided(terms=Terms({"p95": 40.0}))["latency"] == "reject"
     assert decided(late_ms=9.0)["latency"] == "inconclusive"
     assert decided(short=True)["latency"] == "inconclusive"
+
+
+def test_errors_and_latencies_are_said_with_their_intervals():
+    said = {each.name: each for each in judged(side(failed=50), terms=Terms({"p95": 60.0}))}
+    low, high = share_interval(50, 5000)
+    assert said["errors"].interval == (low, high)
+    assert f"by the second server [{low:.2%}, {high:.2%}]" in said["errors"].reason
+    assert "p95 50 ms [45, 55] of 60 ms; p95 0.9 times the first's [0.85" in said["latency"].reason
 
 
 def test_classes_agree_where_the_largest_score_is_the_same():

@@ -19,7 +19,7 @@ from optcli.results.outcomes import Outcome, Verdict
 from optcli.serving.loadtest import payloads, verdicts
 from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.driving import Driver, drawn, driver
-from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.judging import Terms, described
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.records import (
@@ -35,7 +35,7 @@ from optcli.statistics import t_interval
 if TYPE_CHECKING:
     import numpy as np
 
-# The second server may be so many times as slow at p95, where no latency is promised.
+# The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
 # How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
 # magnitude is tiny beside the largest of an output.
@@ -143,7 +143,10 @@ def _compared(
     ratio = slower(windows_of(of_first.only(chosen), spans), windows_of(of_second, spans))
     late = max(each.lateness_p99_ms for each in (of_first, of_second))
     short = spans.is_short(shadow.share * rate)
-    decided = list(judged(sides, agreement, ratio, terms, shadow, late_ms=late, short=short))
+    asked = bool(options.slo_ms)
+    decided = list(
+        judged(sides, agreement, ratio, terms, shadow, promise_asked=asked, late_ms=late, short=short)
+    )
     outcome = verdicts.overall(decided)
     return Canary(
         started=started,
@@ -170,10 +173,14 @@ def judged(
     terms: Terms,
     shadow: Shadow,
     *,
+    promise_asked: bool,
     late_ms: float,
     short: bool,
 ) -> Iterator[Verdict]:
-    """Answers, agreement, errors and latency of the second server; all must accept to promote it."""
+    """Answers, agreement, errors and latency of the second server; all must accept to promote it.
+
+    `promise_asked`: the limits of the terms are those that were asked for, not the first server's own.
+    """
     first, second = sides
     said = [
         f"{each.wrong} of {each.checked} answers of the {name} server differ from those without load"
@@ -207,50 +214,65 @@ def judged(
     failed, requests = second.failed, second.requests
     surely = failed_share_low(failed, requests) > terms.error_budget
     over = failed > terms.error_budget * requests
+    least, most = share_interval(failed, requests)
     yield Verdict(
         name="errors",
         outcome="reject" if surely else "inconclusive" if over else "accept",
         blocking=True,
         limit=terms.error_budget,
         actual=failed / requests if requests else None,
-        reason=f"{failed} of {requests} requests were not answered by the second server, {first.failed}"
-        f" of {first.requests} by the first",
+        interval=(least, most),
+        reason=f"{failed} of {requests} requests were not answered by the second server"
+        f" [{least:.2%}, {most:.2%}], {first.failed} of {first.requests} by the first",
     )
-    yield _latency(second, ratio, terms, late_ms=late_ms, short=short)
+    yield _latency(second, ratio, terms, promise_asked=promise_asked, late_ms=late_ms, short=short)
 
 
 def _latency(
-    second: CanarySide, ratio: Estimate | None, terms: Terms, *, late_ms: float, short: bool
+    second: CanarySide,
+    ratio: Estimate | None,
+    terms: Terms,
+    *,
+    promise_asked: bool,
+    late_ms: float,
+    short: bool,
 ) -> Verdict:
-    limit = 1.0 if terms.limits_ms else _SLOWER
-    said = "there were too few requests for the second server's p95"
-    outcome: Outcome = "inconclusive"
-    if terms.limits_ms:
-        known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
-        if all(each is not None for each in known.values()):
-            said = ", ".join(
-                f"{name} {known[name].value:.4g} of {most:g} ms"
-                for name, most in terms.limits_ms.items()
-            )
-            bounds = [(known[name], most) for name, most in terms.limits_ms.items()]
-            if all((each.high or each.value) <= most for each, most in bounds):
-                outcome = "accept"
-            elif any((each.low or 0.0) > most for each, most in bounds):
-                outcome = "reject"
-    elif ratio is not None and ratio.low is not None and ratio.high is not None:
-        said = f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}]"
-        outcome = "accept" if ratio.high <= limit else "reject" if ratio.low > limit else "inconclusive"
+    """By the promise, and beside the first server: only a promise that was asked for stands alone."""
+    known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
+    outcomes = {_held(known[name], limit) for name, limit in terms.limits_ms.items()}
+    said = [described(known, terms)] if known else []
+    if not promise_asked:
+        outcomes.add(_held(ratio, _SLOWER))
+        said.append(
+            "there were too few requests to compare p95 with the first's"
+            if ratio is None
+            else f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}], at most"
+            f" {_SLOWER:g} times is allowed"
+        )
+    order: tuple[Outcome, ...] = ("reject", "inconclusive")
+    outcome = next((each for each in order if each in outcomes), "accept")
     if late_ms > terms.late_ms:
-        outcome, said = "inconclusive", f"{said}; the client sent {late_ms:.1f} ms late (p99)"
+        outcome = "inconclusive"
+        said.append(f"the client sent {late_ms:.1f} ms late (p99)")
     elif short and outcome == "accept":
-        outcome, said = "inconclusive", f"{said}: the run is too short to accept it"
+        outcome = "inconclusive"
+        said.append("the run is too short to accept it")
     return Verdict(
         name="latency",
         outcome=outcome,
         blocking=True,
         actual=None if ratio is None else ratio.value,
-        reason=said,
+        reason="; ".join(said),
     )
+
+
+def _held(estimate: Estimate | None, limit: float) -> Outcome:
+    """Whether an estimate is surely within a limit, or surely over it."""
+    if estimate is None:
+        return "inconclusive"
+    if (estimate.high or estimate.value) <= limit:
+        return "accept"
+    return "reject" if (estimate.low or 0.0) > limit else "inconclusive"
 
 
 def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Agreement:
