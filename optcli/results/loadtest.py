@@ -157,9 +157,9 @@ class LoadPoint(Result):
 class LimitFound(Result):
     """The highest rate that keeps the promise.
 
-    `rate_per_s` is the highest that was confirmed over a minute (None: no rate that was tried keeps
-    it), `broken_per_s` the lowest that broke it. `predicted_per_s` are the same rate by the plan and by
-    the calibration.
+    `rate_per_s` is the highest that was `confirmed` over a minute, else the highest that was tried and
+    did not break it (None: all broke it), `broken_per_s` the lowest that broke it. `predicted_per_s`
+    are the same rate by the plan and by the calibration.
     """
 
     rate_per_s: float | None
