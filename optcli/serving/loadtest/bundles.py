@@ -18,6 +18,7 @@ from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.running import running
+from optcli.serving.served_settings import as_configured
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
@@ -40,13 +41,14 @@ def started(
     The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
     Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
-    about = bundles.read(folder)
+    deployed = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
-    priorities = tuple(_priorities(about))
     # What the test sends is no traffic that drifts.
     variables = {VARIABLE: ""}
     child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
     with child as server:
+        about = as_configured(folder, deployed)
+        priorities = tuple(_priorities(about))
         described = endpoint.asked(server.url, about.model)
         if model_cpus:
             _pin(server.pids, model_cpus)
