@@ -130,6 +130,11 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
 @click.option(
+    "--with-cache",
+    is_flag=True,
+    help="Leave the cache of answers of a FOLDER switched on: it answers repeated samples.",
+)
+@click.option(
     "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
 )
 @click.option(
@@ -174,6 +179,7 @@ def command(
     model: str | None,
     plan: Path | None,
     calibration: Path | None,
+    with_cache: bool,
     cpus: int | None,
     model_cpus: str | None,
     client_cpus: str | None,
@@ -205,6 +211,10 @@ def command(
 
     if plan is not None and "://" not in target:
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
+    if with_cache and "://" in target:
+        raise UsageError(
+            "a server at a URL keeps its cache as it is", place="--with-cache", hint="leave it out"
+        )
     asked = Options(
         rates_per_s=tuple(_positive(q.number(each, "--rate"), "--rate") for each in rates),
         slo_ms={
@@ -229,6 +239,7 @@ def command(
         golden=golden,
         images=images,
         calibration=calibration,
+        with_cache=with_cache,
         cpus=cpus,
         model_cpus=_model_processors(model_cpus, target),
         client_cpus=_processors(client_cpus, "--client-cpus"),

@@ -9,6 +9,7 @@ from test_loadtest_parts import IMAGE
 from test_loadtest_windows import point
 
 import optcli
+from optcli import cli
 from optcli.errors import UsageError
 from optcli.results.loadtest import Served
 from optcli.serving.loadtest import asked, predicting, workflow
@@ -75,3 +76,12 @@ def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
     with pytest.raises(UsageError, match="bursts are given for a rate") as caught:
         asked.require_promise(bare, options, asked.terms_of(bare, options))
     assert "--rate" in caught.value.hint
+
+
+def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(capsys):
+    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
+    options = Options(calibrate=True, with_cache=True, calibration=Path("calibration.json"))
+    with pytest.raises(UsageError, match="a cache would answer for it"):
+        asked.require_promise(bare, options, asked.terms_of(bare, options))
+    assert cli.run(["loadtest", "http://127.0.0.1:1", "--with-cache"]) == 2
+    assert "a server at a URL keeps its cache as it is" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from optcli import data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
 from optcli.prediction.of_recipe import MOST_BOXES
+from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.slow
@@ -163,3 +164,9 @@ def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, t
         assert len(answers) == 1
         assert server.count("model_batch_rows_sum") == rows + 1
         assert server.count("model_cache_hits_total") == 40
+    # As a load test starts it: each is computed.
+    with running(server.folder, variables={"CACHE_URL": "off"}) as again:
+        server = Server(again.url, server.folder)
+        assert server.post("images", body) == server.post("images", body)
+        assert server.count("model_batch_rows_sum") == 2
+        assert server.count("model_cache_hits_total") == 0

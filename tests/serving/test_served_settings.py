@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from optcli.results.loadtest import Served
 from optcli.serving import running, served_settings
 from optcli.serving.bundle import CONFIG, read
 from optcli.serving.loadtest import bundles, payloads
+from optcli.serving.loadtest.asked import Options
 from optcli.serving.running import Running
 
 pytestmark = pytest.mark.slow
@@ -41,6 +43,23 @@ def folder(written: dict[str, bytes], tmp_path: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     return tmp_path
+
+
+@pytest.fixture
+def started(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable:
+    """The bundle as a load test opens it, without its server; `variables` are those of the server."""
+
+    def run(*_: object, variables: dict[str, str], **__: object) -> AbstractContextManager[Running]:
+        begin.variables = variables
+        return nullcontext(Running("http://x", ()))
+
+    def begin(**options: object) -> AbstractContextManager[bundles.Endpoint]:
+        return bundles.started(folder, Options(**options), tmp_path / "log", tmp_path, Silent())
+
+    described = bundles.Endpoint(Served(url="http://x", model="small"), inputs=(), outputs=())
+    monkeypatch.setattr(bundles, "running", run)
+    monkeypatch.setattr(bundles.endpoint, "asked", lambda *_: described)
+    return begin
 
 
 def changed(folder: Path, change: object) -> None:
@@ -101,16 +120,23 @@ def test_what_was_deployed_is_read_back_as_it_was(folder):
     assert not list(served_settings.too_short(found))
 
 
-def test_edited_settings_are_those_that_a_load_test_predicts_with(folder, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("cache", "options", "url"),
+    [("memory", {}, "off"), ("memory", {"with_cache": True}, None), (None, {}, None)],
+)
+def test_a_load_test_switches_the_cache_off_unless_told(folder, started, cache, options, url):
+    small_bundles.changed(folder, cache=cache)
+    with started(**options):
+        pass
+    assert started.variables.get("CACHE_URL") == url
+    assert started.variables["KEPT_INPUTS"] == ""
+
+
+def test_edited_settings_are_those_that_a_load_test_predicts_with(folder, started):
     edited = {"max_batch_size": 3, "batch_wait_timeout_s": 0.0005, "adaptive_wait": False}
     changed(folder, lambda all: user_config(all).update(edited))
     changed(folder, lambda all: all["applications"][0]["deployments"][1].update(num_replicas=5))
-    monkeypatch.setattr(bundles, "running", lambda *_, **__: nullcontext(Running("http://x", ())))
-    served = Served(url="http://x", model="small")
-    monkeypatch.setattr(
-        bundles.endpoint, "asked", lambda *_: bundles.Endpoint(served, inputs=(), outputs=())
-    )
-    with bundles.started(folder, None, (), tmp_path / "log", tmp_path, Silent()) as found:
+    with started() as found:
         assert (found.served.batch, found.served.wait_ms, found.served.instances) == (3, 0.5, 5)
         assert found.wait_ms_at(0.001, None) == 0.5  # it no longer adapts
 

@@ -27,8 +27,9 @@ class Options:
 
     `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
-    `cpus` is the number of processors that a server which the load test starts may share out among
-    replicas, `model_cpus` are those that the replicas run on alone, `client_cpus` those of the client.
+    Of a server that the load test starts, `with_cache` leaves the cache of answers switched on, `cpus`
+    is the number of processors that it may share out among replicas, and `model_cpus` are those that
+    the replicas run on alone; `client_cpus` are those of the client.
     """
 
     rates_per_s: tuple[float, ...] = ()
@@ -51,6 +52,7 @@ class Options:
     golden: Path | None = None
     images: Path | None = None
     calibration: Path | None = None
+    with_cache: bool = False
     cpus: int | None = None
     model_cpus: tuple[int, ...] = ()
     client_cpus: tuple[int, ...] = ()
@@ -144,6 +146,12 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
             "bursts are given for a rate, and there is none",
             place="--arrivals",
             hint="add the --rate that they are given for; the search begins there",
+        )
+    if options.calibrate and options.with_cache:
+        raise UsageError(
+            "a calibration measures the model, and a cache would answer for it",
+            place="--with-cache",
+            hint="calibrate without it",
         )
     if options.calibrate and options.calibration is None:
         raise UsageError(

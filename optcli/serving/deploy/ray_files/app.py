@@ -99,7 +99,7 @@ class Ingress:
 
             answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
             for lane in self._lanes.every:
-                lane.cache = answers.beside()
+                lane.cache = answers and answers.beside()
         if BUNDLE["images"]:
             from image_endpoint import ImageEndpoint
 
