@@ -106,6 +106,9 @@ def test_an_autoscaler_gets_the_bounds_of_the_plan(tmp_path, model, plan):
         "max_replicas": 4,
         "target_ongoing_requests": 3.5,
     }
+    # Ray counts calls: each request is one.
+    assert not made.shared_calls
+    assert bundled(model, plan, tmp_path / "fixed").bundle.shared_calls
     assert made.cpus == 4
 
 

@@ -111,6 +111,7 @@ def prepared(
         object_store_bytes=min(2048 * _MIB, max(128 * _MIB, 4 * most * row_bytes)),
         tolerance=interface.tolerance,
         golden=interface.golden,
+        shared_calls=usual.shares_calls,
         priorities=tuple(lane.to_bundle(batched=batched) for lane in lanes if lane.name),
     )
     return Prepared(made, runtime, lanes, batching.why)
