@@ -106,7 +106,12 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     help="How inputs are sent: tensors, or the bytes of image files.",
 )
 @click.option("--compare-encodings", is_flag=True, help="Show what JSON tensors and images cost.")
-@click.option("--images", type=options.FOLDER, metavar="FOLDER", help="JPEG and PNG files to send.")
+@click.option(
+    "--images",
+    type=options.FOLDER,
+    metavar="FOLDER",
+    help="JPEG and PNG files to send, beside a bundle's golden image.",
+)
 @click.option("--recipe", type=options.FILE, metavar="FILE", help="Send samples of this recipe's data.")
 @click.option(
     "--golden",

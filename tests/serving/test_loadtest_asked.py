@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from test_loadtest_windows import point
 
 import optcli
 from optcli import cli
-from optcli.errors import UsageError
+from optcli.errors import InputError, UsageError
 from optcli.results.loadtest import Served
-from optcli.serving.loadtest import asked, predicting, workflow
+from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
 
@@ -85,3 +86,27 @@ def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(capsys):
         asked.require_promise(bare, options, asked.terms_of(bare, options))
     assert cli.run(["loadtest", "http://127.0.0.1:1", "--with-cache"]) == 2
     assert "a server at a URL keeps its cache as it is" in capsys.readouterr().err
+
+
+def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
+    bundle, own = tmp_path / "bundle", tmp_path / "own"
+    for folder in (bundle, own):
+        folder.mkdir()
+    images = Options(encoding="image")
+    with pytest.raises(UsageError, match="there are no images to send"):
+        asked.require_images(images, bundle)
+    for name in ("golden-image.png", "golden-answer.json"):
+        (bundle / name).write_text("{}")
+    (own / "a.jpg").write_text("")
+    asked.require_images(images, bundle)
+    # Of a server at a URL, the folder is named.
+    asked.require_images(replace(images, golden=bundle), tmp_path / "http:")
+    golden = (bundle / "golden-image.png", bundle / "golden-answer.json")
+    server = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",), golden=golden)
+    setup, _ = asked.setup_of(server, images, tmp_path)
+    assert (setup.images, setup.golden_answer) == ((golden[0],), golden[1])
+    setup, _ = asked.setup_of(server, replace(images, images=own), tmp_path)
+    assert (setup.images, setup.golden_answer) == ((golden[0], own / "a.jpg"), golden[1])
+    (bundle / "golden-answer.json").write_text("no JSON")
+    with pytest.raises(InputError, match="no answer to an image"):
+        payloads.golden_of(setup)

@@ -10,7 +10,7 @@ from optcli.errors import UsageError
 from optcli.queueing import Poisson, Process, Trace
 from optcli.queueing.arrivals import parse
 from optcli.results.loadtest import Calibration, Encoding
-from optcli.serving.deploy import plans
+from optcli.serving.deploy import golden_images, plans
 from optcli.serving.loadtest import calibrating, inputs, payloads
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
@@ -94,6 +94,11 @@ def terms_of(server: Endpoint, options: Options) -> Terms:
 
 def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, str]:
     """What the client sends, and in words where it is from."""
+    images = payloads.image_files(options.images) if options.images else ()
+    golden = server.golden if options.golden is None else golden_images.found(options.golden)
+    golden = golden if images or options.encoding == "image" else None
+    if golden is not None:
+        images = (golden[0], *images)
     setup = Setup(
         url=server.served.url,
         model=server.served.model,
@@ -101,7 +106,8 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
         outputs=server.outputs,
         samples=server.samples,
         expected=server.expected,
-        images=payloads.image_files(options.images) if options.images else (),
+        images=images,
+        golden_answer=None if golden is None else golden[1],
         tolerance=server.tolerance,
         seed=options.seed,
         cpus=options.client_cpus,
@@ -116,9 +122,10 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
     return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
 
 
-def require_images(options: Options) -> None:
-    """Raise `UsageError` where images shall be sent and none are named."""
-    if options.encoding == "image" and options.images is None:
+def require_images(options: Options, folder: Path) -> None:
+    """Raise `UsageError` where images shall be sent, and neither they nor a golden image are there."""
+    named = options.images is not None or golden_images.found(options.golden or folder) is not None
+    if options.encoding == "image" and not named:
         raise UsageError(
             "there are no images to send",
             place="--encoding image",

@@ -13,7 +13,7 @@ from optcli.observer import Observer
 from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import Bundle
-from optcli.serving.deploy import caching, plans
+from optcli.serving.deploy import caching, golden_images, plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
 from optcli.serving.loadtest.asked import Options
@@ -74,6 +74,7 @@ def started(
             ),
             samples=samples if samples.is_file() else None,
             expected=expected if expected.is_file() else None,
+            golden=golden_images.found(folder) if about.images else None,
             tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
             plan=plan,
             concurrency=about.concurrency,
