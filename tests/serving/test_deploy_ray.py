@@ -173,6 +173,9 @@ def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkey
     made = bundled(built, plan, tmp_path / "out").bundle
     assert (made.runner.settings["positional"], made.file) == (["scale", "image"], "model.pt")
     assert [each.name for each in made.outputs] == ["flat", "sums"]
+    lines = (tmp_path / "out" / "requirements.txt").read_text().splitlines()
+    assert lines[0] == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert any(line.startswith("torch==") and "+" not in line for line in lines)
     _computes_the_same(built, made, tmp_path, monkeypatch)
 
 

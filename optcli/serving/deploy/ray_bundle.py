@@ -32,6 +32,7 @@ _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 _JSON_BYTES = 26
 _READ_TIMEOUT_S = 10.0
 _MIB = 1024**2
+_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 _DOCKERFILE = """\
 FROM python:{python}-slim
@@ -283,8 +284,11 @@ def _outputs(
 
 
 def _requirements(built: BuiltVariant, made: Bundle, runtime: Runtime) -> Iterator[str]:
-    """The packages that the bundle imports, as they are installed here."""
+    """The lines of requirements.txt: what the bundle imports, in the versions that are here."""
     packages = dict.fromkeys([*_PACKAGES, runtime.package, *made.runner.settings.get("imports", ())])
+    if "torch" in packages:
+        # PyPI's own builds bring CUDA, which a bundle never uses.
+        yield f"--extra-index-url {_CPU_BUILDS}"
     yield f"ray[serve]=={environment.version('ray')}"
     for name in packages:
         version = environment.version(name) or str(built.effective.get("version", ""))
