@@ -194,8 +194,8 @@ def closing(prepared: Prepared) -> Sequence[str]:
         "you may change `max_batch_size`, `batch_wait_timeout_s` and `adaptive_wait` in"
         " serve_config.yaml while the server runs: then `kill -HUP` the process of launch.py, or run"
         " `serve deploy`",
-        f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env`"
-        " names this folder as `working_dir`",
+        f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env` has"
+        " the URI of this folder as a zip file, such as `working_dir: s3://bucket/bundle.zip`",
         "the server has no authentication and no TLS, and listens on the loopback address: put a proxy"
         " with both in front of it, such as nginx with `proxy_pass http://127.0.0.1:8000`",
         "one process takes in all requests: for a higher rate, start several bundles behind a proxy",
