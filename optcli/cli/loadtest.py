@@ -61,13 +61,14 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="First measure t(B) and the overhead through the running server, and keep them.",
+    help="First measure call times by batch size and the time beside the model, and store both.",
 )
 @click.option(
     "--arrivals",
     default="poisson",
     show_default=True,
-    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+    " gamma:4 is burstier than poisson, which is gamma:1.",
 )
 @click.option(
     "--priority",

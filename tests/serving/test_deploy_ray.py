@@ -246,7 +246,7 @@ def test_each_server_wants_a_plan_of_its_own_semantics(plan):
     assert plans.require_usable(plan, "p", force=False, semantics="sealed") is plan.recommended
     with pytest.raises(UsageError, match="the plan is for sealed batches"):
         plans.require_usable(plan, "p", force=False)
-    with pytest.raises(UsageError, match="Ray Serve seals batches in turn") as caught:
+    with pytest.raises(UsageError, match="Ray Serve closes a batch a fixed time after") as caught:
         plans.require_usable(planned(plan, semantics="oldest-age"), "p", force=True, semantics="sealed")
     assert "--semantics sealed" in caught.value.hint
 

@@ -245,7 +245,10 @@ def test_what_the_client_did_wrong_is_one_sentence(served, body, headers, status
 
 
 def test_another_page_or_method_is_one_sentence_too(served):
-    for path, status, says in ((f"{MODEL}/infer", 405, "are posted"), ("/v3", 404, "no such page")):
+    for path, status, says in (
+        (f"{MODEL}/infer", 405, "use POST"),
+        ("/v3", 404, "no such page"),
+    ):
         found, text = page(served, path)
         assert found == status
         assert says in json.loads(text)["error"]

@@ -138,8 +138,8 @@ def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple
     if least is None or wait_ms >= least or one.batch == 1:
         return wait_ms, ""
     message = (
-        f"a wait of {wait_ms:.4g} ms is too short: Ray Serve seals batches in turn, and below"
-        f" {least:.4g} ms the queue grows without bound at the planned rate"
+        f"a wait of {wait_ms:.4g} ms is too short: Ray Serve closes a batch a fixed time after its"
+        f" first request, and below {least:.4g} ms the queue grows without bound at the planned rate"
     )
     if not force:
         raise UsageError(

@@ -155,7 +155,7 @@ def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
             yield LoadNote(
                 kind="cache",
                 figures={"hit_share": hits, "rate_per_s": each.rate_per_s},
-                text=f"at {rate} the prediction cache answered {hits:.0%}: the model saw the rest",
+                text=f"at {rate} the prediction cache answered {hits:.0%}: the model computed the rest",
             )
 
 

@@ -116,7 +116,7 @@ class _Whole:
         percentiles: tuple[Percentile, ...] = ("p95", "p99", "p50")
         drawn = next((name for name in percentiles if name in self.terms.limits_ms), drawn)
         outcome = verdicts.overall(decided)
-        said = verdicts.sentence(decided) if decided else "calibrated; nothing was judged"
+        said = verdicts.sentence(decided) if decided else "calibration stored; no load was judged"
         return LoadTest(
             name=self.server.served.model,
             started=started,

@@ -124,7 +124,7 @@ class Ingress:
         routes += [Route(path, self.infer, methods=["POST"]) for path in asked]
         routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
-        method = Refused(405, "requests are posted, and all other pages take GET").response
+        method = Refused(405, "use POST for infer and images, GET for all other pages").response
         handlers: Any = {404: lambda *_: missing(), 405: lambda *_: method()}
         return Starlette(routes=routes, exception_handlers=handlers)
 

@@ -279,7 +279,7 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytear
     except TimeoutError as error:
         raise Refused(408, f"the body did not arrive within {timeout_s:g} seconds") from error
     except ClientDisconnect as error:
-        raise Refused(400, "the client left before its request was there") from error
+        raise Refused(400, "the client disconnected before its whole request arrived") from error
     return body
 
 
