@@ -61,13 +61,14 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="First measure t(B) and the overhead through the running server, and keep them.",
+    help="First measure call times by batch size and the time beside the model, and store both.",
 )
 @click.option(
     "--arrivals",
     default="poisson",
     show_default=True,
-    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+    " gamma:4 is burstier than poisson, which is gamma:1.",
 )
 @click.option(
     "--priority",
@@ -106,7 +107,12 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     help="How inputs are sent: tensors, or the bytes of image files.",
 )
 @click.option("--compare-encodings", is_flag=True, help="Show what JSON tensors and images cost.")
-@click.option("--images", type=options.FOLDER, metavar="FOLDER", help="JPEG and PNG files to send.")
+@click.option(
+    "--images",
+    type=options.FOLDER,
+    metavar="FOLDER",
+    help="JPEG and PNG files to send, beside a bundle's golden image.",
+)
 @click.option("--recipe", type=options.FILE, metavar="FILE", help="Send samples of this recipe's data.")
 @click.option(
     "--golden",
@@ -128,6 +134,11 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     type=options.FILE,
     metavar="FILE",
     help="The file of the calibration.  [default: calibration.json in the bundle]",
+)
+@click.option(
+    "--with-cache",
+    is_flag=True,
+    help="Leave the cache of answers of a FOLDER switched on: it answers repeated samples.",
 )
 @click.option(
     "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
@@ -174,6 +185,7 @@ def command(
     model: str | None,
     plan: Path | None,
     calibration: Path | None,
+    with_cache: bool,
     cpus: int | None,
     model_cpus: str | None,
     client_cpus: str | None,
@@ -205,6 +217,10 @@ def command(
 
     if plan is not None and "://" not in target:
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
+    if with_cache and "://" in target:
+        raise UsageError(
+            "a server at a URL keeps its cache as it is", place="--with-cache", hint="leave it out"
+        )
     asked = Options(
         rates_per_s=tuple(_positive(q.number(each, "--rate"), "--rate") for each in rates),
         slo_ms={
@@ -229,6 +245,7 @@ def command(
         golden=golden,
         images=images,
         calibration=calibration,
+        with_cache=with_cache,
         cpus=cpus,
         model_cpus=_model_processors(model_cpus, target),
         client_cpus=_processors(client_cpus, "--client-cpus"),

@@ -54,7 +54,7 @@ _CODES = {
 @click.option(
     "--arrivals",
     help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
-    "  [default: poisson]",
+    " gamma:4 is burstier than poisson, which is gamma:1.  [default: poisson]",
 )
 @click.option("--overhead", help="Time before and after the model, such as 10ms or 6ms+4ms.")
 @click.option("--overhead-occupies", is_flag=True, help="The overhead runs in the model's worker.")

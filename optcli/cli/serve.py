@@ -83,7 +83,7 @@ def command(
         try:
             wait(server)
         except KeyboardInterrupt:
-            click.echo("stopping as soon as the requests that it has taken in are answered", err=True)
+            click.echo("stopping after the accepted requests are answered", err=True)
             return
         raise RunnerError(
             "the server ended by itself", place=str(folder), hint="--log FILE keeps the server's log"

@@ -80,8 +80,8 @@ def curve(known: PlanCurve) -> str:
 def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     """Names and values of the recommended configuration."""
     semantics = {
-        "oldest-age": "sent at the age of its oldest request, as in Triton",
-        "sealed": "sealed in turn, as in Ray Serve",
+        "oldest-age": "sent when its oldest request has waited long enough, as in Triton",
+        "sealed": "closed by time, also while the model is busy, as in Ray Serve",
     }[one.semantics]
     yield "batch size", f"at most {one.batch}, {semantics}"
     yield "longest wait", f"{one.wait_ms:g} ms{_least(one)}"

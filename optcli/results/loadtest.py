@@ -16,6 +16,7 @@ LOADTEST_SCHEMA = 1
 
 Percentile = Literal["p50", "p95", "p99"]
 Encoding = Literal["binary", "json", "image"]
+Rule = Literal["class", "equal", "near"]
 
 
 class LoadWindow(Result):
@@ -156,9 +157,9 @@ class LoadPoint(Result):
 class LimitFound(Result):
     """The highest rate that keeps the promise.
 
-    `rate_per_s` is the highest that was confirmed over a minute (None: no rate that was tried keeps
-    it), `broken_per_s` the lowest that broke it. `predicted_per_s` are the same rate by the plan and by
-    the calibration.
+    `rate_per_s` is the highest that was `confirmed` over a minute, else the highest that was tried and
+    did not break it (None: all broke it), `broken_per_s` the lowest that broke it. `predicted_per_s`
+    are the same rate by the plan and by the calibration.
     """
 
     rate_per_s: float | None
@@ -262,13 +263,16 @@ class CanarySide(Result):
 class Agreement(Result):
     """On how many samples two servers say the same, with a 95 % interval (Clopper and Pearson).
 
-    `largest_difference` is that of floating-point outputs, as a share of the largest magnitude.
+    `largest_difference` is that of floating-point outputs, as a share of the largest magnitude. `rules`
+    say when an output counts as the same: `class` where the same class has the largest score, `equal`
+    where all numbers are equal, `near` within 5 % of the largest magnitude.
     """
 
     samples: int
     agreeing: int
     share: Estimate
     largest_difference: float
+    rules: dict[str, Rule] = Field(default_factory=dict)
 
 
 class Canary(Result):

@@ -65,6 +65,7 @@ class BundlePriority(Result):
     queue_cap: int
     most_in_flight: int
     deadline_ms: float
+    shared_calls: bool = True
 
 
 class Bundle(Result):
@@ -81,7 +82,8 @@ class Bundle(Result):
     instances. `tolerance` is the largest difference from `expected.npz`, as a fraction of the largest
     magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
     images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
-    a day it keeps statistics, 0: of none.
+    a day it keeps statistics, 0: of none. `shared_calls`: rows that come at the same time go to a
+    replica in one call.
 
     `priorities` are those that requests may name, the most urgent first; one that names none has the
     last. Empty: all requests are alike. With priorities, `instances`, `queue_cap` and `most_in_flight`
@@ -120,6 +122,7 @@ class Bundle(Result):
     images: bool = False
     cache: str | None = None
     sample_inputs: int = 0
+    shared_calls: bool = True
     priorities: tuple[BundlePriority, ...] = ()
 
     def wait_ms_at(self, rate_per_s: float, priority: BundlePriority | None = None) -> float:

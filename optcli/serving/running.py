@@ -24,7 +24,7 @@ import psutil
 from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
-from optcli.serving.served_settings import require_whole
+from optcli.serving.served_settings import require_whole, too_short
 
 STEP = "serve"
 _LAUNCH = "launch.py"
@@ -67,8 +67,9 @@ def running(
     """
     served = bundle.read(folder)
     _require_ray()
-    require_whole(folder, served)
     observer = observer or Silent()
+    for warning in too_short(require_whole(folder, served)):
+        observer.warned(STEP, warning)
     port = _free_port(host, port)
     started = time.monotonic()
     observer.started(STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from pydantic import Field, ValidationError
 from optcli import regular_files
 from optcli.errors import InputError, excerpt, first_line
 from optcli.results.outcomes import Result
-from optcli.serving.bundle import CONFIG, Bundle
+from optcli.serving.bundle import CONFIG, Bundle, BundlePriority
 
 _FILES = ("launch.py", "app.py", "model.py", CONFIG)
 _AGAIN = "correct it, or deploy again"
+# Milliseconds become seconds in serve_config.yaml.
+_ROUNDED_MS = 1e-5
 
 
 class UserConfig(Result):
@@ -24,15 +27,21 @@ class UserConfig(Result):
     adaptive_wait: bool
 
 
-def require_whole(folder: Path, made: Bundle) -> None:
-    """Raise `InputError` for a bundle that cannot be started: files are gone, or settings are wrong."""
+def require_whole(folder: Path, made: Bundle) -> Bundle:
+    """The bundle `as_configured`; raises `InputError` where files are gone or settings are wrong."""
     for name in (*_FILES, f"model/{made.file}"):
         if not regular_files.is_file(folder / name):
             raise InputError(f"the bundle has no {name}", place=str(folder), hint="deploy again")
+    return as_configured(folder, made)
+
+
+def as_configured(folder: Path, made: Bundle) -> Bundle:
+    """The bundle with the batches, waits and replicas of its serve_config.yaml, which may be edited.
+
+    Raises `InputError` for settings that are wrong.
+    """
     path = folder / CONFIG
-    content = _content(path)
-    deployed = _checked(content, path)
-    first = deployed.applications[0]
+    first = _checked(_content(path), path).applications[0]
     module = first.import_path.partition(":")[0]
     if not regular_files.is_file(folder / f"{module}.py"):
         raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
@@ -41,11 +50,41 @@ def require_whole(folder: Path, made: Bundle) -> None:
     for name in ("Ingress", *models):
         if name not in named:
             raise _wrong(f"it has no deployment {name}", path)
-    for name in models:
-        try:
-            UserConfig.model_validate(named[name].user_config, strict=True)
-        except ValidationError as error:
-            raise _wrong(f"user_config of {name}: {_first(error)}", path) from error
+    settings = [_settings(named[name], path) for name in models]
+    if not made.priorities:
+        return made.model_copy(update=settings[0])
+    lanes = [each.model_copy(update=its) for each, its in zip(made.priorities, settings, strict=True)]
+    whole = {"instances": sum(each.instances for each in lanes), "priorities": tuple(lanes)}
+    return made.model_copy(update={**settings[-1], **whole})
+
+
+def too_short(made: Bundle) -> Iterator[str]:
+    """Says of each wait that is below the least one of the plan that the queue grows."""
+    for each in made.priorities or (made,):
+        least = each.least_wait_ms
+        if least is None or each.largest_batch == 1 or each.wait_ms >= least - _ROUNDED_MS:
+            continue
+        whose = f" of {each.deployment}" if isinstance(each, BundlePriority) else ""
+        yield (
+            f"the wait{whose} in {CONFIG}, {each.wait_ms:g} ms, is too short: below {least:.4g} ms the"
+            " queue grows without bound at the planned rate"
+        )
+
+
+def _settings(deployment: Any, path: Path) -> dict[str, Any]:
+    """What a deployment of the model is set to, as bundle.json names it."""
+    try:
+        config = UserConfig.model_validate(deployment.user_config, strict=True)
+    except ValidationError as error:
+        raise _wrong(f"user_config of {deployment.name}: {_first(error)}", path) from error
+    replicas = deployment.num_replicas
+    return {
+        "largest_batch": config.max_batch_size,
+        "wait_ms": round(1000 * config.batch_wait_timeout_s, 6),
+        "adaptive_wait": config.adaptive_wait,
+        # With autoscaling there is no fixed number.
+        **({"instances": replicas} if isinstance(replicas, int) else {}),
+    }
 
 
 def _content(path: Path) -> Any:

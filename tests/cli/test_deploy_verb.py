@@ -242,7 +242,7 @@ def test_ray_plans_for_sealed_batches_by_itself(place, optcli, quiet_plan):
 def test_ray_refuses_a_plan_of_other_batches_and_a_wait_that_is_too_short(place, optcli, hand, sealed):
     said = optcli("deploy", "plain", "--target", "ray", "--plan", hand)
     assert said.code == 2
-    assert "Ray Serve seals batches in turn" in said.err
+    assert "Ray Serve closes a batch a fixed time after" in said.err
     plan = json.loads(sealed.read_text())
     plan["recommended"] |= {"least_wait_ms": 30.0, "wait_ms": 40.0}
     sealed.write_text(json.dumps(plan))

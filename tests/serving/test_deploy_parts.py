@@ -312,6 +312,34 @@ def test_an_engine_is_deployed_where_it_cannot_run_without_a_golden_request(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("batch", "takes"), [((1, 8), None), ((1, 4), "takes 1 to 4"), ((2, 8), "takes at least 2 rows")]
+)
+def test_batches_lie_in_the_profile_that_triton_takes(tmp_path, plan, batch, takes):
+    assert plan.recommended.batch == 8  # as the recipe's inputs allow
+    first, other = (
+        {"image": {"min": [least, 3, 4, 4], "opt": [most, 3, 4, 4], "max": [most, 3, 4, 4]}}
+        for least, most in (batch, (1, 16))
+    )
+    engine(tmp_path / "engine", profiles=(first, other))
+    built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE, precision="fp16")
+    request = LookRequest("small", built.artifact, "tensorrt", {}, built.inputs, tmp_path, runs=False)
+    interface = look(request, None)
+    assert interface.rows == batch
+    backend = repository.backend_for(built)
+
+    def served():
+        return repository.served_of("small", built, interface, plan.recommended, backend)
+
+    if takes is None:
+        assert served().batching.largest == 8
+    else:
+        with pytest.raises(UsageError, match=f"the engine's first profile {takes}") as caught:
+            served()
+        assert "`profiles` of tensorrt_engine" in caught.value.hint
+
+
+@pytest.mark.slow
 def test_an_engine_without_its_weights_is_refused(tmp_path):
     engine(tmp_path / "engine", stripped=True)
     built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE)

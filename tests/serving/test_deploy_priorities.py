@@ -120,6 +120,7 @@ def test_each_priority_scales_within_its_own_bounds(tmp_path):
         assert bounds["target_ongoing_requests"] == planned.autoscaling.target_in_flight
         most += bounds["max_replicas"]
     assert made.cpus == most * made.threads
+    assert not any(each.shared_calls for each in made.priorities)
 
 
 @pytest.mark.slow

@@ -106,6 +106,9 @@ def test_an_autoscaler_gets_the_bounds_of_the_plan(tmp_path, model, plan):
         "max_replicas": 4,
         "target_ongoing_requests": 3.5,
     }
+    # Ray counts calls: each request is one.
+    assert not made.shared_calls
+    assert bundled(model, plan, tmp_path / "fixed").bundle.shared_calls
     assert made.cpus == 4
 
 
@@ -170,6 +173,9 @@ def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkey
     made = bundled(built, plan, tmp_path / "out").bundle
     assert (made.runner.settings["positional"], made.file) == (["scale", "image"], "model.pt")
     assert [each.name for each in made.outputs] == ["flat", "sums"]
+    lines = (tmp_path / "out" / "requirements.txt").read_text().splitlines()
+    assert lines[0] == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert any(line.startswith("torch==") and "+" not in line for line in lines)
     _computes_the_same(built, made, tmp_path, monkeypatch)
 
 
@@ -240,7 +246,7 @@ def test_each_server_wants_a_plan_of_its_own_semantics(plan):
     assert plans.require_usable(plan, "p", force=False, semantics="sealed") is plan.recommended
     with pytest.raises(UsageError, match="the plan is for sealed batches"):
         plans.require_usable(plan, "p", force=False)
-    with pytest.raises(UsageError, match="Ray Serve seals batches in turn") as caught:
+    with pytest.raises(UsageError, match="Ray Serve closes a batch a fixed time after") as caught:
         plans.require_usable(planned(plan, semantics="oldest-age"), "p", force=True, semantics="sealed")
     assert "--semantics sealed" in caught.value.hint
 

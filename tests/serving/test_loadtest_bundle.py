@@ -11,7 +11,7 @@ from small_variants import IMAGE, onnx_model, variant
 
 from optcli import cli
 from optcli.artifact import Format
-from optcli.results.loadtest import LoadTest
+from optcli.results.loadtest import Canary, LoadTest
 from optcli.serving.loadtest import calibrating
 
 QUICK = ("--seconds", "3", "--settle", "1s")
@@ -46,6 +46,33 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys, mon
     kept = json.loads((folder / calibrating.FILE).read_text())
     assert kept["points_ms"] == {str(size): ms for size, ms in test.calibration.points_ms.items()}
     assert min(test.calibration.points_ms) == 1
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_canary_of_two_bundles_starts_both_and_stops_both(tmp_path, capsys):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    plan = sealed_plan(instances=1)
+    folders = [tmp_path / name for name in ("released", "candidate")]
+    for folder in folders:
+        bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, folder)
+        changed(folder, deadline_ms=30_000)
+        (folder / "plan.json").write_text(plan.to_json())
+    before = set(psutil.Process().children(recursive=True))
+    code = cli.run(
+        ["loadtest", *map(str, folders), "--shadow", "50%", *QUICK, "--rate", "20", "--json"]
+    )
+    said = capsys.readouterr()
+    assert code in (1, 5), said.err  # seconds of load promote nothing
+    found = Canary.model_validate_json(said.out)
+    assert [found.first.target, found.second.target] == [str(folder) for folder in folders]
+    assert 0 < found.second.requests < found.first.requests
+    assert found.agreement.agreeing == found.agreement.samples > 0
+    assert found.agreement.rules == {"logits": "near"}
+    assert (found.first.wrong, found.second.wrong) == (0, 0)
+    # Without --slo the promise is that of the first bundle's plan.
+    assert found.slo_ms == {"p95": 60.0}
     assert not set(psutil.Process().children(recursive=True)) - before
 
 

@@ -38,17 +38,15 @@ def side(**options):
     return CanarySide(**{**given, **options})
 
 
-def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, late_ms=1.0, short=False):
-    found = canary.judged(
-        (side(), second or side()),
-        agreement,
-        ratio,
-        terms or Terms({}),
-        Shadow(),
-        late_ms=late_ms,
-        short=short,
-    )
+def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, **options):
+    found = judged(second, agreement, ratio, terms, **options)
     return {each.name: each.outcome for each in found}
+
+
+def judged(second=None, agreement=SURE, ratio=FASTER, terms=None, **options):
+    given = {"promise_asked": False, "late_ms": 1.0, "short": False, **options}
+    sides = (side(), second or side())
+    return list(canary.judged(sides, agreement, ratio, terms or Terms({}), Shadow(), **given))
 
 
 def test_all_must_accept_to_promote():
@@ -81,11 +79,22 @@ def test_latency_is_held_to_the_promise_or_to_the_first_server():
     assert decided(ratio=None)["latency"] == "inconclusive"
     promise = Terms({"p95": 60.0})
     slow = Estimate(value=1.3, low=1.2, high=1.4)
-    assert decided(ratio=slow, terms=promise)["latency"] == "accept"
+    assert decided(ratio=slow, terms=promise, promise_asked=True)["latency"] == "accept"
+    # The promise of the first server's plan does not make a slower second one good.
+    assert decided(ratio=slow, terms=promise)["latency"] == "reject"
+    assert decided(terms=promise)["latency"] == "accept"
     assert decided(terms=Terms({"p95": 50.0}))["latency"] == "inconclusive"
     assert decided(terms=Terms({"p95": 40.0}))["latency"] == "reject"
     assert decided(late_ms=9.0)["latency"] == "inconclusive"
     assert decided(short=True)["latency"] == "inconclusive"
+
+
+def test_errors_and_latencies_are_said_with_their_intervals():
+    said = {each.name: each for each in judged(side(failed=50), terms=Terms({"p95": 60.0}))}
+    low, high = share_interval(50, 5000)
+    assert said["errors"].interval == (low, high)
+    assert f"by the second server [{low:.2%}, {high:.2%}]" in said["errors"].reason
+    assert "p95 50 ms [45, 55] of 60 ms; p95 0.9 times the first's [0.85" in said["latency"].reason
 
 
 def test_classes_agree_where_the_largest_score_is_the_same():
@@ -99,6 +108,60 @@ def test_classes_agree_where_the_largest_score_is_the_same():
     near = canary.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
     assert near.agreeing == 1
     assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
+
+
+def boxes(seed=0):
+    """[4 samples, 30 boxes, four coordinates and two scores]"""
+    random = np.random.default_rng(seed)
+    corners = random.uniform(0, 600, (4, 30, 4))
+    return np.concatenate([corners, random.uniform(0, 1, (4, 30, 2))], axis=2)
+
+
+def test_boxes_agree_where_every_coordinate_and_score_is_near():
+    one, moved, unsure = boxes(), boxes(), boxes()
+    # The largest coordinate of each box stays the largest.
+    moved[0, 3] *= 0.5
+    unsure[1, 7, 5] -= 0.3
+    nearly = one + np.random.default_rng(1).uniform(-0.01, 0.01, one.shape)
+    for other, agreeing in ((one, 4), (nearly, 4), (moved, 3), (unsure, 3)):
+        for axes in ((0, 1, 2), (0, 2, 1)):
+            found = canary.agreed({"boxes": one.transpose(axes)}, {"boxes": other.transpose(axes)})
+            assert found.agreeing == agreeing
+            assert found.rules == {"boxes": "near"}
+
+
+def test_masks_agree_where_every_pixel_is_near():
+    one = np.random.default_rng(0).uniform(0, 1, (3, 2, 8, 8))  # [samples, classes, height, width]
+    # The largest of many nearly equal pixels may be another one.
+    nearly = one + np.random.default_rng(1).uniform(-0.02, 0.02, one.shape)
+    other = one.copy()
+    other[2, 0, :4] += 0.5
+    assert canary.agreed({"mask": one}, {"mask": nearly}).agreeing == 3
+    assert canary.agreed({"mask": one}, {"mask": other}).agreeing == 2
+
+
+def test_a_class_that_is_never_there_decides_nothing():
+    one = boxes()
+    one[..., 5] = 1e-6
+    other = one.copy()
+    other[..., 5] = 3e-6
+    assert canary.agreed({"boxes": one}, {"boxes": other}).agreeing == 4
+
+
+def test_outputs_without_values_agree():
+    none = {"boxes": np.zeros((3, 0, 4)), "ids": np.zeros((3, 0), int)}
+    assert canary.agreed(none, none).agreeing == 3
+
+
+def test_the_report_says_when_an_output_counts_as_the_same():
+    scores = np.array([[1.0, 0.0]])
+    outputs = {"scores": scores, "ids": np.array([1]), "boxes": np.zeros((1, 3, 4)), "more": scores}
+    found = canary.agreed(outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")})
+    assert found.rules == {"boxes": "near", "ids": "equal", "scores": "class"}
+    said = canary.judged((side(), side()), found, FASTER, Terms({}), Shadow(), late_ms=1.0, short=False)
+    (reason,) = [each.reason for each in said if each.name == "agreement"]
+    assert "boxes: within 5% of the largest magnitude" in reason
+    assert "ids: equal numbers, scores: the same class" in reason
 
 
 def test_the_second_is_compared_on_the_same_requests():

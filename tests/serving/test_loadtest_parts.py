@@ -222,7 +222,7 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     assert "grows without bound" in short.text
     assert predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 200.0) is None
     never = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 300.0)
-    assert "no wait" in never.text
+    assert "1 instance cannot serve 300 requests a second, whatever the wait" in never.text
     oldest = sealed(wait_ms=10.0, semantics="oldest-age")
     assert predicting.unstable(model, predicting.batching_of(oldest), 200.0) is None
     assert predicting.batching_of(Served(url="http://x", model="m")) is None

@@ -5,6 +5,7 @@ Nothing here asserts on time: counts, causes and what became of answers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -116,6 +117,19 @@ def test_expected_outputs_are_held_against_answers(url, tmp_path):
     assert point.outcome == "reject"
     assert point.wrong_example.startswith("sample 4: 'scores' is 1 away")
     assert point.good_per_s == pytest.approx(49 / 0.999)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", [0.5, 0.9])
+def test_a_golden_image_has_the_answer_that_was_deployed_with_it(url, tmp_path, images, score):
+    answer = tmp_path / "golden-answer.json"
+    size = len(images[0].read_bytes())
+    answer.write_text(json.dumps({"classes": [{"label": size, "score": score}]}))
+    with driving_at(url, tmp_path, images=images, golden_answer=answer) as driver:
+        assert "3 images, compared with the first answers, the golden one with its" in driver.payload
+        point = driver.point(Constant(60), Spans(0.0, 1, 0.999), encoding="image")
+    # Every third of 59 requests holds the first image; the server always says 0.5.
+    assert (point.checked, point.wrong) == (59, 0 if score == 0.5 else 20)
 
 
 @pytest.mark.slow

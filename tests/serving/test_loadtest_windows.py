@@ -218,6 +218,55 @@ def test_a_limit_that_does_not_hold_for_a_minute_is_lowered():
     assert [each.purpose for each in points].count("confirm") > 1
 
 
+def confirming(*outcomes):
+    """A search whose minutes end so, one after the other; the promise breaks over 100 a second."""
+    left = list(outcomes)
+
+    def attempt(rate, purpose):
+        outcome = left.pop(0) if purpose == "confirm" else "accept"
+        made = point(rate, breach=rate > 100, purpose=purpose, outcome=outcome.removeprefix("short "))
+        return made.model_copy(
+            update={"short": outcome.startswith("short"), "breach": made.outcome == "reject"}
+        )
+
+    found, points = limit.found(40.0, attempt)
+    return found, [each.rate_per_s for each in points if each.purpose == "confirm"], points
+
+
+def test_a_minute_that_cannot_tell_is_repeated_once_and_then_the_rate_is_lowered():
+    found, rates, _ = confirming("inconclusive", "accept")
+    assert (found.confirmed, found.rate_per_s) == (True, rates[0])
+    assert rates[0] == rates[1]
+    found, rates, _ = confirming("inconclusive", "inconclusive", "accept")
+    assert (found.confirmed, found.rate_per_s) == (True, rates[2])
+    assert rates[2] == pytest.approx(rates[0] * 0.95)
+    assert found.broken_per_s > 100  # what cannot tell breaks nothing
+
+
+def test_a_limit_that_is_not_confirmed_is_a_rate_that_was_sent():
+    found, rates, points = confirming(*["reject"] * 4)
+    assert not found.confirmed
+    assert found.broken_per_s == rates[-1] < rates[0]
+    kept = [each.rate_per_s for each in points if each.outcome == "accept"]
+    assert found.rate_per_s == max(rate for rate in kept if rate < found.broken_per_s)
+    found, rates, _ = confirming(*["inconclusive"] * 4)
+    assert (found.confirmed, found.rate_per_s) == (False, rates[0])
+
+
+def test_a_minute_that_is_too_short_to_accept_is_not_repeated():
+    _, rates, _ = confirming("short inconclusive")
+    assert len(rates) == 1
+    found, rates, _ = confirming("short reject", "short inconclusive")
+    assert found.broken_per_s == rates[0] > rates[1]
+
+
+def test_a_promised_rate_below_all_that_broke_is_not_rejected():
+    broken = [point(100.0, breach=True, purpose="confirm")]
+    none = limit.LimitFound(rate_per_s=None, broken_per_s=100.0, confirmed=False)
+    outcomes = [next(verdicts.of_limit(none, broken, rate)).outcome for rate in (50.0, 100.0, None)]
+    assert outcomes == ["inconclusive", "reject", "reject"]
+
+
 def test_no_rate_keeps_the_promise():
     found, points = search(0.1, 100.0)
     assert found.rate_per_s is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -285,3 +287,63 @@ def test_the_priority_of_a_request_is_read_with_its_parameters(copied):
     for parameters, wanted in ((None, None), ({"priority": "high"}, "high"), ({"priority": 1}, 1)):
         body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
         assert protocol.parsed(body, None).priority == wanted
+
+
+@pytest.mark.parametrize("size", [8.0, True, "8", -8, [8], 9])
+def test_a_size_of_a_binary_tensor_that_is_not_the_whole_number_of_its_bytes_is_refused(copied, size):
+    oip = copied["oip"]
+
+    def parsed(size):
+        tensor = {"name": "image", "datatype": "FP32", "shape": [1, 2]}
+        tensor["parameters"] = {"binary_data_size": size}
+        header = json.dumps({"inputs": [tensor]}).encode()
+        return oip.Protocol(BUNDLE).parsed(header + bytes(8), str(len(header)))
+
+    assert parsed(8).feed["image"].tolist() == [[0, 0]]
+    with pytest.raises(oip.Refused, match="takes 8 bytes, found binary_data_size") as caught:
+        parsed(size)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("rows", [3, 20_000])
+def test_answers_in_json_hold_every_number_and_others_go_on_while_many_are_written(
+    copied, rows, monkeypatch
+):
+    oip, threads, longest = copied["oip"], [], []
+    kept = json.dumps
+
+    def dumps(value, **options):
+        threads.append(threading.current_thread() is threading.main_thread())
+        longest.append(len(value))
+        return kept(value, **options)
+
+    monkeypatch.setattr(oip.json, "dumps", dumps)
+    sums = np.random.default_rng(0).standard_normal((rows, 1)).astype(np.float32)
+    asked = oip.Asked({}, rows, {"sums": False}, "an id")
+    parts = [{"sums": sums[: rows // 2]}, {"sums": sums[rows // 2 :]}]
+    body, headers = asyncio.run(oip.Protocol(BUNDLE).write(asked, parts))
+    answer = json.loads(body)
+    assert (answer["model_name"], answer["model_version"], answer["id"]) == ("small", "1", "an id")
+    (output,) = answer["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("sums", "FP32", [rows, 1])
+    assert output["data"] == sums.ravel().tolist()
+    assert headers == {"content-type": "application/json"}
+    assert set(threads) == {rows == 3}
+    assert max(longest) <= 4096
+
+
+def test_one_answer_may_hold_binary_tensors_and_json(copied):
+    oip = copied["oip"]
+    described = [{"name": name, "datatype": "FP32", "shape": [-1, 2]} for name in ("a", "b")]
+    protocol = oip.Protocol({**BUNDLE, "outputs": described})
+    asked = oip.Asked({}, 1, {"a": True, "b": False})
+    part = {"a": np.array([[1, 2]], np.float32), "b": np.array([[3, 4]], np.float32)}
+    body, headers = protocol.written(asked, [part])
+    length = int(headers[oip.HEADER])
+    first, second = json.loads(body[:length])["outputs"]
+    assert first["parameters"] == {"binary_data_size": 8}
+    assert second["data"] == [3, 4]
+    assert np.frombuffer(body[length:], np.float32).tolist() == [1, 2]
+    part["b"][0, 0] = np.nan
+    with pytest.raises(oip.Refused, match="infinite or NaN"):
+        protocol.written(asked, [part])

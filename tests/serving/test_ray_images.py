@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from optcli import data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
 from optcli.prediction.of_recipe import MOST_BOXES
+from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.slow
@@ -66,6 +68,12 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
             hits = server.count("model_cache_hits_total")
             assert server.post("images", body) == (200, content)
             assert server.count("model_cache_hits_total") == hits + 1
+        # 301,665 numbers an answer, which tritonclient gets in either encoding.
+        rows = sample.inputs["images"][None]
+        ((name, raw),) = outputs_of(file, "images", rows[0]).items()
+        for binary in (True, False):
+            found = _asked(server, rows, "images", name, binary=binary)
+            np.testing.assert_allclose(found[0], raw, rtol=1e-3, atol=1e-2)
         computed = server.count('model_compute_seconds_count{batch="1"}')
         for wrong, code, sentence in (
             (b"", 415, "found no bytes"),
@@ -128,17 +136,37 @@ def _classifies(server: Server, samples: Any, place: Path, file: Path, *, times:
         assert first["name"] == sorted(each.name for each in place.iterdir())[first["label"]]
 
 
-def _tensors(server: Server, samples: Any, file: Path) -> None:
-    from tritonclient import http
-
-    rows = np.stack([samples[index].inputs["input"] for index in (5, 505, 1005)])
-    client = http.InferenceServerClient(server.url.removeprefix("http://"))
-    tensor = http.InferInput("input", list(rows.shape), "FP32")
+def _tensors(server: Server, samples: Any, file: Path, chosen: Sequence[int] = (5, 505, 1005)) -> None:
+    rows = np.stack([samples[index].inputs["input"] for index in chosen])
     for binary in (True, False):
-        tensor.set_data_from_numpy(rows, binary_data=binary)
-        logits = client.infer("net", [tensor]).as_numpy("logits")
+        logits = _asked(server, rows, "input", "logits", binary=binary)
         for row, found in zip(rows, logits, strict=True):
             np.testing.assert_allclose(found, outputs_of(file, "input", row)["logits"], atol=1e-3)
+
+
+def _asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: bool) -> Any:
+    """An output for rows of an input, by tritonclient, which sends and gets binary tensors or JSON."""
+    from tritonclient import http
+
+    client = http.InferenceServerClient(server.url.removeprefix("http://"), network_timeout=120)
+    tensor = http.InferInput(name, list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(rows, binary_data=binary)
+    wanted = [http.InferRequestedOutput(output, binary_data=binary)]
+    return client.infer("net", [tensor], outputs=wanted).as_numpy(output)
+
+
+@pytest.mark.long
+def test_a_vision_transformer_answers_tritonclient(shared: Path, tmp_path: Path) -> None:
+    place = shared / "datasets" / "cifar10_subset" / "test"
+    file = shared / "models" / "vit_tiny_fashion.onnx"
+    batch = {"min": 1, "opt": 4, "max": 8}
+    spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
+    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
+    assert built.samples.data is not None
+    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    with served(tmp_path, built, 4) as server:
+        for number in range(10):  # twenty requests, of one row to six: in two parts at most
+            _tensors(server, samples, file, range(number, number + 1 + number % 6))
 
 
 @pytest.mark.long
@@ -163,3 +191,9 @@ def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, t
         assert len(answers) == 1
         assert server.count("model_batch_rows_sum") == rows + 1
         assert server.count("model_cache_hits_total") == 40
+    # As a load test starts it: each is computed.
+    with running(server.folder, variables={"CACHE_URL": "off"}) as again:
+        server = Server(again.url, server.folder)
+        assert server.post("images", body) == server.post("images", body)
+        assert server.count("model_batch_rows_sum") == 2
+        assert server.count("model_cache_hits_total") == 0

@@ -30,6 +30,7 @@ import pytest
 import tritonclient.http as triton
 from small_bundles import bundled, changed, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
+from tritonclient.utils import InferenceServerException
 
 from optcli.artifact import Format
 from optcli.cli import run
@@ -190,6 +191,19 @@ def test_twenty_requests_of_tritonclient_equal_direct_inference(served):
         assert answer.get_response()["id"] == str(number)
 
 
+def test_the_version_that_the_metadata_name_is_there_and_no_other(served):
+    asking = triton.InferenceServerClient(served.url.removeprefix("http://"))
+    (version,) = asking.get_model_metadata("small")["versions"]
+    assert asking.is_model_ready("small", version)
+    assert asking.get_model_metadata("small", version) == asking.get_model_metadata("small")
+    tensor = triton.InferInput("image", [1, 3, 4, 4], "FP32")
+    tensor.set_data_from_numpy(rows())
+    named, plain = (asking.infer("small", [tensor], model_version=each) for each in (version, ""))
+    np.testing.assert_array_equal(named.as_numpy("logits"), plain.as_numpy("logits"))
+    with pytest.raises(InferenceServerException, match="no such page"):
+        asking.infer("small", [tensor], model_version="2")
+
+
 def test_the_golden_request_gets_the_golden_response(served):
     golden = (served.folder / "golden-request.json").read_bytes()
     answer = ask(served.url, golden)
@@ -231,7 +245,10 @@ def test_what_the_client_did_wrong_is_one_sentence(served, body, headers, status
 
 
 def test_another_page_or_method_is_one_sentence_too(served):
-    for path, status, says in ((f"{MODEL}/infer", 405, "are posted"), ("/v3", 404, "no such page")):
+    for path, status, says in (
+        (f"{MODEL}/infer", 405, "use POST"),
+        ("/v3", 404, "no such page"),
+    ):
         found, text = page(served, path)
         assert found == status
         assert says in json.loads(text)["error"]

@@ -168,6 +168,7 @@ def about(name):
         "deployment": name or "Model",
         "largest_batch": 4,
         "most_in_flight": 1,
+        "shared_calls": True,
         "deadline_ms": 100.0,
     }
 
@@ -203,10 +204,15 @@ def test_the_lane_is_known_before_a_request_is_read_where_its_header_names_it(la
 
 
 @pytest.mark.parametrize(
-    ("rows", "largest", "calls"),
-    [(1, 4, ["infer_rows"] * 2), (1, 1, ["infer"] * 4), (3, 4, ["infer"] * 4)],
+    ("rows", "largest", "shared", "calls"),
+    [
+        (1, 4, True, ["infer_rows"] * 2),
+        (1, 1, True, ["infer"] * 4),
+        (3, 4, True, ["infer"] * 4),
+        (1, 4, False, ["infer"] * 5),  # with autoscaling
+    ],
 )
-def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, calls):
+def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, shared, calls):
     module, _ = lanes
     made = []
 
@@ -226,7 +232,7 @@ def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, calls)
         infer=SimpleNamespace(remote=lambda *sent: asyncio.ensure_future(infer(*sent))),
         infer_rows=SimpleNamespace(remote=lambda sent: asyncio.ensure_future(infer_rows(sent))),
     )
-    described = {**about(""), "largest_batch": largest}
+    described = {**about(""), "largest_batch": largest, "shared_calls": shared}
     lane = module.Lane(described, handle, module.Metrics([described]))
 
     async def scene():

@@ -522,6 +522,8 @@ def test_a_cache_is_opened_as_its_file_says(tmp_path: Path, monkeypatch: pytest.
         await one.close()
 
     finished(body())
+    monkeypatch.setenv("CACHE_URL", "off")
+    assert cache.opened(tmp_path, Counter, Counter) is None
     monkeypatch.setenv("CACHE_URL", "redis://:secret@elsewhere")
     assert cache.Settings.from_file(file).place == "redis://:secret@elsewhere"
     for wrong in (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+import small_bundles
 from ruamel.yaml import YAML
 from small_bundles import bundled, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
@@ -13,9 +16,13 @@ from small_variants import IMAGE, onnx_model, variant
 from optcli import cli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
+from optcli.observer import Observer, Silent
+from optcli.results.loadtest import Served
 from optcli.serving import running, served_settings
 from optcli.serving.bundle import CONFIG, read
-from optcli.serving.loadtest import payloads
+from optcli.serving.loadtest import bundles, payloads
+from optcli.serving.loadtest.asked import Options
+from optcli.serving.running import Running
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +43,23 @@ def folder(written: dict[str, bytes], tmp_path: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     return tmp_path
+
+
+@pytest.fixture
+def started(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable:
+    """The bundle as a load test opens it, without its server; `variables` are those of the server."""
+
+    def run(*_: object, variables: dict[str, str], **__: object) -> AbstractContextManager[Running]:
+        begin.variables = variables
+        return nullcontext(Running("http://x", ()))
+
+    def begin(**options: object) -> AbstractContextManager[bundles.Endpoint]:
+        return bundles.started(folder, Options(**options), tmp_path / "log", tmp_path, Silent())
+
+    described = bundles.Endpoint(Served(url="http://x", model="small"), inputs=(), outputs=())
+    monkeypatch.setattr(bundles, "running", run)
+    monkeypatch.setattr(bundles.endpoint, "asked", lambda *_: described)
+    return begin
 
 
 def changed(folder: Path, change: object) -> None:
@@ -86,6 +110,72 @@ def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
     changed(out, lambda all: all["applications"][0]["deployments"].pop())
     assert cli.run(["serve", str(out)]) == 2
     assert "no deployment Model-low" in capsys.readouterr().err
+
+
+def test_what_was_deployed_is_read_back_as_it_was(folder):
+    made = read(folder)
+    found = served_settings.as_configured(folder, made)
+    assert found.wait_ms == pytest.approx(made.wait_ms)
+    assert found.model_copy(update={"wait_ms": made.wait_ms}) == made
+    assert not list(served_settings.too_short(found))
+
+
+@pytest.mark.parametrize(
+    ("cache", "options", "url"),
+    [("memory", {}, "off"), ("memory", {"with_cache": True}, None), (None, {}, None)],
+)
+def test_a_load_test_switches_the_cache_off_unless_told(folder, started, cache, options, url):
+    small_bundles.changed(folder, cache=cache)
+    with started(**options):
+        pass
+    assert started.variables.get("CACHE_URL") == url
+    assert started.variables["KEPT_INPUTS"] == ""
+
+
+def test_edited_settings_are_those_that_a_load_test_predicts_with(folder, started):
+    edited = {"max_batch_size": 3, "batch_wait_timeout_s": 0.0005, "adaptive_wait": False}
+    changed(folder, lambda all: user_config(all).update(edited))
+    changed(folder, lambda all: all["applications"][0]["deployments"][1].update(num_replicas=5))
+    with started() as found:
+        assert (found.served.batch, found.served.wait_ms, found.served.instances) == (3, 0.5, 5)
+        assert found.wait_ms_at(0.001, None) == 0.5  # it no longer adapts
+
+
+def test_edited_settings_of_a_priority_are_its_own(tmp_path):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    plan = sealed_plan(priorities={"high": 0.25, "low": 0.75})
+    out = tmp_path / "bundle"
+    bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, out)
+    made = read(out)
+    changed(out, lambda all: user_config(all).update(max_batch_size=3))
+    changed(out, lambda all: all["applications"][0]["deployments"][1].update(num_replicas=5))
+    found = served_settings.as_configured(out, made)
+    high, low = found.priorities
+    assert (high.largest_batch, high.instances) == (3, 5)
+    assert (low.largest_batch, low.instances) == (
+        made.priorities[1].largest_batch,
+        made.priorities[1].instances,
+    )
+    assert (found.largest_batch, found.instances) == (low.largest_batch, 5 + low.instances)
+
+
+def test_a_wait_that_was_made_too_short_is_said_before_the_server_starts(folder):
+    class Hearing(Observer):
+        said: list[str] = []  # noqa: RUF012
+
+        def warned(self, step: str, message: str) -> None:
+            self.said.append(message)
+
+    small_bundles.changed(folder, least_wait_ms=4.0)
+    changed(folder, lambda all: user_config(all).update(batch_wait_timeout_s=0.0039))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(UsageError, match="cannot listen there"),
+        running.running(folder, port=other.getsockname()[1], observer=Hearing()),
+    ):
+        pass
+    (said,) = Hearing.said
+    assert said.startswith(f"the wait in {CONFIG}, 3.9 ms, is too short: below 4 ms the queue grows")
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ _OUTCOMES = {
 _GLOSSARY = (
     ("latency", "from the planned time of a request to its whole answer"),
     ("[low, high]", "the 95 % interval over the windows"),
-    ("good", "right answers within the promised latency, a second"),
+    ("good", "right answers per second that met the promised latency"),
     ("failed", "the share of requests that were not answered"),
     ("by the plan", "the simulation with the curve t(B) of the plan"),
     ("by the calibration", "the simulation with the curve that the running server showed"),
-    ("grows", "the queue grows from beginning to end: more comes than is served"),
+    ("grows", "the queue grows from beginning to end: more requests arrive than are answered"),
 )
 
 
@@ -61,7 +61,7 @@ def _sections(test: LoadTest) -> Iterator[Markup]:
         table = tables.table_of(columns(test), rows(test), "Loads")
         yield section("Loads", None, table, id_="loads")
     if with_priorities(test):
-        lead = "Each has its own part of the requests and is held to the promise by itself."
+        lead = "Each priority has its own part of the requests and must keep the promise on its own."
         table = tables.table_of(priority_columns(test), with_priorities(test), "By priority")
         yield section("By priority", lead, table, id_="priorities")
     if with_server(test):
@@ -77,7 +77,7 @@ def _sections(test: LoadTest) -> Iterator[Markup]:
         table = tables.of_texts(heads, cells, "Verdicts", left)
         yield section("Verdicts", None, table, id_="verdicts")
     if found(test):
-        yield section("Found", None, _named(found(test)), id_="found")
+        yield section("Limit and calibration", None, _named(found(test)), id_="limit")
     for name, lines in (
         ("Not answered", failures(test)),
         ("Notes", [each.text for each in test.notes]),

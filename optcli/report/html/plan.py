@@ -25,7 +25,7 @@ _GLOSSARY = (
         "wait, queue",
         "time until a batch is sent although a worker is free; time until a worker is free",
     ),
-    ("grows", "the queue grows from beginning to end: more comes than is served"),
+    ("grows", "the queue grows from beginning to end: more requests arrive than are answered"),
 )
 
 

@@ -77,7 +77,7 @@ def _markdown(test: LoadTest) -> Iterator[str]:
         yield ""
         yield from table_of(server_columns(test), with_server(test))
     yield from items("What was loaded", [f"{name}: {value}" for name, value in about(test)])
-    yield from items("Found", [f"{name}: {value}" for name, value in found(test)])
+    yield from items("Limit and calibration", [f"{name}: {value}" for name, value in found(test)])
     for title, lines in _sections(test):
         yield from items(title, lines)
 

@@ -117,7 +117,10 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
         lines.append(("bundle", served.folder))
     apart = any(each.batch is not None for each in served.priorities)
     if served.batch is not None and not apart:
-        how = {"sealed": "sealed in turn", "oldest-age": "sent at the age of the oldest request"}
+        how = {
+            "sealed": "closed by time, also while the model is busy",
+            "oldest-age": "sent when the oldest request has waited long enough",
+        }
         semantics = f", {how[served.semantics]}" if served.semantics else ""
         lines.append(
             (
@@ -171,7 +174,7 @@ def found(test: LoadTest) -> list[tuple[str, str]]:
         lines.append(("calibrated overhead", f"{known.overhead_ms:.4g} ms; taken {known.measured}"))
         if known.ingress_ms or known.replica_ms:
             work = f"{known.ingress_ms:.3g} ms at the ingress, {known.replica_ms:.3g} ms in the replica"
-            lines.append(("work of a request", f"{work}, beside the model"))
+            lines.append(("processor time per request", f"{work}, without the model"))
     return lines
 
 

@@ -13,8 +13,9 @@ from optcli.model_files.built_variant import BuiltVariant
 FILE = "cache.json"
 MEMORY = "memory"
 _SCHEMES = ("redis", "rediss", "unix")
-# Of the variable that takes the place of the file's address when the server starts.
-_VARIABLE = "CACHE_URL"
+# The variable that takes the place of the file's address when the server starts, and what switches the
+# cache off.
+VARIABLE, OFF = "CACHE_URL", "off"
 TTL_S = 3600.0
 
 
@@ -36,7 +37,7 @@ def checked_place(place: str) -> str:
         raise UsageError(
             "the URL has a password, and it would stand in the bundle",
             place="--cache",
-            hint=f"leave it out, and start the server with the whole URL in {_VARIABLE}",
+            hint=f"leave it out, and start the server with the whole URL in {VARIABLE}",
         )
     return place
 

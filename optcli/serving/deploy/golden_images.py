@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 ANSWER = "golden-answer.json"
 _MOST_BYTES = 64 * 1024 * 1024
-_SUFFIXES = {"JPEG": "jpg", "PNG": "png"}
+_NAME, _SUFFIXES = "golden-image", {"JPEG": "jpg", "PNG": "png"}
+
+
+def found(folder: Path) -> tuple[Path, Path] | None:
+    """The golden image of a deployment and its answer; None where it has none."""
+    images = [folder / f"{_NAME}.{suffix}" for suffix in _SUFFIXES.values()]
+    image = next((path for path in images if path.is_file()), None)
+    answer = folder / ANSWER
+    return (image, answer) if image is not None and answer.is_file() else None
 
 
 def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | None:
@@ -59,7 +67,7 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
             hint="look at `prepare` and `postprocess` in the recipe, or leave --images out",
         ) from error
     _require_equal(array, inputs[serving.images["input"]][0], item.place)
-    name = f"golden-image.{_SUFFIXES[kind]}"
+    name = f"{_NAME}.{_SUFFIXES[kind]}"
     (folder / name).write_bytes(body)
     (folder / ANSWER).write_text(json.dumps(answer) + "\n", encoding="utf-8")
     return name

@@ -104,8 +104,8 @@ def for_ray(
 def of_triton(runtime: str) -> list[str]:
     """What is to be known of every repository; `runtime` is what the variant was measured with."""
     return [
-        f"the variant was measured with {runtime}. Take a release of Triton whose runtime is not older:"
-        f" replace {IMAGE}",
+        f"the variant was measured with {runtime}. Use a Triton release with this runtime or a newer"
+        f" one: put its image in place of {IMAGE} in the command above",
         "no Triton server ran this repository before it was written. config.pbtxt was read back with"
         " Triton's own protobuf definition and compared with the model",
         "the server has no authentication and no TLS: put a proxy with both in front of it",

@@ -80,7 +80,8 @@ class Interface:
     `golden` says what the golden request holds; `tolerance` is the largest difference from the golden
     response, as a fraction of the largest magnitude in the output. All are None or empty where the
     artifact could not be run here; `golden` and `tolerance` also where JSON cannot hold the types.
-    `settings` are those that a bundle's `model.py` needs. `samples` is how many were written.
+    `settings` are those that a bundle's `model.py` needs. `samples` is how many were written. `rows`
+    are the fewest and the most rows of a call where an engine says so itself, else empty.
     """
 
     inputs: tuple[Tensor, ...]
@@ -91,6 +92,7 @@ class Interface:
     tolerance: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
+    rows: tuple[int, ...] = ()
 
 
 def look(request: LookRequest, channel: Channel) -> Interface:
@@ -110,11 +112,12 @@ def look(request: LookRequest, channel: Channel) -> Interface:
             tensor.model_copy(update={"name": str(name)})
             for tensor, name in zip(outputs, names, strict=True)
         )
+    rows: tuple[int, ...] = ()
     if artifact.format == Format.TENSORRT:
-        _require_weights(artifact)
+        rows = _rows_of_engine(artifact, request.inputs)
         inputs, outputs = _of_engine(inputs), _of_engine(outputs)
     if not request.runs:
-        return Interface(inputs, outputs)
+        return Interface(inputs, outputs, rows=rows)
     kind = runners.find(request.runner)
     allowed = batch_range(request.inputs)
     smallest = allowed.min
@@ -135,10 +138,12 @@ def look(request: LookRequest, channel: Channel) -> Interface:
         Tensor(name=name, dtype=str(array.dtype), shape=array.shape) for name, array in results.items()
     )
     if any(PROTOCOL_TYPES.get(str(each.dtype)) is None for each in (*feed.values(), *results.values())):
-        return Interface(inputs, outputs, computed, follows, settings=settings, samples=count)
+        return Interface(
+            inputs, outputs, computed, follows, settings=settings, samples=count, rows=rows
+        )
     write_golden(request.out, request.model, feed, results)
     tolerance = _TOLERANCE_FP32 if artifact.precision == "fp32" else _TOLERANCE_LOWER
-    return Interface(inputs, outputs, computed, follows, golden, tolerance, settings, count)
+    return Interface(inputs, outputs, computed, follows, golden, tolerance, settings, count, rows)
 
 
 def write_golden(
@@ -214,16 +219,26 @@ def _require_flat_outputs(artifact: Artifact) -> None:
             )
 
 
-def _require_weights(artifact: Artifact) -> None:
-    """Raise `InputError` for an engine whose weights lie beside it: Triton has no way to add them."""
+def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """The fewest and the most rows of a call in an engine's first profile: Triton takes no other.
+
+    Raises `InputError` for an engine whose weights lie beside it: Triton has no way to add them.
+    """
     from optcli.formats import tensorrt
 
-    if tensorrt.open(artifact.path).stripped:
+    engine = tensorrt.open(artifact.path)
+    if engine.stripped:
         raise InputError(
             "the engine holds no weights, and Triton cannot add them",
             place=str(artifact.path),
             hint="build it without stripping the weights",
         )
+    profile = engine.profiles[0] if engine.profiles else {}
+    batched = [spec.name for spec in specs if spec.batch_symbol is not None and spec.name in profile]
+    if not batched:
+        return ()
+    fewest, most = ([profile[name][end][0] for name in batched] for end in ("min", "max"))
+    return max(fewest), min(most)
 
 
 def _of_engine(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

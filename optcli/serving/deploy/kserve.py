@@ -221,13 +221,13 @@ def notes_of(served: Served, plan: Plan) -> list[str]:
     notes = []
     if plan.autoscaling is None:
         notes.append(
-            "the plan scales nothing: the number of pods is fixed; `optcli plan --cold-start 30s` plans"
-            " an autoscaler's bounds"
+            "the plan has no autoscaling: the number of pods is fixed; `optcli plan --cold-start 30s`"
+            " plans an autoscaler's bounds"
         )
     else:
         notes.append(
             "the bounds are for the Knative mode of KServe, which scales by requests in flight; the"
-            " other mode scales by the load of the processor"
+            " other mode scales by CPU load"
         )
     if plan.priorities:
         notes.append(

@@ -81,17 +81,21 @@ def batching_of(
     if why:
         return Batching(0, why)
     sizes = batch_range(inputs)
-    if not sizes.min <= planned <= sizes.max:
+    least, most, what, where = sizes.min, sizes.max, "model", "the range under the recipe's `inputs`"
+    if interface.rows:
+        least, most = interface.rows
+        what, where = "engine's first profile", "the first of `profiles` of tensorrt_engine"
+    if not least <= planned <= most:
         raise UsageError(
-            f"the plan has batches of up to {planned}, and the model takes {sizes.min} to {sizes.max}",
+            f"the plan has batches of up to {planned}, and the {what} takes {least} to {most}",
             place=place,
-            hint="widen the range under the recipe's `inputs` and build again, or plan with --batch",
+            hint=f"widen {where} and build again, or plan with --batch",
         )
-    if sizes.min > 1:
+    if least > 1:
         raise UsageError(
-            f"the model takes at least {sizes.min} rows, and {server} sends single requests as well",
+            f"the {what} takes at least {least} rows, and {server} sends single requests as well",
             place=place,
-            hint="let the range of `batch` under the recipe's `inputs` begin at 1, and build again",
+            hint=f"let {where} begin at a batch of 1, and build again",
         )
     return Batching(planned)
 

@@ -25,11 +25,13 @@ _AGAIN = (
 # Of a plan for other servers than those that decide as here.
 _OTHER: dict[Semantics, tuple[str, str]] = {
     "oldest-age": (
-        "the plan is for sealed batches, and Triton sends a batch by its oldest request's age",
+        "the plan is for sealed batches, and Triton sends a batch when its oldest request has waited"
+        " long enough",
         "plan again with --semantics oldest-age",
     ),
     "sealed": (
-        "the plan sends a batch by its oldest request's age, and Ray Serve seals batches in turn",
+        "the plan sends a batch when its oldest request has waited long enough, and Ray Serve closes a"
+        " batch a fixed time after its first request",
         "plan again with --semantics sealed",
     ),
 }

@@ -32,6 +32,7 @@ _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 _JSON_BYTES = 26
 _READ_TIMEOUT_S = 10.0
 _MIB = 1024**2
+_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 _DOCKERFILE = """\
 FROM python:{python}-slim
@@ -111,6 +112,7 @@ def prepared(
         object_store_bytes=min(2048 * _MIB, max(128 * _MIB, 4 * most * row_bytes)),
         tolerance=interface.tolerance,
         golden=interface.golden,
+        shared_calls=usual.shares_calls,
         priorities=tuple(lane.to_bundle(batched=batched) for lane in lanes if lane.name),
     )
     return Prepared(made, runtime, lanes, batching.why)
@@ -157,13 +159,16 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
         notes.append(f"each priority has replicas of its own, which no other priority uses: {listed}")
     if any(lane.adapts(batched=made.batched) for lane in prepared.lanes):
         notes.append(
-            "a replica that single requests would keep busy for less than half of the time does not"
-            " wait for a batch, so latency under light load is below the plan's; `adaptive_wait: false`"
-            " in serve_config.yaml makes it wait"
+            "under light load (single requests would need less than half of a replica's time) a replica"
+            " does not wait for a batch; latency is then lower than planned. `adaptive_wait: false` in"
+            " serve_config.yaml makes it wait"
         )
     if made.runner.settings.get("batch_sizes"):
         sizes = ", ".join(map(str, made.runner.settings["batch_sizes"]))
-        notes.append(f"the model is compiled for {sizes} rows: a replica fills a batch in between up")
+        notes.append(
+            f"the model is compiled for {sizes} rows: a replica pads other batch sizes to the next of"
+            " these"
+        )
     machines = sum(lane.one.machines for lane in prepared.lanes)
     if machines > len(prepared.lanes):
         notes.append(
@@ -193,7 +198,7 @@ def closing(prepared: Prepared) -> Sequence[str]:
         " serve_config.yaml while the server runs: then `kill -HUP` the process of launch.py, or run"
         " `serve deploy`",
         f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env`"
-        " names this folder as `working_dir`",
+        " has the URI of this folder as a zip file, such as `working_dir: s3://bucket/bundle.zip`",
         "the server has no authentication and no TLS, and listens on the loopback address: put a proxy"
         " with both in front of it, such as nginx with `proxy_pass http://127.0.0.1:8000`",
         "one process takes in all requests: for a higher rate, start several bundles behind a proxy",
@@ -214,14 +219,15 @@ def _full(made: Bundle) -> str:
             f" to the next. It answers 504 to a request that has no answer after"
             f" {made.deadline_ms:.4g} ms; {late}"
         )
-    each = ", ".join(
-        f"{one.name} with {one.most_in_flight} in flight, after {one.deadline_ms:.4g} ms"
+    each = "; ".join(
+        f"{one.name}: 429 from {one.most_in_flight} requests in flight, 504 after"
+        f" {one.deadline_ms:.4g} ms"
         for one in made.priorities
     )
     return (
         "each priority has a queue of its own. When it is full, the server answers 429 to the next"
         " request. It answers 504 to a request that has no answer in time;"
-        f" {late}. Full, and late: {each}"
+        f" {late}. Limits: {each}"
     )
 
 
@@ -282,8 +288,11 @@ def _outputs(
 
 
 def _requirements(built: BuiltVariant, made: Bundle, runtime: Runtime) -> Iterator[str]:
-    """The packages that the bundle imports, as they are installed here."""
+    """The lines of requirements.txt: what the bundle imports, in the versions that are here."""
     packages = dict.fromkeys([*_PACKAGES, runtime.package, *made.runner.settings.get("imports", ())])
+    if "torch" in packages:
+        # PyPI's own builds bring CUDA, which a bundle never uses.
+        yield f"--extra-index-url {_CPU_BUILDS}"
     yield f"ray[serve]=={environment.version('ray')}"
     for name in packages:
         version = environment.version(name) or str(built.effective.get("version", ""))

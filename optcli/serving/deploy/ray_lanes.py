@@ -62,6 +62,14 @@ class Lane:
         """How many replicas there may be."""
         return self.autoscaling.max_instances if self.autoscaling else self.one.instances
 
+    @property
+    def shares_calls(self) -> bool:
+        """Whether rows that come at the same time go to a replica in one call.
+
+        Not where Ray scales by its calls: it would count several requests as one.
+        """
+        return self.autoscaling is None
+
     def adapts(self, *, batched: bool) -> bool:
         """Whether the wait is left out under light load."""
         return batched and self.one.batch > 1 and self.wait_ms > 0
@@ -80,6 +88,7 @@ class Lane:
             queue_cap=self.waiting,
             most_in_flight=self.most_in_flight,
             deadline_ms=self.deadline_ms,
+            shared_calls=self.shares_calls,
         )
 
 
@@ -129,8 +138,8 @@ def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple
     if least is None or wait_ms >= least or one.batch == 1:
         return wait_ms, ""
     message = (
-        f"a wait of {wait_ms:.4g} ms is too short: Ray Serve seals batches in turn, and below"
-        f" {least:.4g} ms the queue grows without bound at the planned rate"
+        f"a wait of {wait_ms:.4g} ms is too short: Ray Serve closes a batch a fixed time after its"
+        f" first request, and below {least:.4g} ms the queue grows without bound at the planned rate"
     )
     if not force:
         raise UsageError(

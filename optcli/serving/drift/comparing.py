@@ -279,7 +279,10 @@ def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
     if missed:
         yield f"{missed} inputs that were drawn have no statistics, because too many came at once"
     if about.unwritten:
-        yield f"the server cannot write its file ({about.unwritten}): the statistics end with it"
+        yield (
+            f"the server cannot write its file ({about.unwritten}): the statistics are lost when the"
+            " server stops"
+        )
 
 
 def _time(seconds: float) -> str:

@@ -10,14 +10,14 @@ from optcli.errors import UsageError
 from optcli.queueing import Poisson, Process, Trace
 from optcli.queueing.arrivals import parse
 from optcli.results.loadtest import Calibration, Encoding
-from optcli.serving.deploy import plans
+from optcli.serving.deploy import golden_images, plans
 from optcli.serving.loadtest import calibrating, inputs, payloads
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
 
-_TRACE = "trace:"
+_TRACE, _BURSTS = "trace:", "bursts:"
 _TIMEOUT_S = 10.0
 
 
@@ -27,8 +27,9 @@ class Options:
 
     `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
-    `cpus` is the number of processors that a server which the load test starts may share out among
-    replicas, `model_cpus` are those that the replicas run on alone, `client_cpus` those of the client.
+    Of a server that the load test starts, `with_cache` leaves the cache of answers switched on, `cpus`
+    is the number of processors that it may share out among replicas, and `model_cpus` are those that
+    the replicas run on alone; `client_cpus` are those of the client.
     """
 
     rates_per_s: tuple[float, ...] = ()
@@ -51,6 +52,7 @@ class Options:
     golden: Path | None = None
     images: Path | None = None
     calibration: Path | None = None
+    with_cache: bool = False
     cpus: int | None = None
     model_cpus: tuple[int, ...] = ()
     client_cpus: tuple[int, ...] = ()
@@ -92,6 +94,11 @@ def terms_of(server: Endpoint, options: Options) -> Terms:
 
 def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, str]:
     """What the client sends, and in words where it is from."""
+    images = payloads.image_files(options.images) if options.images else ()
+    golden = server.golden if options.golden is None else golden_images.found(options.golden)
+    golden = golden if images or options.encoding == "image" else None
+    if golden is not None:
+        images = (golden[0], *images)
     setup = Setup(
         url=server.served.url,
         model=server.served.model,
@@ -99,7 +106,8 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
         outputs=server.outputs,
         samples=server.samples,
         expected=server.expected,
-        images=payloads.image_files(options.images) if options.images else (),
+        images=images,
+        golden_answer=None if golden is None else golden[1],
         tolerance=server.tolerance,
         seed=options.seed,
         cpus=options.client_cpus,
@@ -114,9 +122,10 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
     return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
 
 
-def require_images(options: Options) -> None:
-    """Raise `UsageError` where images shall be sent and none are named."""
-    if options.encoding == "image" and options.images is None:
+def require_images(options: Options, folder: Path) -> None:
+    """Raise `UsageError` where images shall be sent, and neither they nor a golden image are there."""
+    named = options.images is not None or golden_images.found(options.golden or folder) is not None
+    if options.encoding == "image" and not named:
         raise UsageError(
             "there are no images to send",
             place="--encoding image",
@@ -138,6 +147,18 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
             "the search has no rate to begin at: there is no prediction",
             place="--find-limit",
             hint="name the --plan of the server, or a low --rate to begin at",
+        )
+    if options.arrivals.startswith(_BURSTS) and options.find_limit and not first_rate(server, options):
+        raise UsageError(
+            "bursts are given for a rate, and there is none",
+            place="--arrivals",
+            hint="add the --rate that they are given for; the search begins there",
+        )
+    if options.calibrate and options.with_cache:
+        raise UsageError(
+            "a calibration measures the model, and a cache would answer for it",
+            place="--with-cache",
+            hint="calibrate without it",
         )
     if options.calibrate and options.calibration is None:
         raise UsageError(
@@ -166,17 +187,22 @@ def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
     )
 
 
-def process_of(options: Options, rate: float) -> Process:
-    """The arrivals at a rate; bursts are given for the first rate and keep their form at others."""
+def first_rate(server: Endpoint, options: Options) -> float | None:
+    """The rate that bursts are given for: the first that was asked for, else the plan's."""
+    planned = None if server.plan is None else server.plan.planned_rate_per_s
+    return next(iter(options.rates_per_s), planned)
+
+
+def process_of(options: Options, rate: float, first: float | None) -> Process:
+    """The arrivals at a rate; bursts are given for the `first` rate and keep their form at others."""
     arrivals = options.arrivals
     if arrivals.startswith(_TRACE):
         trace = Trace.read(Path(arrivals.removeprefix(_TRACE)))
         return trace.scaled(rate / trace.rate_per_s)
     if arrivals == "poisson":
         return Poisson(rate)
-    if options.rates_per_s and arrivals.startswith("bursts"):
-        whole = parse(arrivals, options.rates_per_s[0])
-        return whole.scaled(rate / whole.rate_per_s)
+    if arrivals.startswith(_BURSTS):
+        return parse(arrivals, first or rate).scaled(rate / (first or rate))
     return parse(arrivals, rate)
 
 

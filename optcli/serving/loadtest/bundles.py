@@ -13,11 +13,13 @@ from optcli.observer import Observer
 from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import Bundle
-from optcli.serving.deploy import plans
+from optcli.serving.deploy import caching, golden_images, plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
+from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.running import running
+from optcli.serving.served_settings import as_configured
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
@@ -28,25 +30,25 @@ _REPLICA, _MODEL = "ServeReplica", ":Model"
 
 @contextmanager
 def started(
-    folder: Path,
-    cpus: int | None,
-    model_cpus: tuple[int, ...],
-    log: Path,
-    scratch: Path,
-    observer: Observer,
+    folder: Path, options: Options, log: Path, scratch: Path, observer: Observer
 ) -> Iterator[Endpoint]:
     """Start the bundle's server, and stop all of it at the end.
 
     The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
-    Raises `UsageError` for a folder that is no bundle; raises as `running` does.
+    A cache of answers is switched off unless asked for: the client sends the same samples time after
+    time. Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
-    about = bundles.read(folder)
+    deployed = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
-    priorities = tuple(_priorities(about))
+    model_cpus = options.model_cpus
     # What the test sends is no traffic that drifts.
     variables = {VARIABLE: ""}
-    child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
+    if deployed.cache is not None and not options.with_cache:
+        variables[caching.VARIABLE] = caching.OFF
+    child = running(folder, cpus=options.cpus, log=log, variables=variables, observer=observer)
     with child as server:
+        about = as_configured(folder, deployed)
+        priorities = tuple(_priorities(about))
         described = endpoint.asked(server.url, about.model)
         if model_cpus:
             _pin(server.pids, model_cpus)
@@ -72,6 +74,7 @@ def started(
             ),
             samples=samples if samples.is_file() else None,
             expected=expected if expected.is_file() else None,
+            golden=golden_images.found(folder) if about.images else None,
             tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
             plan=plan,
             concurrency=about.concurrency,

@@ -14,12 +14,12 @@ from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.queueing.arrivals import kept_at_random
 from optcli.results import Estimate
-from optcli.results.loadtest import Agreement, Canary, CanarySide
+from optcli.results.loadtest import Agreement, Canary, CanarySide, Rule
 from optcli.results.outcomes import Outcome, Verdict
 from optcli.serving.loadtest import payloads, verdicts
 from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.driving import Driver, drawn, driver
-from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.judging import Terms, described
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.records import (
@@ -35,8 +35,16 @@ from optcli.statistics import t_interval
 if TYPE_CHECKING:
     import numpy as np
 
-# The second server may be so many times as slow at p95, where no latency is promised.
+# The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
+# How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
+# magnitude is tiny beside the largest of an output.
+_NEAR, _TINY = 0.05, 0.001
+_RULES: Mapping[Rule, str] = {
+    "class": "the same class",
+    "equal": "equal numbers",
+    "near": f"within {_NEAR:.0%} of the largest magnitude",
+}
 _WORDS = {"accept": "promote", "reject": "reject", "inconclusive": "hold"}
 
 
@@ -101,7 +109,7 @@ def _compared(
     source: str,
     started: str,
 ) -> Canary:
-    process = process_of(options, rate)
+    process = process_of(options, rate, rate)
     spans = Spans.usual(shadow.share * rate, options.windows)
     if options.seconds is not None:
         spans = replace(spans, window_s=options.seconds / options.windows)
@@ -135,7 +143,10 @@ def _compared(
     ratio = slower(windows_of(of_first.only(chosen), spans), windows_of(of_second, spans))
     late = max(each.lateness_p99_ms for each in (of_first, of_second))
     short = spans.is_short(shadow.share * rate)
-    decided = list(judged(sides, agreement, ratio, terms, shadow, late_ms=late, short=short))
+    asked = bool(options.slo_ms)
+    decided = list(
+        judged(sides, agreement, ratio, terms, shadow, promise_asked=asked, late_ms=late, short=short)
+    )
     outcome = verdicts.overall(decided)
     return Canary(
         started=started,
@@ -162,10 +173,14 @@ def judged(
     terms: Terms,
     shadow: Shadow,
     *,
+    promise_asked: bool,
     late_ms: float,
     short: bool,
 ) -> Iterator[Verdict]:
-    """Answers, agreement, errors and latency of the second server; all must accept to promote it."""
+    """Answers, agreement, errors and latency of the second server; all must accept to promote it.
+
+    `promise_asked`: the limits of the terms are those that were asked for, not the first server's own.
+    """
     first, second = sides
     said = [
         f"{each.wrong} of {each.checked} answers of the {name} server differ from those without load"
@@ -193,85 +208,99 @@ def judged(
         actual=share.value,
         interval=ends,
         reason=f"{agreement.agreeing} of {agreement.samples} samples give the same answer"
-        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must",
+        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must"
+        f" ({', '.join(f'{name}: {_RULES[rule]}' for name, rule in agreement.rules.items())})",
     )
     failed, requests = second.failed, second.requests
     surely = failed_share_low(failed, requests) > terms.error_budget
     over = failed > terms.error_budget * requests
+    least, most = share_interval(failed, requests)
     yield Verdict(
         name="errors",
         outcome="reject" if surely else "inconclusive" if over else "accept",
         blocking=True,
         limit=terms.error_budget,
         actual=failed / requests if requests else None,
-        reason=f"{failed} of {requests} requests were not answered by the second server, {first.failed}"
-        f" of {first.requests} by the first",
+        interval=(least, most),
+        reason=f"{failed} of {requests} requests were not answered by the second server"
+        f" [{least:.2%}, {most:.2%}], {first.failed} of {first.requests} by the first",
     )
-    yield _latency(second, ratio, terms, late_ms=late_ms, short=short)
+    yield _latency(second, ratio, terms, promise_asked=promise_asked, late_ms=late_ms, short=short)
 
 
 def _latency(
-    second: CanarySide, ratio: Estimate | None, terms: Terms, *, late_ms: float, short: bool
+    second: CanarySide,
+    ratio: Estimate | None,
+    terms: Terms,
+    *,
+    promise_asked: bool,
+    late_ms: float,
+    short: bool,
 ) -> Verdict:
-    limit = 1.0 if terms.limits_ms else _SLOWER
-    said = "there were too few requests for the second server's p95"
-    outcome: Outcome = "inconclusive"
-    if terms.limits_ms:
-        known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
-        if all(each is not None for each in known.values()):
-            said = ", ".join(
-                f"{name} {known[name].value:.4g} of {most:g} ms"
-                for name, most in terms.limits_ms.items()
-            )
-            bounds = [(known[name], most) for name, most in terms.limits_ms.items()]
-            if all((each.high or each.value) <= most for each, most in bounds):
-                outcome = "accept"
-            elif any((each.low or 0.0) > most for each, most in bounds):
-                outcome = "reject"
-    elif ratio is not None and ratio.low is not None and ratio.high is not None:
-        said = f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}]"
-        outcome = "accept" if ratio.high <= limit else "reject" if ratio.low > limit else "inconclusive"
+    """By the promise, and beside the first server: only a promise that was asked for stands alone."""
+    known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
+    outcomes = {_held(known[name], limit) for name, limit in terms.limits_ms.items()}
+    said = [described(known, terms)] if known else []
+    if not promise_asked:
+        outcomes.add(_held(ratio, _SLOWER))
+        said.append(
+            "there were too few requests to compare p95 with the first's"
+            if ratio is None
+            else f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}], at most"
+            f" {_SLOWER:g} times is allowed"
+        )
+    order: tuple[Outcome, ...] = ("reject", "inconclusive")
+    outcome = next((each for each in order if each in outcomes), "accept")
     if late_ms > terms.late_ms:
-        outcome, said = "inconclusive", f"{said}; the client sent {late_ms:.1f} ms late (p99)"
+        outcome = "inconclusive"
+        said.append(f"the client sent {late_ms:.1f} ms late (p99)")
     elif short and outcome == "accept":
-        outcome, said = "inconclusive", f"{said}: the run is too short to accept it"
+        outcome = "inconclusive"
+        said.append("the run is too short to accept it")
     return Verdict(
         name="latency",
         outcome=outcome,
         blocking=True,
         actual=None if ratio is None else ratio.value,
-        reason=said,
+        reason="; ".join(said),
     )
+
+
+def _held(estimate: Estimate | None, limit: float) -> Outcome:
+    """Whether an estimate is surely within a limit, or surely over it."""
+    if estimate is None:
+        return "inconclusive"
+    if (estimate.high or estimate.value) <= limit:
+        return "accept"
+    return "reject" if (estimate.low or 0.0) > limit else "inconclusive"
 
 
 def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Agreement:
     """On how many samples two servers say the same; outputs by name, the first axis is the sample.
 
-    Scores of two or more classes [samples, ..., classes] agree where the largest is the same class
-    everywhere, whole numbers where they are equal, other numbers within 5 % of the largest magnitude.
+    Scores [samples, classes] of two or more classes agree where the same class has the largest, whole
+    numbers where they are equal, other numbers, such as boxes and masks, where they are near.
     """
     import numpy as np
 
-    common = [name for name in first if name in second]
-    count = min(len(first[common[0]]), len(second[common[0]]))
+    rules: dict[str, Rule] = {}
+    count = min(len(each[name]) for each in (first, second) for name in first if name in second)
     same = np.ones(count, dtype=bool)
     apart = 0.0
-    for name in common:
+    for name in first.keys() & second.keys():
         one, other = (np.asarray(each[name][:count]) for each in (first, second))
+        of_classes = one.ndim == 2 and one.shape[1] > 1
+        rules[name] = "equal" if one.dtype.kind != "f" else "class" if of_classes else "near"
         if one.shape != other.shape:
             same[:] = False
             continue
-        flat = (count, -1)
-        if one.dtype.kind != "f":
-            same &= (one == other).reshape(flat).all(axis=1)
+        values = tuple(range(1, one.ndim))
+        if rules[name] == "equal":
+            same &= (one == other).all(axis=values)
             continue
-        largest = float(np.abs(one).max(initial=0.0)) or 1.0
-        difference = np.abs(one - other).reshape(flat).max(axis=1) / largest
+        difference = (np.abs(one - other) / _magnitudes(one)).max(axis=values, initial=0.0)
         apart = max(apart, float(difference.max()))
-        if one.ndim >= 2 and one.shape[-1] > 1:
-            same &= (one.argmax(-1) == other.argmax(-1)).reshape(flat).all(axis=1)
-        else:
-            same &= difference <= _NEAR
+        same &= difference <= _NEAR if rules[name] == "near" else one.argmax(1) == other.argmax(1)
     agreeing = int(same.sum())
     low, high = share_interval(agreeing, count)
     return Agreement(
@@ -279,10 +308,25 @@ def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
         agreeing=agreeing,
         share=Estimate(value=agreeing / count, low=low, high=high),
         largest_difference=apart,
+        rules=dict(sorted(rules.items())),
     )
 
 
-_NEAR = 0.05
+def _magnitudes(values: np.ndarray) -> np.ndarray:
+    """The largest magnitude that differences [samples, ...] are a share of.
+
+    Of boxes and masks each entry of the shortest axis has its own, such as a coordinate or the score of
+    a class: scores beside coordinates count too. It is a thousandth of the largest of all at least, so
+    that a class which is never there decides nothing by its noise.
+    """
+    import numpy as np
+
+    axes = set(range(values.ndim))
+    if values.ndim > 2:
+        axes -= {1 + int(np.argmin(values.shape[1:]))}
+    largest = np.abs(values).max(axis=tuple(axes), keepdims=True, initial=0.0)
+    magnitudes: np.ndarray = np.maximum(largest, _TINY * largest.max(initial=0.0) or 1.0)
+    return magnitudes
 
 
 def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:

@@ -57,6 +57,7 @@ class _Client:
         self.samples = payloads.samples_of(setup)
         count = len(next(iter(self.samples.values())))
         self.expected = payloads.expected_of(setup, count)
+        self.golden = payloads.golden_of(setup)
         self.made: dict[tuple[str, int, int], list[Payload]] = {}
         self.references: dict[str, list[Any]] = {}
         if setup.samples is None:
@@ -65,6 +66,10 @@ class _Client:
             self.about = f"{count} samples of {setup.samples.name}"
         against = "expected outputs" if self.expected else "first answers of the server"
         self.about += f", answers compared with the {against}"
+        if setup.images:
+            own = "" if self.golden is None else ", the golden one with its answer"
+            noun = "image" if len(setup.images) == 1 else "images"
+            self.about += f"; {len(setup.images)} {noun}, compared with the first answers{own}"
 
     def payloads_in(
         self, encoding: Encoding, rows: int = 1, priority: int = 0, of: int = 1
@@ -122,7 +127,7 @@ class _Client:
         return sent
 
     async def _references(self, encoding: Encoding, session: aiohttp.ClientSession) -> list[Any]:
-        """What the answers are compared with: the expected outputs, else what the server says first.
+        """What the answers are compared with: the expected ones, else what the server says first.
 
         One request at a time, so that a mistake in how it splits batches shows under load.
         """
@@ -144,8 +149,12 @@ class _Client:
                     hint="send the golden request by hand, or look into the log of the server",
                 )
             try:
-                read = payloads.json_in(body) if encoding == "image" else None
-                references.append(payloads.outputs_in(body, headers) if read is None else read)
+                if encoding != "image":
+                    references.append(payloads.outputs_in(body, headers))
+                elif self.golden is not None and payload.sample == 0:
+                    references.append(self.golden)
+                else:
+                    references.append(payloads.json_in(body))
             except ValueError as error:
                 raise StepError(
                     str(error),

@@ -27,11 +27,12 @@ _START = "start it first: `optcli serve FOLDER`, or name the folder of a bundle 
 class Endpoint:
     """A model on a server that is ready.
 
-    `samples` and `expected` are npz files of inputs and outputs by name, where there are some;
-    `tolerance` is that of the golden response. `plan` is what the server was deployed with. `pids`
-    are the server's processes where the load test started it. `wait_ms_at` is the wait for a batch at
-    a rate, where the server adapts it; None: always the same. With a priority it is that of its own
-    replicas, at its own rate. A call of the model takes `threads` processors.
+    `samples` and `expected` are npz files of inputs and outputs by name, where there are some; `golden`
+    are the files of an image and of its answer. `tolerance` is that of the golden response. `plan` is
+    what the server was deployed with. `pids` are the server's processes where the load test started it.
+    `wait_ms_at` is the wait for a batch at a rate, where the server adapts it; None: always the same.
+    With a priority it is that of its own replicas, at its own rate. A call of the model takes `threads`
+    processors.
     """
 
     served: Served
@@ -39,6 +40,7 @@ class Endpoint:
     outputs: tuple[str, ...]
     samples: Path | None = None
     expected: Path | None = None
+    golden: tuple[Path, Path] | None = None
     tolerance: float = 1e-3
     plan: Plan | None = None
     concurrency: int = 1

@@ -133,7 +133,7 @@ def judged(
                 "inconclusive", f"{failed} of {requests} requests were not answered ({causes})"
             )
         return answer("accept", "answers are right, and no latency was promised")
-    said = _said(percentiles, terms)
+    said = described(percentiles, terms)
     if slow:
         return answer(
             "reject", f"{said}: over the limit in {over} of {len(windows)} windows{_rising(rising)}"
@@ -170,7 +170,8 @@ def _surely_kept(percentiles: Mapping[str, Estimate | None], terms: Terms) -> bo
     )
 
 
-def _said(percentiles: Mapping[str, Estimate | None], terms: Terms) -> str:
+def described(percentiles: Mapping[str, Estimate | None], terms: Terms) -> str:
+    """The promised percentiles with their intervals and limits, in words."""
     parts = []
     for name, limit in terms.limits_ms.items():
         estimate = percentiles.get(name)

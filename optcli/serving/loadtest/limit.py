@@ -16,7 +16,8 @@ PRECISION = 0.05
 # From where on down the ramp is given up when its first rate breaks the promise.
 _LOWEST = 0.1
 _MOST_STEPS = 20
-_CONFIRMATIONS = 3
+# How many minutes are tried: one that cannot tell is repeated once, else the rate is lowered.
+_CONFIRMATIONS = 4
 # How often a rate is tried where the client sends late: other work on the machine passes.
 _ATTEMPTS = 3
 
@@ -58,12 +59,26 @@ def found(start_per_s: float, attempt: Try) -> tuple[LimitFound, list[LoadPoint]
             kept = middle
         else:
             broken = middle
-    confirmed = False
+    confirmed = repeated = False
     for _ in range(_CONFIRMATIONS):
         if kept is None or broken is None or ended():
             break
-        if keeps(kept, "confirm"):
-            confirmed = points[-1].outcome == "accept"
+        held = keeps(kept, "confirm")
+        confirmed = points[-1].outcome == "accept"
+        if confirmed or (held and points[-1].short):  # a short run never accepts
             break
-        broken, kept = kept, kept * (1 - PRECISION)
+        if held and not repeated:
+            repeated = True
+            continue
+        if not held:
+            broken = kept
+        kept, repeated = kept * (1 - PRECISION), False
+    if not confirmed:
+        kept = max((each.rate_per_s for each in points if _keeps(each, broken)), default=None)
     return LimitFound(rate_per_s=kept, broken_per_s=broken, confirmed=confirmed), points
+
+
+def _keeps(point: LoadPoint, broken: float | None) -> bool:
+    """Whether the promise was not broken at a rate, nor at a lower one."""
+    lower = broken is None or point.rate_per_s < broken
+    return lower and point.outcome != "reject" and not point.client.saturated

@@ -23,8 +23,9 @@ class Setup:
 
     `samples` and `expected` are npz files: arrays by name, the first axis is the sample; without
     samples the inputs are `random_samples` random ones of `seed`. `images` are files whose bytes are
-    posted. `tolerance` is the largest difference of an answer, as a share of the largest magnitude of
-    the expected output. `cpus` are the processors that the client shall run on; empty: all.
+    posted; `golden_answer` is the file of the expected answer to the first. `tolerance` is the largest
+    difference of an answer, as a share of the largest magnitude of the expected output. `cpus` are the
+    processors that the client shall run on; empty: all.
     """
 
     url: str
@@ -34,6 +35,7 @@ class Setup:
     samples: Path | None = None
     expected: Path | None = None
     images: tuple[Path, ...] = ()
+    golden_answer: Path | None = None
     tolerance: float = 1e-3
     random_samples: int = 16
     seed: int = 0

@@ -30,7 +30,7 @@ def opened(
         raise UsageError(
             "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
         )
-    with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as server:
+    with bundles.started(folder, options, log, scratch, observer) as server:
         place = options.calibration or folder / calibrating.FILE
         yield _with_priorities(server, options, own=True), replace(options, calibration=place)
 

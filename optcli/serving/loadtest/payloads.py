@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli import regular_files
 from optcli.data.npz import DAMAGED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
-from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 
 if TYPE_CHECKING:
@@ -167,6 +167,20 @@ def outputs_in(body: bytes, headers: Mapping[str, str]) -> dict[str, np.ndarray]
         raise ValueError(f"the answer cannot be read: {type(error).__name__}") from error
 
 
+def golden_of(setup: Setup) -> Any:
+    """The expected answer to the first image; None where it is not known. Raises `InputError`."""
+    if setup.golden_answer is None:
+        return None
+    try:
+        return json_in(regular_files.read(setup.golden_answer))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"this is no answer to an image: {error}",
+            place=str(setup.golden_answer),
+            hint="deploy the variant again",
+        ) from error
+
+
 def json_in(body: bytes) -> Any:
     """The answer to an image. Raises ValueError for what is no JSON."""
     return json.loads(body)
@@ -183,11 +197,6 @@ def client_library() -> Any:
             hint="pip install 'optcli[serve]'",
         ) from error
     return http
-
-
-def encodings_of(setup: Setup) -> Sequence[Encoding]:
-    """What a client can send with this set-up."""
-    return ("binary", "json", "image") if setup.images else ("binary", "json")
 
 
 def _tensor(

@@ -176,7 +176,10 @@ def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | 
         return None
     figures = {"wait_ms": batching.wait_ms, "rate_per_s": rate_per_s, "by": model.by}
     if math.isinf(least):
-        text = f"no wait lets {batching.instances} instances carry {rate_per_s:g} requests a second"
+        text = (
+            f"{batching.instances} instance{'s' if batching.instances != 1 else ''} cannot serve"
+            f" {rate_per_s:g} requests a second, whatever the wait"
+        )
     else:
         figures["least_wait_ms"] = least
         text = (

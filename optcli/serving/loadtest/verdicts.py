@@ -59,7 +59,9 @@ def of_limit(
     if last.client.saturated and not last.breach:
         outcome, reason = "inconclusive", last.reason
     elif rate is None:
-        outcome, reason = "reject", f"no rate that was tried keeps the promise: {last.reason}"
+        near = promised_per_s is None or (limit.broken_per_s or 0.0) <= promised_per_s
+        outcome = "reject" if near else "inconclusive"
+        reason = f"no rate that was tried keeps the promise: {last.reason}"
     elif not limit.confirmed:
         outcome, reason = "inconclusive", f"about {rate:.4g} requests a second, not confirmed"
         if promised_per_s is not None and limit.broken_per_s and limit.broken_per_s <= promised_per_s:
@@ -153,7 +155,7 @@ def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
             yield LoadNote(
                 kind="cache",
                 figures={"hit_share": hits, "rate_per_s": each.rate_per_s},
-                text=f"at {rate} the prediction cache answered {hits:.0%}: the model saw the rest",
+                text=f"at {rate} the prediction cache answered {hits:.0%}: the model computed the rest",
             )
 
 

@@ -26,6 +26,7 @@ from optcli.results.loadtest import (
 from optcli.serving.loadtest import by_priority, calibrating, limit, payloads, predicting, verdicts
 from optcli.serving.loadtest.asked import (
     Options,
+    first_rate,
     process_of,
     rates_of,
     require_images,
@@ -52,7 +53,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     `MissingError` without the packages that it needs, `StepError` where the client dies.
     """
     payloads.client_library()
-    require_images(options)
+    require_images(options, Path(target))
     started = verdicts.now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)
@@ -115,7 +116,7 @@ class _Whole:
         percentiles: tuple[Percentile, ...] = ("p95", "p99", "p50")
         drawn = next((name for name in percentiles if name in self.terms.limits_ms), drawn)
         outcome = verdicts.overall(decided)
-        said = verdicts.sentence(decided) if decided else "calibrated; nothing was judged"
+        said = verdicts.sentence(decided) if decided else "calibration stored; no load was judged"
         return LoadTest(
             name=self.server.served.model,
             started=started,
@@ -142,7 +143,7 @@ class _Whole:
         batching = self._batching()
         predicted = {
             model.by: predicting.highest(
-                model, batching, process_of(self.options, 100.0), self.terms, self.options.seed
+                model, batching, self._process(100.0), self.terms, self.options.seed
             )
             for model in self._models()
             if batching is not None and _reaches(model, batching)
@@ -198,9 +199,10 @@ class _Whole:
         elif purpose == "ramp":
             spans = replace(spans, window_s=WINDOW_S)
         spans = replace(spans, settle_s=self.options.settle_s)
-        return self.client.point(
-            process_of(self.options, rate), spans, encoding=encoding, purpose=purpose
-        )
+        return self.client.point(self._process(rate), spans, encoding=encoding, purpose=purpose)
+
+    def _process(self, rate: float) -> Process:
+        return process_of(self.options, rate, first_rate(self.server, self.options))
 
     def _models(self) -> list[Model]:
         models = []
@@ -241,7 +243,7 @@ class _Whole:
                 batching = self._batching(None, priority)
                 if batching is None or not _reaches(model, batching):
                     return 0.0
-                part = beside_others(process_of(self.options, 100.0), priority.share)
+                part = beside_others(self._process(100.0), priority.share)
                 return predicting.highest(model, batching, part, self.terms, self.options.seed)
 
             highest_of[model.by] = by_priority.highest(self.server.served, highest)
@@ -267,7 +269,7 @@ class _Whole:
         top = max(each.rate_per_s for each in self.points)
         lines: dict[str, list[tuple[float, float | None]]] = {}
         for share in predicting.DRAWN_AT:
-            for one in self._predicted(process_of(self.options, share * top)):
+            for one in self._predicted(self._process(share * top)):
                 lines.setdefault(one.by, []).append((share * top, getattr(one, f"{name}_ms")))
         return {by: tuple(line) for by, line in lines.items()}
 

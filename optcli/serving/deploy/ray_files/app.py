@@ -30,6 +30,8 @@ from together import Row
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
 MODEL = f"/v2/models/{BUNDLE['model']}"
+# Clients may name the version, of which there is one.
+MODELS = (MODEL, f"{MODEL}/versions/1")
 
 
 @serve.deployment
@@ -97,7 +99,7 @@ class Ingress:
 
             answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
             for lane in self._lanes.every:
-                lane.cache = answers.beside()
+                lane.cache = answers and answers.beside()
         if BUNDLE["images"]:
             from image_endpoint import ImageEndpoint
 
@@ -113,15 +115,16 @@ class Ingress:
         pages = {
             "/v2": {"name": "ray-serve", "version": "1", "extensions": ["binary_tensor_data"]},
             "/v2/health/live": {"live": True},
-            MODEL: self._protocol.metadata(),
+            **dict.fromkeys(MODELS, self._protocol.metadata()),
         }
         routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
-        routes += [Route(path, self.ready) for path in ("/v2/health/ready", f"{MODEL}/ready")]
-        for way in ("infer", "images") if self._images else ("infer",):
-            routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
+        routes += [Route(f"{each}/ready", self.ready) for each in ("/v2/health", *MODELS)]
+        ways = ("infer", "images") if self._images else ("infer",)
+        asked = [f"{each}/{way}" for each in MODELS for way in ways]
+        routes += [Route(path, self.infer, methods=["POST"]) for path in asked]
         routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
-        method = Refused(405, "requests are posted, and all other pages take GET").response
+        method = Refused(405, "use POST for infer and images, GET for all other pages").response
         handlers: Any = {404: lambda *_: missing(), 405: lambda *_: method()}
         return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -181,7 +184,7 @@ class Ingress:
         lane.metrics.stage("parse", time.time() - arrived)
         parts = await lane.outputs(asked, deadline)
         computed = time.time()
-        content, headers = self._protocol.write(asked, parts)
+        content, headers = await self._protocol.write(asked, parts)
         lane.metrics.stage("post", time.time() - computed)
         return Response(content, headers=headers)
 

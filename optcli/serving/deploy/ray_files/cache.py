@@ -28,8 +28,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 FILE = "cache.json"
-# An environment variable that takes the place of `place`: passwords belong into no file.
-PLACE = "CACHE_URL"
+# An environment variable that takes the place of `place`: passwords belong into no file. A load test
+# switches the cache off by it.
+PLACE, OFF = "CACHE_URL", "off"
 Arrays = Mapping[str, np.ndarray]
 _log = logging.getLogger("cache")
 _MUCH_BYTES = 1 << 20
@@ -394,8 +395,13 @@ class Settings:
         return cls(**content)
 
 
-def opened(folder: Path, hit: Callable[[], None], miss: Callable[[], None]) -> Cache:
-    """The cache that the folder's `cache.json` describes. Raises as `Settings.from_file`."""
+def opened(folder: Path, hit: Callable[[], None], miss: Callable[[], None]) -> Cache | None:
+    """The cache that the folder's `cache.json` describes; None where it is switched off.
+
+    Raises as `Settings.from_file`.
+    """
+    if os.environ.get(PLACE) == OFF:
+        return None
     settings = Settings.from_file(folder / FILE)
     ttl_s, most_bytes = settings.ttl_s, settings.most_bytes
     store: Store

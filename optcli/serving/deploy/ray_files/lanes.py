@@ -42,6 +42,7 @@ class Lane:
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
         self._together = Together(model.infer_rows.remote, self._largest_batch)
+        self._shares: bool = about["shared_calls"] and self._largest_batch > 1
         self._deadline_s = about["deadline_ms"] / 1000
 
     def deadline_s(self, shorter_ms: str | None) -> float:
@@ -75,7 +76,7 @@ class Lane:
         responses: list[Any] = []
         try:
             async with asyncio.timeout(deadline - sent):
-                if asked.rows == 1 < self._largest_batch:
+                if asked.rows == 1 and self._shares:
                     results = [await self._together.result((asked.feed, deadline))]
                 else:
                     responses += [self._infer.remote(feed, rows, deadline) for feed, rows in parts]

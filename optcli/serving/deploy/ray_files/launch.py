@@ -106,7 +106,7 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
             try:
                 client.deploy_apps(configuration(arguments))
             except Exception as error:
-                say(f"serve_config.yaml is not taken, and what runs goes on: {error}")
+                say(f"serve_config.yaml was rejected; the server keeps its settings: {error}")
         try:
             ingress = serve.get_app_handle(configuration(arguments).applications[0].name)
             ingress.drain.remote().result(timeout_s=bundle["deadline_ms"] / 1000 + 5)

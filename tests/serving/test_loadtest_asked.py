@@ -1,0 +1,112 @@
+"""What a load test is asked for, without a server: arrivals, promises, and what they begin with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_loadtest_parts import IMAGE
+from test_loadtest_windows import point
+
+import optcli
+from optcli import cli
+from optcli.errors import InputError, UsageError
+from optcli.results.loadtest import Served
+from optcli.serving.loadtest import asked, payloads, predicting, workflow
+from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.endpoint import Endpoint
+
+# 140 a second in a tenth of the time, and 40 a second between: 50 a second in the mean.
+BURSTS = Options(arrivals="bursts:140,1800ms,200ms")
+
+
+class Client:
+    """Keeps which arrivals it was asked for; the promise breaks over `capacity`."""
+
+    def __init__(self, capacity=120.0):
+        self.capacity = capacity
+        self.processes = []
+
+    def point(self, process, spans, *, encoding, purpose):
+        self.processes.append(process)
+        return point(process.rate_per_s, breach=process.rate_per_s > self.capacity, purpose=purpose)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server with a plan for 50 requests a second."""
+    monkeypatch.setattr(predicting, "_RUNS", 2)
+    monkeypatch.setattr(predicting, "_REQUESTS", 2000)
+    plan = optcli.plan(
+        curve="2ms+0.5ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=8, semantics="sealed"
+    )
+    how = {"batch": 8, "wait_ms": 5.0, "instances": 1, "semantics": "sealed"}
+    return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)
+
+
+def carried_out(server, options):
+    client = Client()
+    whole = workflow._Whole(server, options, asked.terms_of(server, options), client)
+    whole.carry_out(asked.rates_of(server, options))
+    return whole.report("http://x", "now", "random"), client.processes
+
+
+def test_bursts_are_those_of_the_planned_rate_and_keep_their_form_along_the_curve(server):
+    test, (process,) = carried_out(server, BURSTS)
+    assert (process.rate_per_s, process.burst_per_s) == pytest.approx((50, 140))
+    assert next(rate for rate, _ in test.curve_ms["plan"]) == pytest.approx(5)
+
+
+def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
+    options = Options(arrivals=BURSTS.arrivals, find_limit=True)
+    test, processes = carried_out(server, options)
+    assert 100 < test.limit.rate_per_s <= 120
+    assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
+
+
+def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
+    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
+    options = Options(
+        arrivals=BURSTS.arrivals,
+        find_limit=True,
+        slo_ms={"p95": 100.0},
+        calibrate=True,
+        calibration=Path("calibration.json"),
+    )
+    with pytest.raises(UsageError, match="bursts are given for a rate") as caught:
+        asked.require_promise(bare, options, asked.terms_of(bare, options))
+    assert "--rate" in caught.value.hint
+
+
+def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(capsys):
+    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
+    options = Options(calibrate=True, with_cache=True, calibration=Path("calibration.json"))
+    with pytest.raises(UsageError, match="a cache would answer for it"):
+        asked.require_promise(bare, options, asked.terms_of(bare, options))
+    assert cli.run(["loadtest", "http://127.0.0.1:1", "--with-cache"]) == 2
+    assert "a server at a URL keeps its cache as it is" in capsys.readouterr().err
+
+
+def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
+    bundle, own = tmp_path / "bundle", tmp_path / "own"
+    for folder in (bundle, own):
+        folder.mkdir()
+    images = Options(encoding="image")
+    with pytest.raises(UsageError, match="there are no images to send"):
+        asked.require_images(images, bundle)
+    for name in ("golden-image.png", "golden-answer.json"):
+        (bundle / name).write_text("{}")
+    (own / "a.jpg").write_text("")
+    asked.require_images(images, bundle)
+    # Of a server at a URL, the folder is named.
+    asked.require_images(replace(images, golden=bundle), tmp_path / "http:")
+    golden = (bundle / "golden-image.png", bundle / "golden-answer.json")
+    server = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",), golden=golden)
+    setup, _ = asked.setup_of(server, images, tmp_path)
+    assert (setup.images, setup.golden_answer) == ((golden[0],), golden[1])
+    setup, _ = asked.setup_of(server, replace(images, images=own), tmp_path)
+    assert (setup.images, setup.golden_answer) == ((golden[0], own / "a.jpg"), golden[1])
+    (bundle / "golden-answer.json").write_text("no JSON")
+    with pytest.raises(InputError, match="no answer to an image"):
+        payloads.golden_of(setup)
