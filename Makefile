@@ -27,7 +27,7 @@ demo: $(STAMP) ## Build, measure and judge the quickstart recipe
 	$(BIN)/optcli build recipes/quickstart.yaml
 
 .PHONY: gate
-gate: $(STAMP) ## Compare the quickstart with what it was at the last commit
+gate: $(STAMP) ## Compare the quickstart with what it was before the last commit
 	$(BIN)/optcli gate recipes/quickstart.yaml --baseline git:HEAD~1
 
 # Each stands for the whole suite, fails where a test was left out, and says what was skipped and why.

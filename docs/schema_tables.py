@@ -52,13 +52,15 @@ class Several:
         return lines
 
     def section(self, marks: str = "##") -> list[str]:
-        """The section of the rows that several tables have."""
+        """The section of the rows that several tables have; nothing where no row is in several."""
         every = dict.fromkeys(row for rows in self.tables.values() for row in rows)
         rows = [
             Row(row.name, (", ".join(f"`{name}`" for name in self._with(row)), *row.cells))
             for row in every
             if len(self._with(row)) > 1
         ]
+        if not rows:
+            return []
         rows.sort(key=lambda row: row.name.lstrip("-"))
         return ["", f"{marks} {self.heading}", "", *table((self.word, self.what, *self.columns), rows)]
 

@@ -49,11 +49,12 @@ class ExitCode(IntEnum):
         """What a person may conclude from it."""
         return {
             ExitCode.DONE: "done; what was asked is accepted",
-            ExitCode.REJECTED: "a blocking verdict rejects: accuracy, outputs, SLO, "
-            "`latency.min_speedup`",
+            ExitCode.REJECTED: "a blocking verdict or the gate rejects; a plan, search or load test "
+            "misses its target",
             ExitCode.WRONG_RECIPE: "the recipe, the command line, the model or the data is wrong",
             ExitCode.MISSING: "something required is missing: a library, a GPU",
-            ExitCode.FAILED: "a pass or runner failed",
+            ExitCode.FAILED: "a pass, runner or device failed, nothing could be written, or the store "
+            "is damaged",
             ExitCode.INCONCLUSIVE: "inconclusive: the measurement cannot tell",
             ExitCode.BUG: "a bug in optcli",
             ExitCode.INTERRUPTED: "interrupted (143: by SIGTERM, 129: by SIGHUP); what was finished is "

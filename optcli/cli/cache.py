@@ -101,14 +101,16 @@ def verify(
     as_json: bool,
     repair: bool,
 ) -> int:
-    """Hash every file again and name what is damaged. The exit code is 4 if anything is damaged.
+    """Hash every file again and name what is damaged.
 
-    With --remote, optcli fetches all of the remote store for that, and keeps nothing of it here.
+    The exit code is 4 if anything is damaged and --repair is not given. With --remote, optcli fetches
+    all of the remote store to hash it, and keeps nothing of it here.
     """
     with _opened(store, remote, writes=repair) as opened:
         if opened.remote is None:
             damaged = opened.verify(repair=repair)
-            count = sum(1 for _ in opened.entries())
+            wrong = {(each.kind, each.key) for each in damaged}
+            count = sum((each.kind, each.key) not in wrong for each in opened.entries())
         else:
             from optcli.store.remote import upkeep
 

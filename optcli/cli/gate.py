@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @options.remote
 @options.artifacts
 @options.overrides
-@options.jobs
+@options.jobs_here
 @options.timeout("step")
 @click.option(
     "--trust",
@@ -65,8 +65,9 @@ if TYPE_CHECKING:
     "--accept",
     multiple=True,
     metavar="KIND,...",
-    help="Allow that this changed since the baseline, such as evaluation,bar,threads: docs/gate.md"
-    " lists the kinds.",
+    help="Allow that this changed since the baseline, such as evaluation,bar. Kinds: evaluation,"
+    " preparation, postprocess, metric, code, bar, rule, threads, runner, variants, inputs, libraries,"
+    " untracked-model, untracked-data, committed, terms.",
 )
 @click.option(
     "--on-inconclusive",

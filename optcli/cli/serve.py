@@ -62,7 +62,8 @@ def command(
 
     optcli says when the model is warmed up and the server answers. Ctrl-C stops the server after it has
     answered the requests that it has taken in. The server speaks the Open Inference Protocol v2. It has
-    no authentication, and listens on the loopback address. Needs `pip install 'optcli[serve]'`.
+    no authentication. It listens on the loopback address unless --host names another one. Needs
+    `pip install 'optcli[serve]'`.
     """
     import json
     from contextlib import ExitStack

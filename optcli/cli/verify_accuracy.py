@@ -80,8 +80,10 @@ def command(
 
     Without files it reads a report: that of the last build, of a RECIPE's last build, or a REPORT file.
     It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). It
-    evaluates model FILEs, or artifacts' folders, with the data and the metric of --recipe. The exit
-    code is 1 if a verdict rejects, 5 if one cannot tell.
+    evaluates model FILEs, or artifacts' folders, with the data and the metric of --recipe.
+
+    The exit code is 1 if a blocking verdict rejects, and 5 if a blocking verdict is inconclusive.
+    Advice does not change it.
 
     For a rejected variant, optcli compares each layer with that of the float network, on 8 samples. The
     table shows the noise that each layer adds by itself, the worst first, and one thing to try. This

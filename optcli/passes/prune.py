@@ -33,9 +33,9 @@ _DEPTH = ("blocks", "block_ratio", "remove")
 class Prune(Pass):
     """Removes the least important channels, or whole blocks; the network gets smaller and faster.
 
-    Channels go with Torch-Pruning: those that depend on each other go together. What reaches an output
-    is kept, and so is the width of attention: of a vision transformer the hidden layers of its MLPs
-    are pruned. `blocks` and `block_ratio` remove residual blocks and transformer layers, before any
+    Torch-Pruning removes channels, together with those that depend on them. It keeps channels that
+    reach an output, and the width of attention. In a vision transformer it prunes the hidden layers of
+    the MLPs. `blocks` and `block_ratio` remove residual blocks and transformer layers, before any
     channel. The pass runs the network without each of them on calibration samples. It removes the one
     without which the outputs change least, relative to its cost, and tries the others again. The cost
     is a block's multiply-accumulates, and 100,000 more for each of its operators. Nothing is trained

@@ -114,8 +114,9 @@ class QuantizeOnnxruntime(Pass):
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
-        description="`transformer` keeps additions but those of biases in floating point: a few large "
-        "values that pass by attention would take all of the range; `auto`: where there is attention",
+        description="`transformer` keeps all additions except those of biases in floating point, "
+        "because a few large values of the residual branches would set the range; `auto`: "
+        "`transformer` where there is attention",
     )
     types: tuple[str, ...] = Field(
         (), description="operator types to quantize, no others; default: all that pay"

@@ -23,6 +23,11 @@ from optcli.recipe import PassUse, Recipe, check_formats, option_problems
 from optcli.store import Store, key_of
 from optcli.workers import Channel, messages, run
 
+_MEMBERS = (
+    "a pass has `accepts` (the formats that it reads), `produces(source)` (the format that it makes)"
+    " and `run(source, job)` (its work)"
+)
+
 
 def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Traits]:
     """The traits of every pass that is not optcli's own, by its place in the recipe.
@@ -66,7 +71,7 @@ def describe(request: DescribeRequest, channel: Channel) -> Traits:
     if lacking := sorted({*kind.__abstractmethods__} | ({"accepts"} - {*dir(kind)})):
         raise UsageError(
             f"the pass {reference} lacks {', '.join(lacking)}",
-            hint="see docs/add-a-pass.md",
+            hint=_MEMBERS,
         )
     try:
         configured = kind.model_validate(use.options)
@@ -83,7 +88,7 @@ def loaded(reference: str, folder: Path) -> type[Pass]:
         return kind
     raise UsageError(
         f"{reference} is not a pass: wanted a subclass of optcli.passes.Pass",
-        hint="see docs/add-a-pass.md",
+        hint=_MEMBERS,
     )
 
 

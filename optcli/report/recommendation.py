@@ -233,7 +233,7 @@ def _praise(
         sentence += f", {times} times as fast as {float_one.variant}, the fastest in fp32"
     base = variants[baseline].artifact if baseline in variants else None
     if base is not None and base.size_bytes and best.size_bytes:
-        sentence += f", {100 * best.size_bytes / base.size_bytes:.0f} % of its size"
+        sentence += f", {100 * best.size_bytes / base.size_bytes:.0f} % of {baseline}'s size"
     sentence += _right(best.variant.accuracy, baseline) + "."
     if others:
         verb = "is" if len(others) == 1 else "are"

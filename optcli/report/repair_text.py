@@ -51,7 +51,7 @@ def _answer(repair: Repair) -> Iterator[str]:
         speed = f"{wording.with_interval(best.speedup, 'x')} as fast as in float"
         start = repair.trials[0]
         if start.speedup is not None:
-            speed += f"; as it was {wording.with_interval(start.speedup, 'x')}"
+            speed += f"; before the change it was {wording.with_interval(start.speedup, 'x')}"
     sentence = f"Trial {best.number} ({best.label}) is inside the bar: {speed}."
     if repair.outcome == "accurate":
         sentence += " Whether it is faster cannot be told: serve the float model, which is as accurate."

@@ -40,11 +40,11 @@ def sentences(sweep: Sweep) -> list[str]:
     texts = [] if sweep.fit is None else [_line(sweep.fit)]
     if sweep.budget is not None:
         texts.append(f"budget: {sweep.budget.sentence}")
-        texts.append(
-            f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches, of"
-            " calls one after the other in one process alone on this machine; waiting in a queue,"
-            " other work beside it and other machines are not in it"
-        )
+        texts += [
+            f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches",
+            "one process made the calls one after the other, and optcli ran nothing beside it",
+            "the bound does not cover waiting in queues, other work or other machines",
+        ]
     texts.append(f"stopped: {sweep.stopped_because}")
     restless = [
         str(each.batch_size) for each in sweep.points if each.fit and (each.spread or 0) > _FLUCTUATING

@@ -66,9 +66,10 @@ class Latency(Result):
     thread was ready to run and had no processor, because other work or another machine on the host had
     it. `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for
     this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
-    would be compared with it. `over_parent` is the speed-up over the variant with the fewest passes
-    left out, `over_fp32` the one over the fastest variant that computes the unchanged network in fp32;
-    both are None where nothing was measured side by side, or one of the two was not fit.
+    would be compared with it. `over_parent` is the speed-up over the variant that has the same passes
+    in the same order, except for the fewest missing ones. `over_fp32` is the speed-up over the fastest
+    variant that computes the unchanged network in fp32. Both are None where nothing was measured side
+    by side, or one of the two was not fit.
     """
 
     batch_size: int

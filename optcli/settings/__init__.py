@@ -234,7 +234,10 @@ class LatencySettings(Settings):
 
 
 class SloSettings(Settings):
-    """The promise to keep: latency bounds in milliseconds at batch size 1, and a request rate."""
+    """The promise to keep: latency bounds in milliseconds, and a request rate.
+
+    The bounds are those of the smallest batch size that is measured.
+    """
 
     p50_ms: float | None = Field(None, gt=0, description="half of the calls may take at most this long")
     p95_ms: float | None = Field(None, gt=0, description="95 of 100 calls may take at most this long")

@@ -214,7 +214,7 @@ TABLE = [
     Broken("pass raises", mine("1 / 0"), ("mine.py:5", "ZeroDivisionError"), **USES_MINE),
     Broken("pass syntax", mine("def f(:"), ("mine.py:5: syntax error", "def f(:"), **USES_MINE),
     Broken("no pass", mine(a=("(Pass)", "")), ("recipe.yaml:13:10", "is not a pass"), **USES_MINE),
-    Broken("no run", mine(a=("def run(", "def go(")), ("Mine lacks run", "add-a-pass"), **USES_MINE),
+    Broken("no run", mine(a=("def run(", "def go(")), ("Mine lacks run", "`run(source, job)`"), **USES_MINE),
     Broken("no format", mine(a=("return source", "return 'onxx'")), ("gives 'onxx'", "ONNX"), **USES_MINE),
     Broken("returns nothing", mine(a=("return Made()", "pass")), ("run() returned None, wanted a Made",),
            code=4, **USES_MINE),

@@ -130,6 +130,26 @@ def test_json_lists(place, optcli, line):
     assert said.err == ""
 
 
+def test_a_damaged_entry_does_not_count_as_sound(place, optcli):
+    said = optcli("cache", "verify")
+    assert said.code == 0
+    before = int(said.out.split()[0])
+    assert said.out == f"{before} entries sound, 0 damaged\n"
+    file = next(
+        each
+        for each in (place.store / "entries").rglob("files/*")
+        if each.is_file() and each.stat().st_size
+    )
+    file.chmod(0o644)
+    file.write_bytes(bytes(each ^ 1 for each in file.read_bytes()))
+    said = optcli("cache", "verify")
+    assert said.code == 4
+    assert said.out.endswith(f"{before - 1} entries sound, 1 damaged\n")
+    said = optcli("cache", "verify", "--repair")
+    assert said.code == 0
+    assert said.out.endswith(f"{before - 1} entries sound, 1 damaged and removed\n")
+
+
 def test_json_is_whole_where_a_build_has_warnings(place, optcli):
     talk = '  plain: []\n  bad: [{"./fakes.py:Misbehave": {way: raise}}]\n'
     talk += '  two: [{"./fakes.py:Convert": {wrong: true, way_out: true}}]\n'

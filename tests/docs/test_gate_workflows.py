@@ -100,3 +100,8 @@ def test_every_kind_that_accept_takes_is_explained():
             r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in table.splitlines() if "|" in row)
         )
     ) >= set(KINDS)
+
+
+def test_the_help_of_accept_names_every_kind():
+    (said,) = [each.help for each in command.params if each.name == "accept"]
+    assert said.partition("Kinds: ")[2].rstrip(".").split(", ") == list(KINDS)

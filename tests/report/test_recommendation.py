@@ -47,7 +47,7 @@ def test_the_fastest_that_is_accepted():
     assert name == "int8"
     assert sentence == (
         "Serve int8: 4.00 times [3.92, 4.08] as fast as eager at batch size 1 (p50 1.00 ms),"
-        " 26 % of its size, top-1 98.61 % (0.28 points lower)."
+        " 26 % of eager's size, top-1 98.61 % (0.28 points lower)."
     )
 
 
@@ -67,7 +67,7 @@ def test_doubtful_outputs_are_not_recommended():
 
 def test_what_is_not_known_of_the_outputs_is_said():
     _, sentence = choose(onnx=variant(1_000_000, [latency(2, 2)]))
-    assert sentence.endswith("100 % of its size, outputs not compared.")
+    assert sentence.endswith("100 % of eager's size, outputs not compared.")
     unlabelled = accuracy().model_copy(update={"metric": None, "value": None, "drop": None})
     _, sentence = choose(onnx=variant(1_000_000, [latency(2, 2)], unlabelled))
     assert sentence.endswith(", outputs 34.2 dB from eager's, accuracy not known.")

@@ -73,9 +73,9 @@ def test_a_sweep_is_a_block_below_the_table():
     assert lines[5:] == [
         "  t(B) = 4.00 [3.92, 4.08] ms + B * 1.00 [0.980, 1.02] ms, largest residual 1.00 %",
         "  budget: within 50 ms at p99: batch 2",
-        "  the bound is the upper end of p99's 95 % interval over 5 launches, of calls one after the"
-        " other in one process alone on this machine; waiting in a queue, other work beside it and"
-        " other machines are not in it",
+        "  the bound is the upper end of p99's 95 % interval over 5 launches",
+        "  one process made the calls one after the other, and optcli ran nothing beside it",
+        "  the bound does not cover waiting in queues, other work or other machines",
         "  stopped: throughput stopped growing",
         "  fluctuating at batch 1",
     ]

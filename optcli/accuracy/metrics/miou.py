@@ -20,9 +20,9 @@ class Miou(Metric):
 
     Classes that neither targets nor predictions have are left out, and so is the class `ignore_index`,
     also where the model predicts it; both as in torchmetrics'
-    `MulticlassJaccardIndex(average="macro")`. Pixels where the model predicts it in place of another
-    class are missed there. Reads scores `[batch, classes, height, width]` or class numbers `[batch,
-    height, width]`; targets are class numbers `[height, width]`.
+    `MulticlassJaccardIndex(average="macro")`. A pixel of another class for which the model predicts
+    `ignore_index` counts as an error of that other class. Reads scores `[batch, classes, height,
+    width]` or class numbers `[batch, height, width]`; targets are class numbers `[height, width]`.
     """
 
     ignore_index: int | None = Field(

@@ -81,7 +81,7 @@ def _required(address: str | None, device: str) -> str:
         raise UsageError(
             f"the device {device!r} is a node of a Ray cluster, found no --ray",
             place=f"devices.{device}",
-            hint="add --ray auto or --ray HOST:PORT, or measure here: --set latency.devices=[here]",
+            hint="add --ray auto or --ray HOST:PORT, or measure here: --set 'latency.devices=[here]'",
         )
     if address == ray_session.LOCAL:
         raise UsageError(

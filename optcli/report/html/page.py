@@ -185,7 +185,10 @@ def _distributions(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
     others = (
         folded(f"Batch size {size}", distributions(report, size, quantiles)) for size in sizes[1:]
     )
-    lead = f"Every timed call at batch size {sizes[0]}. Two humps: the machine had two speeds."
+    lead = (
+        f"Every timed call at batch size {sizes[0]}. A curve with two peaks means that the machine ran"
+        " at two speeds."
+    )
     if not any(quantiles.values()):
         lead = f"Percentiles at batch size {sizes[0]}; the raw samples are not beside this report."
     yield section("Latency of each artifact", lead, first, *others, id_="distributions")
