@@ -182,7 +182,7 @@ def test_bfloat16_is_offered_where_the_cpu_computes_in_it(place, monkeypatch, fl
     assert ("# openvino-bf16: {passes" not in text) == offered
     if offered:
         variant = loaded(place, text).variants["openvino-bf16"]
-        assert variant.runner.precision == "bf16"
+        assert variant.runner.configured.precision == "bf16"
     else:
         assert "this CPU does not compute in bf16" in text
 
