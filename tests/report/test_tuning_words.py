@@ -243,7 +243,7 @@ def test_an_objective_in_bytes_is_told_in_bytes(objective: str, answer: str, hea
     assert not [each for each in told if "does not pay" in each], "its causes are about speed"
     assert f"INT8 over fp32: 0.90 {heads}, 0.30 points more lost: not worth it." in told
     text = tuning_words.tuning_text(found)
-    assert text.count("1.20 MB") == 3, "in the answer and in both tables"
+    assert text.count("1.20 MB") == 2, "in both tables"
     assert heads in text
     assert f"{heads} as the reference" in str(search(found))
 
