@@ -158,8 +158,7 @@ def test_the_report_says_when_an_output_counts_as_the_same():
     outputs = {"scores": scores, "ids": np.array([1]), "boxes": np.zeros((1, 3, 4)), "more": scores}
     found = canary.agreed(outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")})
     assert found.rules == {"boxes": "near", "ids": "equal", "scores": "class"}
-    said = canary.judged((side(), side()), found, FASTER, Terms({}), Shadow(), late_ms=1.0, short=False)
-    (reason,) = [each.reason for each in said if each.name == "agreement"]
+    (reason,) = [each.reason for each in judged(agreement=found) if each.name == "agreement"]
     assert "boxes: within 5% of the largest magnitude" in reason
     assert "ids: equal numbers, scores: the same class" in reason
 
