@@ -91,9 +91,18 @@ overrides = click.option(
     metavar="KEY=VALUE",
     help="Change a value of the recipe, e.g. 'latency.batch_sizes=[1,4]'. May be repeated.",
 )
-_JOBS = "How many steps run side by side.  [default: 2 where cores and memory allow, else 1"
-jobs = click.option("--jobs", type=click.IntRange(1), help=f"{_JOBS}; 16 with --ray]")
-jobs_here = click.option("--jobs", type=click.IntRange(1), help=f"{_JOBS}]")
+jobs = click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="How many steps run side by side.  [default: 2 where cores and memory allow, else 1; 16 with"
+    " --ray]",
+)
+jobs_here = click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="How many steps of a build run side by side.  [default: 2 where cores and memory allow, else"
+    " 1]",
+)
 ray = click.option(
     "--ray",
     metavar="auto|HOST:PORT|local",

@@ -68,8 +68,8 @@ class Latency(Result):
     this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
     would be compared with it. `over_parent` is the speed-up over the variant that has the same passes
     in the same order, except for the fewest missing ones. `over_fp32` is the speed-up over the fastest
-    variant that computes the unchanged network in fp32. Both are None where nothing was measured side
-    by side, or one of the two was not fit.
+    variant that computes the unchanged network in fp32. Each is None where the two variants were not
+    measured side by side, or one of them was not fit.
     """
 
     batch_size: int
