@@ -135,13 +135,45 @@ def test_static_shapes_are_compiled_for_the_batches_that_occur(tmp_path, model, 
     made = bundled(static, plan, tmp_path / "out").bundle
     assert made.runner.settings["batch_sizes"] == [1, 2, 3, 4]
     assert made.runner.settings["batch_names"] == ["batch"]
+    assert made.runner.settings["any_above"] is False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[], [1, 2, 4]])
+def test_batches_that_were_measured_in_the_form_for_any_size_go_there(tmp_path, model, plan):
+    measured = {"compiled_batch_sizes": [1, 2], "other_batch_sizes": {"4": "the form for any size"}}
+    static = replace(model, effective={**model.effective, "shapes": "static", **measured})
+    prepared = bundled(static, plan, tmp_path / "out")
+    settings = prepared.bundle.runner.settings
+    assert (settings["batch_sizes"], settings["any_above"]) == ([1, 2], True)
+
+
+def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
+    from optcli.serving.deploy.ray_files.forms import Forms
+
+    calls = []
+
+    def make(size):
+        def call(feed):
+            calls.append((size, len(feed["x"])))
+            return {"y": 2 * feed["x"]}
+
+        return call
+
+    rows = np.arange(5.0)
+    for any_above, wanted in ((False, [(2, 2), (2, 2), (1, 1)]), (True, [(None, 5)])):
+        calls.clear()
+        found = Forms(make, [1, 2], "x", any_above=any_above).run({"x": rows})
+        assert np.array_equal(found["y"], 2 * rows)
+        assert calls == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "others"), [([], {}), ([1, 2, 4], {}), ([1, 2], {"4": "the form for any size"})]
+)
 @pytest.mark.parametrize("runner", ["onnxruntime", "openvino"])
 def test_the_copied_runtimes_compute_what_the_runner_does(
-    tmp_path, model, plan, monkeypatch, runner, sizes
+    tmp_path, model, plan, monkeypatch, runner, sizes, others
 ):
     built = variant(tmp_path / "model", Format.ONNX, IMAGE, runner={"name": runner})
     built = replace(
@@ -150,6 +182,7 @@ def test_the_copied_runtimes_compute_what_the_runner_does(
             **built.effective,
             "shapes": "static" if sizes else "dynamic",
             "compiled_batch_sizes": sizes,
+            "other_batch_sizes": others,
         },
     )
     _computes_the_same(built, bundled(built, plan, tmp_path / "out").bundle, tmp_path, monkeypatch)

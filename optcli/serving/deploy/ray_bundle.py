@@ -80,7 +80,8 @@ def prepared(
     row_bytes, row_elements = _sizes(built.inputs, inputs, largest)
     settings = {**runtime.settings, **interface.settings}
     if "forms" in runtime.beside:
-        settings["batch_sizes"] = static_sizes(built, batching.largest)
+        sizes = settings["batch_sizes"] = static_sizes(built, batching.largest)
+        settings["any_above"] = bool(sizes) and batching.largest > max(sizes)
     made = Bundle(
         model=name,
         variant=built.name,
@@ -165,9 +166,10 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
         )
     if made.runner.settings.get("batch_sizes"):
         sizes = ", ".join(map(str, made.runner.settings["batch_sizes"]))
+        above = made.runner.settings.get("any_above")
         notes.append(
             f"the model is compiled for {sizes} rows: a replica pads other batch sizes to the next of"
-            " these"
+            f" these{', and larger batches go to a form for any size' if above else ''}"
         )
     machines = sum(lane.one.machines for lane in prepared.lanes)
     if machines > len(prepared.lanes):

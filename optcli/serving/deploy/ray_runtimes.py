@@ -74,11 +74,15 @@ def threads_of(built: BuiltVariant) -> int:
 def static_sizes(built: BuiltVariant, largest: int) -> list[int]:
     """The batch sizes to compile for by themselves; none where the variant was measured otherwise.
 
-    The powers of two are among them: a batch in between is filled up to the next size.
+    The powers of two are among them: a batch in between is filled up to the next size. None is above
+    the sizes of the measurement, if that gave larger batches to the form for any size.
     """
     if built.effective.get("shapes") != "static" or largest < 1:
         return []
     measured = built.effective.get("compiled_batch_sizes") or ()
+    others = built.effective.get("other_batch_sizes") or {}
+    if measured and any(int(size) > max(measured) for size in others):
+        largest = min(largest, max(measured))
     powers = (2**exponent for exponent in range(largest.bit_length()))
     return sorted({size for size in (*measured, *powers, largest) if size <= largest})
 

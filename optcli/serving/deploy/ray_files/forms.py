@@ -14,21 +14,27 @@ class Forms:
     """Calls of a model; `make` compiles it for a batch size, or for any (None).
 
     With `sizes` a batch goes to the smallest form that holds it, filled up with copies of its last
-    row, which are cut off the outputs. A batch above the largest goes there in parts.
+    row, which are cut off the outputs. A batch above the largest goes there in parts, or with
+    `any_above` to the form for any size.
     """
 
     def __init__(
-        self, make: Callable[[int | None], Callable[[Arrays], Arrays]], sizes: Sequence[int], first: str
+        self,
+        make: Callable[[int | None], Callable[[Arrays], Arrays]],
+        sizes: Sequence[int],
+        first: str,
+        *,
+        any_above: bool = False,
     ) -> None:
         self._sizes, self._first = sorted(sizes), first
-        self._any = None if sizes else make(None)
+        self._any = make(None) if any_above or not sizes else None
         self._forms = {size: make(size) for size in self._sizes}
 
     def run(self, feed: Arrays) -> Arrays:
         """The outputs by name."""
-        if self._any is not None:
+        rows, largest = len(feed[self._first]), max(self._sizes, default=0)
+        if rows > largest and self._any is not None:
             return self._any(feed)
-        rows, largest = len(feed[self._first]), self._sizes[-1]
         if rows > largest:
             parts = [
                 self.run({name: array[start : start + largest] for name, array in feed.items()})

@@ -25,8 +25,9 @@ class Model:
         self._path = str(folder / bundle["file"])
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        sizes = self._settings["batch_sizes"]
-        self.run = Forms(self._opened, sizes, bundle["inputs"][0]["name"]).run
+        sizes, above = self._settings["batch_sizes"], self._settings.get("any_above", False)
+        first = bundle["inputs"][0]["name"]
+        self.run = Forms(self._opened, sizes, first, any_above=above).run
 
     def _opened(self, size: int | None) -> Callable[[Arrays], Arrays]:
         options = onnxruntime.SessionOptions()

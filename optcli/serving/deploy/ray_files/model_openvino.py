@@ -23,8 +23,9 @@ class Model:
         self._model = self._core.read_model(str(folder / bundle["file"]))
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        sizes = self._settings["batch_sizes"]
-        self.run = Forms(self._compiled, sizes, bundle["inputs"][0]["name"]).run
+        sizes, above = self._settings["batch_sizes"], self._settings.get("any_above", False)
+        first = bundle["inputs"][0]["name"]
+        self.run = Forms(self._compiled, sizes, first, any_above=above).run
 
     def _compiled(self, size: int | None) -> Callable[[Arrays], Arrays]:
         model = self._model
