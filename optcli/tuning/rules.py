@@ -43,12 +43,13 @@ def starts(space: Space) -> Iterator[Rule]:
         if saturates
         else f"OpenVINO's INT8 was the fastest form of 8 of 9 networks on AVX512-VNNI ({_BY_HAND})"
     )
-    for runtime, quantizer in (
-        ("openvino", "quantize_nncf"),
-        ("onnxruntime", "quantize_onnxruntime"),
+    other = int8 if saturates else "ONNX Runtime's INT8 kernels may suit this network better"
+    for runtime, quantizer, why in (
+        ("openvino", "quantize_nncf", int8),
+        ("onnxruntime", "quantize_onnxruntime", other),
     ):
         if "int8" in space.precisions.get(runtime, ()):
-            yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), int8)
+            yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), why)
     if "int8" in space.precisions.get("openvino", ()) and space.rests("openvino")[0]:
         why = "FP32 for what is not quantized: some networks convert between INT8 and bf16 too often"
         yield Rule(_parameters(space, "openvino", "int8", quantizer="quantize_nncf", rest=None), why)
