@@ -162,7 +162,9 @@ def _chosen_by(tuning: Tuning) -> Iterator[str]:
         several = f"On average the {len(known)} finalists lose"
         they = several if len(known) > 1 else "The finalist loses"
         more = f"{points(abs(mean))} points {'more' if mean > 0 else 'fewer'}"
-        said += f" {they} {more} on the evaluation samples than there."
+        same = abs(mean) < _SAME_LOSS
+        said += f" {they} {'as much' if same else more} on the evaluation samples"
+        said += " as there." if same else " than there."
     yield said
     count = len(tuning.finalists)
     if tuning.confidence is not None and count > 1:

@@ -211,6 +211,9 @@ def test_the_optimism_of_the_choice_is_told() -> None:
     lose = "On average the 2 finalists lose 0.20 points more on the evaluation samples than there."
     assert f"The search chose by data.validation. {lose}" in said
     assert "holds with 97.50 % confidence, so all 2 hold together with the recipe's 95 %." in said
+    alone = finalists[0].model_copy(update={"optimism": 0.0})
+    said_of_one = " ".join(tuning_findings.findings(found.model_copy(update={"finalists": (alone,)})))
+    assert "The finalist loses as much on the evaluation samples as there." in said_of_one
     none = " ".join(tuning_findings.findings(tuning(trial(0, "int8", 2.0, 0.1))))
     assert "The search chose by data.validation. " in none, "without a finalist, too"
 
