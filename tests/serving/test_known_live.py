@@ -16,6 +16,7 @@ from tiny_project import DATA, HEAD, write_images, write_model
 import optcli
 from optcli.cli import run
 from optcli.pipeline import build
+from optcli.results.loadtest import LoadTest
 from optcli.serving.running import running
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,35 @@ def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
     assert run(refused) == 2
     assert "answers of another artifact" in capsys.readouterr().err
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.long
+def test_a_load_test_of_images_sends_the_golden_one_and_holds_its_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named, bundle = project(tmp_path), tmp_path / "bundle"
+    plan = optcli.plan(
+        curve="1ms+1ms*b", rate_per_s=20, slo={"p95_ms": 5000}, batch=2, semantics="sealed"
+    )
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    deploying = ["deploy", *named, "--target", "ray", "--plan", str(tmp_path / "plan.json"), "--force"]
+    assert run([*deploying, "--images", "--cache", "memory", "--out", str(bundle)]) == 0
+    loading = ["loadtest", str(bundle), "--encoding", "image", "--rate", "10"]
+    loading += ["--seconds", "3", "--settle", "0.5s", "--json"]
+    capsys.readouterr()
+    assert run(loading) in (1, 5)  # seconds of load accept nothing
+    found = LoadTest.model_validate_json(capsys.readouterr().out)
+    assert "1 image, compared with the first answers, the golden one with its answer" in found.payload
+    (point,) = found.points
+    assert point.checked > 0
+    assert point.wrong == 0
+    assert not point.server.cache_hit_share  # it is switched off
+    answer = json.loads((bundle / "golden-answer.json").read_text())
+    answer["classes"][0]["score"] /= 2
+    (bundle / "golden-answer.json").write_text(json.dumps(answer))
+    assert run(loading) == 1
+    (point,) = LoadTest.model_validate_json(capsys.readouterr().out).points
+    assert point.wrong == point.checked > 0
 
 
 def _rows(folder: Path, form: str) -> list[dict[str, Any]]:
