@@ -38,6 +38,7 @@ import numpy as np
 from serving_points import MODELS, RESULTS, optcli
 
 from optcli.observer import Silent
+from optcli.serving.loadtest import Options
 from optcli.serving.loadtest import bundles as serving
 
 LIMITS = RESULTS.with_name("serving_limits.json")
@@ -129,13 +130,12 @@ def _batches(bundle: Path) -> dict[str, Any] | None:
     batch = about["largest_batch"]
     if not about["batched"] or batch == 1:
         return None
+    options = Options(model_cpus=_MODEL_CPUS)
     with np.load(bundle / "samples.npz", allow_pickle=False) as archive:
         samples = {name: archive[name] for name in archive.files}
     with (
         tempfile.TemporaryDirectory() as scratch,
-        serving.started(
-            bundle, None, _MODEL_CPUS, Path(scratch) / "log", Path(scratch), Silent()
-        ) as server,
+        serving.started(bundle, options, Path(scratch) / "log", Path(scratch), Silent()) as server,
     ):
         os.sched_setaffinity(0, _CLIENT_CPUS)
         single, whole = (_body(samples, rows) for rows in (1, batch))
