@@ -34,7 +34,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibration: Statist
 
     def make(found: Statistics | None = None, **fields: object) -> Path:
         known = {"sample_inputs": 512, **fields}
-        values = {name: _PLAIN.get(name) for name in Bundle.model_fields} | known
+        needed = {name for name, field in Bundle.model_fields.items() if field.is_required()}
+        values = {name: _PLAIN.get(name) for name in {*needed, *_PLAIN}} | known
         values.pop("schema_version", None)
         made = Bundle.model_validate({**values, "schema": 1})
         (folder / "bundle.json").write_text(made.to_json())
