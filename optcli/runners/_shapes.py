@@ -30,7 +30,7 @@ BATCH_SIZES: Any = Field(
     min_length=1,
     max_length=64,
     description="batch sizes to compile for where shapes are `static`; default: those that the recipe "
-    "measures latency at",
+    "measures latency at; where the build chooses the shapes, those of them that gain",
 )
 
 # Calls of each form, in turns, that decide where a size in between goes. The first two are warm-up.

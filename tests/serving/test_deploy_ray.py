@@ -145,6 +145,8 @@ def test_batches_that_were_measured_in_the_form_for_any_size_go_there(tmp_path, 
     prepared = bundled(static, plan, tmp_path / "out")
     settings = prepared.bundle.runner.settings
     assert (settings["batch_sizes"], settings["any_above"]) == ([1, 2], True)
+    said = " ".join(ray_bundle.notes_of(prepared, looked_at(static, tmp_path / "looked")))
+    assert "compiled for batch sizes 1, 2; a replica pads others to the next of these; larger" in said
 
 
 def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():

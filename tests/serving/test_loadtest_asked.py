@@ -12,6 +12,7 @@ from test_loadtest_windows import point
 import optcli
 from optcli import cli
 from optcli.errors import InputError, UsageError
+from optcli.observer import Silent
 from optcli.results.loadtest import Served
 from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
@@ -79,11 +80,12 @@ def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
     assert "--rate" in caught.value.hint
 
 
-def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(capsys):
-    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
-    options = Options(calibrate=True, with_cache=True, calibration=Path("calibration.json"))
+def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(tmp_path, capsys):
+    options = Options(calibrate=True, with_cache=True)
     with pytest.raises(UsageError, match="a cache would answer for it"):
-        asked.require_promise(bare, options, asked.terms_of(bare, options))
+        workflow.load_test(
+            str(tmp_path), options, Silent()
+        )  # before it looks for a server in the folder
     assert cli.run(["loadtest", "http://127.0.0.1:1", "--with-cache"]) == 2
     assert "a server at a URL keeps its cache as it is" in capsys.readouterr().err
 
@@ -94,13 +96,13 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
         folder.mkdir()
     images = Options(encoding="image")
     with pytest.raises(UsageError, match="there are no images to send"):
-        asked.require_images(images, bundle)
+        asked.require_options(images, bundle)
     for name in ("golden-image.png", "golden-answer.json"):
         (bundle / name).write_text("{}")
     (own / "a.jpg").write_text("")
-    asked.require_images(images, bundle)
+    asked.require_options(images, bundle)
     # Of a server at a URL, the folder is named.
-    asked.require_images(replace(images, golden=bundle), tmp_path / "http:")
+    asked.require_options(replace(images, golden=bundle), tmp_path / "http:")
     golden = (bundle / "golden-image.png", bundle / "golden-answer.json")
     server = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",), golden=golden)
     setup, _ = asked.setup_of(server, images, tmp_path)

@@ -165,11 +165,13 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
             " serve_config.yaml makes it wait"
         )
     if made.runner.settings.get("batch_sizes"):
-        sizes = ", ".join(map(str, made.runner.settings["batch_sizes"]))
-        above = made.runner.settings.get("any_above")
+        sizes = made.runner.settings["batch_sizes"]
+        noun = "batch size" if len(sizes) == 1 else "batch sizes"
+        pads = "; a replica pads others to the next of these" if len(sizes) > 1 else ""
+        above = made.runner.settings["any_above"]
         notes.append(
-            f"the model is compiled for {sizes} rows: a replica pads other batch sizes to the next of"
-            f" these{', and larger batches go to a form for any size' if above else ''}"
+            f"the model is compiled for {noun} {', '.join(map(str, sizes))}{pads}"
+            f"{'; larger batches go to a form for any size' if above else ''}"
         )
     machines = sum(lane.one.machines for lane in prepared.lanes)
     if machines > len(prepared.lanes):

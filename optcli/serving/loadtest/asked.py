@@ -122,8 +122,18 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
     return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
 
 
-def require_images(options: Options, folder: Path) -> None:
-    """Raise `UsageError` where images shall be sent, and neither they nor a golden image are there."""
+def require_options(options: Options, folder: Path) -> None:
+    """Raise `UsageError` for what no server can do, before one is started.
+
+    Images shall be sent, and neither they nor a golden image are there; or a calibration shall measure
+    a model behind its cache.
+    """
+    if options.calibrate and options.with_cache:
+        raise UsageError(
+            "a calibration measures the model, and a cache would answer for it",
+            place="--with-cache",
+            hint="calibrate without it",
+        )
     named = options.images is not None or golden_images.found(options.golden or folder) is not None
     if options.encoding == "image" and not named:
         raise UsageError(
@@ -153,12 +163,6 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
             "bursts are given for a rate, and there is none",
             place="--arrivals",
             hint="add the --rate that they are given for; the search begins there",
-        )
-    if options.calibrate and options.with_cache:
-        raise UsageError(
-            "a calibration measures the model, and a cache would answer for it",
-            place="--with-cache",
-            hint="calibrate without it",
         )
     if options.calibrate and options.calibration is None:
         raise UsageError(

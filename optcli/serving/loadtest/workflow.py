@@ -29,7 +29,7 @@ from optcli.serving.loadtest.asked import (
     first_rate,
     process_of,
     rates_of,
-    require_images,
+    require_options,
     require_promise,
     setup_of,
     stored_calibration,
@@ -53,7 +53,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     `MissingError` without the packages that it needs, `StepError` where the client dies.
     """
     payloads.client_library()
-    require_images(options, Path(target))
+    require_options(options, Path(target))
     started = verdicts.now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)

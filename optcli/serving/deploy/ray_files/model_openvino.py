@@ -23,7 +23,7 @@ class Model:
         self._model = self._core.read_model(str(folder / bundle["file"]))
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        sizes, above = self._settings["batch_sizes"], self._settings.get("any_above", False)
+        sizes, above = self._settings["batch_sizes"], self._settings["any_above"]
         first = bundle["inputs"][0]["name"]
         self.run = Forms(self._compiled, sizes, first, any_above=above).run
 
