@@ -18,7 +18,9 @@ from served_variants import NORMALIZED, Server, real, served
 from optcli import data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
+from optcli.model_files.built_variant import BuiltVariant
 from optcli.prediction.of_recipe import MOST_BOXES
+from optcli.sample import SampleSet
 from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -155,15 +157,20 @@ def _asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: 
     return client.infer("net", [tensor], outputs=wanted).as_numpy(output)
 
 
-@pytest.mark.long
-def test_a_vision_transformer_answers_tritonclient(shared: Path, tmp_path: Path) -> None:
+def _of_small_images(shared: Path, tmp_path: Path, file: Path) -> tuple[BuiltVariant, SampleSet]:
+    """A network for images of 32 by 32, and the samples of CIFAR-10 that it is tried on."""
     place = shared / "datasets" / "cifar10_subset" / "test"
-    file = shared / "models" / "vit_tiny_fashion.onnx"
-    batch = {"min": 1, "opt": 4, "max": 8}
+    batch = {"min": 1, "opt": 2, "max": 8}
     spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
     built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
     assert built.samples.data is not None
-    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    return built, data.open(built.samples.data, tmp_path, built.inputs)
+
+
+@pytest.mark.long
+def test_a_vision_transformer_answers_tritonclient(shared: Path, tmp_path: Path) -> None:
+    file = shared / "models" / "vit_tiny_fashion.onnx"
+    built, samples = _of_small_images(shared, tmp_path, file)
     with served(tmp_path, built, 4) as server:
         for number in range(10):  # twenty requests, of one row to six: in two parts at most
             _tensors(server, samples, file, range(number, number + 1 + number % 6))
@@ -171,13 +178,8 @@ def test_a_vision_transformer_answers_tritonclient(shared: Path, tmp_path: Path)
 
 @pytest.mark.long
 def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, tmp_path: Path) -> None:
-    place = shared / "datasets" / "cifar10_subset" / "test"
     file = shared / "models" / "resnet20_cifar10.onnx"
-    batch = {"min": 1, "opt": 2, "max": 8}
-    spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
-    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
-    assert built.samples.data is not None
-    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    built, samples = _of_small_images(shared, tmp_path, file)
     with served(tmp_path, built, 2, images=True, cache="memory") as server:
         assert not (server.folder / "model" / "images.json").exists()
         _tensors(server, samples, file)  # three rows in calls of two at most: two parts
