@@ -24,6 +24,8 @@ from optcli.sample import SampleSet
 from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
+_SMALL_IMAGES = "datasets/cifar10_subset/test"
+
 pytestmark = pytest.mark.slow
 YOLOX = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
 
@@ -159,10 +161,10 @@ def _asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: 
 
 def _of_small_images(shared: Path, tmp_path: Path, file: Path) -> tuple[BuiltVariant, SampleSet]:
     """A network for images of 32 by 32, and the samples of CIFAR-10 that it is tried on."""
-    place = shared / "datasets" / "cifar10_subset" / "test"
     batch = {"min": 1, "opt": 2, "max": 8}
     spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
-    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
+    source = f"imagefolder:{shared / _SMALL_IMAGES}"
+    built = real(tmp_path, file, spec, {"source": source, "prepare": NORMALIZED})
     assert built.samples.data is not None
     return built, data.open(built.samples.data, tmp_path, built.inputs)
 
@@ -187,7 +189,7 @@ def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, t
         assert server.count("model_cache_hits_total") == 1
         rows = server.count("model_batch_rows_sum")
         assert rows == 3
-        body = (place / samples[0].id).read_bytes()
+        body = (shared / _SMALL_IMAGES / samples[0].id).read_bytes()
         with ThreadPoolExecutor(8) as threads:
             answers = set(threads.map(lambda _: server.post("images", body), range(40)))
         assert len(answers) == 1
