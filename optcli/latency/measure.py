@@ -9,8 +9,9 @@ threads are placed): several launches show by how much. Fresh launches measure a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 from optcli.latency import memory
@@ -43,6 +44,7 @@ def measure(
     wants_p99: bool = False,
     timeout_s: float = 300.0,
     budget_bytes: int | None = None,
+    enough: Callable[[Measured], bool] | None = None,
 ) -> Measured:
     """Measure all candidates at all batch sizes; one that fails costs only itself.
 
@@ -54,7 +56,8 @@ def measure(
 
     Comparisons that the machine was not fit for are measured again: up to three further launches, as
     long as these keep within six times `max_seconds`. In gate mode nothing is: its own rule decides how
-    many pairs it takes.
+    many pairs it takes. `enough` is asked after every launch but the last; where what was measured so
+    far is enough, nothing more is.
     """
     budget = budget_bytes if budget_bytes is not None else int(memory.available_bytes() * _MEMORY_SHARE)
     together = groups(candidates, baseline, budget)
@@ -62,11 +65,15 @@ def measure(
     start, clock = datetime.now(UTC), time.monotonic()
     observer.started(STEP)
     share = 1 / (len(together) * settings.launches)
-    for index, group in enumerate(together):
-        for launch in range(settings.launches):
-            at = (index * settings.launches + launch) * share
-            session.launch(launch, index, group, at, share)
-    if settings.mode != "gate":
+    ended = False
+    launches = list(product(range(len(together)), range(settings.launches)))
+    for number, (index, launch) in enumerate(launches):
+        session.launch(launch, index, together[index], number * share, share)
+        is_last = number + 1 == len(launches)
+        ended = not is_last and enough is not None and enough(session.so_far(together))
+        if ended:
+            break
+    if settings.mode != "gate" and not ended:
         _measure_again(session, together, (time.monotonic() - clock) / settings.launches)
     observer.finished(STEP, (datetime.now(UTC) - start).total_seconds())
     return session.measured(together)

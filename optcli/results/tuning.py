@@ -18,10 +18,11 @@ COUNTED_IN_BYTES = ("size", "memory")
 
 
 class TuningTrial(Result):
-    """One candidate that was built, timed beside the reference and judged on validation samples.
+    """One candidate that was built, timed and judged on validation samples.
 
     `passes` and `runner` are written as a recipe has them. `speedups` are over the reference by batch
-    size, in turns; `ahead` says the same over the best trial so far. `score` is the objective, as a
+    size: measured in turns, or over the best trial so far times what that gained. `ahead` is the speed
+    over the best trial so far, in turns. `score` is the objective, as a
     multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
     `samples` validation samples: of the metric, or without labels the share of samples whose largest
     output is another; `bar` is the largest loss allowed, and `certain` says whether the bound of the
@@ -138,6 +139,13 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     """The estimate times a factor that is known exactly."""
     low, high = (None if end is None else factor * end for end in (estimate.low, estimate.high))
     return Estimate(value=factor * estimate.value, low=low, high=high)
+
+
+def product(one: Estimate, other: Estimate) -> Estimate:
+    """A ratio over what another ratio is of; without bounds where one of them has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Estimate(value=one.value * other.value)
+    return Estimate(value=one.value * other.value, low=one.low * other.low, high=one.high * other.high)
 
 
 def geometric_mean(estimates: list[Estimate]) -> Estimate | None:

@@ -1,4 +1,4 @@
-"""One trial of the search: built, timed beside the reference, judged on validation samples.
+"""One trial of the search: built, timed beside the best so far, judged on validation samples.
 
 The cheap questions come first, and a trial ends as soon as an answer is against it: slower than the
 best so far beyond doubt, or outside the bar beyond doubt on a part of the samples. Where the recipe
@@ -14,37 +14,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optcli import accuracy, latency
+from optcli import accuracy
 from optcli.accuracy import policies
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError
-from optcli.latency import Measured
+from optcli.errors import OptcliError
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, load
-from optcli.results import Accuracy, Estimate, Latency
-from optcli.results.tuning import TuningTrial, geometric_mean, scaled
-from optcli.settings import LatencySettings
+from optcli.results import Accuracy, Estimate
+from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import Candidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst
 from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
 from optcli.tuning.rules import CONVOLUTIONAL, TRANSFORMER
+from optcli.tuning.timing import BEST, REFERENCE, Timing
 from optcli.tuning.trial_facts import score_of
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact, planned
 
-# What the variants of a trial are called. The baseline's own name could be one of the others.
-_BASELINE, _REFERENCE, _BEST = "baseline", "reference", "best"
+# What the baseline is called among a trial's variants: its own name could be one of the others.
+_BASELINE = "baseline"
 # The largest share of samples whose largest output may be another one, where there is no metric.
 WITHOUT_METRIC = 0.01
 # How long ranking layers by the error that each adds may take, and how many of the worst are tried.
 _RANKING_S = 60.0
 _WORST = (2, 4, 8)
-_LAUNCHES = 2
-# Objectives by which a trial that has longer calls than the best one is behind it.
-_RACING = ("p50", "throughput")
 _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
-_SECONDS = 3.0
 # Samples that take longer are judged in two parts.
 _LONG_S = 5.0
 
@@ -65,6 +60,11 @@ class Trials:
     batch_sizes: tuple[int, ...]
     reference: Candidate
     _samples: int | None = field(default=None, init=False)
+
+    @property
+    def timing(self) -> Timing:
+        """What times the trials."""
+        return Timing(self.recipe, self.batch_sizes)
 
     def attempt(
         self,
@@ -116,9 +116,12 @@ class Trials:
         only_speed: bool,
     ) -> TuningTrial:
         name = f"trial-{trial.number}"
-        variants = {} if self._is_reference(candidate) else {_REFERENCE: self.reference.written()}
-        if best is not None and not self._is_reference(candidate_of(best)):
-            variants[_BEST] = written(best.passes, best.runner)
+        other = None if best is None or self._is_reference(candidate_of(best)) else best
+        known = {REFERENCE: self.reference.written()}
+        if other is not None:
+            known[BEST] = written(other.passes, other.runner)
+        beside = () if self._is_reference(candidate) else self.timing.beside(other)
+        variants = {each: known[each] for each in beside}
         made = workshop.make(self.variants_of({**variants, name: candidate.written()}))
         built = artifact(made, name)
         counts = built.facts.get("quantized_operators")
@@ -128,10 +131,9 @@ class Trials:
         )
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
-        trial = self._timed(workshop, made, [*variants, name], trial)
-        races = self.recipe.tune.objective in _RACING
-        if best is not None and _BEST not in variants and races:
-            trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
+        may_end = best is not None and (best.certain or not self.recipe.wants_certainty)
+        names = [*variants, name]
+        trial = self.timing.timed(workshop, made, names, trial, best, may_end=may_end)
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
         behind = trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0
@@ -179,73 +181,6 @@ class Trials:
         others = {role: each for role, each in recipe.data.items() if role != "validation"}
         data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
-
-    def _timed(
-        self, workshop: Workshop, made: Made, names: Sequence[str], trial: TuningTrial
-    ) -> TuningTrial:
-        """The trial with its speed over the reference, and over the best so far."""
-        objective = self.recipe.tune.objective
-        wants_p99 = objective == "p99" or bool(self.recipe.slo and self.recipe.slo.p99_ms)
-        settings = LatencySettings.model_validate(
-            {
-                "mode": "quick",
-                "batch_sizes": self._measured_sizes(),
-                "launches": _LAUNCHES,
-                "threads": made.plan.threads,
-                "max_seconds": _SECONDS,
-            }
-        )
-        measured = workshop.measure(
-            made, names, settings, self.recipe.seed + trial.number, wants_p99=wants_p99
-        )
-        name = names[-1]
-        for failed, reason in measured.failures.items():
-            raise StepError(reason, place=f"{failed} › latency")
-        results = latency.to_results(measured)
-        rows = {row.batch_size: row for row in results[name] if row.region == "host"}
-        reference = {row.batch_size: row for row in results[names[0]] if row.region == "host"}
-        speedups = _ratios(measured, name, names[0], self.batch_sizes) if len(names) > 1 else {}
-        ahead = (
-            geometric_mean(list(_ratios(measured, name, _BEST, self.batch_sizes).values()))
-            if _BEST in names
-            else None
-        )
-        score = _score(objective, self.batch_sizes, rows, reference, speedups)
-        if objective == "size":
-            base = artifact(made, names[0]).size_bytes
-            score = Estimate(value=base / max(1, trial.size_bytes or 1))
-        memory = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
-        return trial.model_copy(
-            update={
-                "speedups": speedups,
-                "ahead": ahead if objective in _RACING else None,
-                "score": score,
-                "p50_ms": {s: row.p50_ms.value for s, row in rows.items() if s in self.batch_sizes},
-                "memory_bytes": max(memory, default=None),
-                "promises_kept": self._keeps_promises(rows, trial),
-            }
-        )
-
-    def _measured_sizes(self) -> tuple[int, ...]:
-        """Those that the objective is about, and the one that the service level is about."""
-        slo = self.recipe.slo
-        if slo is None or not (slo.p50_ms or slo.p95_ms or slo.p99_ms):
-            return self.batch_sizes
-        return tuple(sorted({*self.batch_sizes, min(self.recipe.latency.batch_sizes)}))
-
-    def _keeps_promises(self, rows: Mapping[int, Latency], trial: TuningTrial) -> bool:
-        """Whether service level and largest size are kept, by the figures as they are."""
-        most = self.recipe.tune.max_size_mb
-        if most is not None and (trial.size_bytes or 0) > most * 1e6:
-            return False
-        slo, row = self.recipe.slo, rows[min(rows)] if rows else None
-        if slo is None or row is None:
-            return True
-        # Where a percentile needs more calls, a lower one that breaks its limit says enough.
-        p95_ms = row.p95_ms or row.p50_ms
-        p99_ms = row.p99_ms or p95_ms
-        limits = ((slo.p50_ms, row.p50_ms), (slo.p95_ms, p95_ms), (slo.p99_ms, p99_ms))
-        return all(figure.value <= limit for limit, figure in limits if limit is not None)
 
     def _looked_at(
         self, workshop: Workshop, made: Made, name: str, trial: TuningTrial, hopeless_db: float
@@ -348,43 +283,3 @@ def _family(built: Artifact) -> str | None:
     if not kinds:
         return None
     return TRANSFORMER if sum(kind in _ATTENTION for kind in kinds) > 1 else CONVOLUTIONAL
-
-
-def _ratios(
-    measured: Measured, name: str, over: str, batch_sizes: Sequence[int]
-) -> dict[int, Estimate]:
-    ratios = {size: latency.speedup(measured, name, over, size) for size in batch_sizes}
-    return {size: ratio for size, ratio in ratios.items() if ratio is not None}
-
-
-def _score(
-    objective: str,
-    batch_sizes: Sequence[int],
-    rows: Mapping[int, Latency],
-    reference: Mapping[int, Latency],
-    speedups: Mapping[int, Estimate],
-) -> Estimate | None:
-    """The objective as a multiple of the reference's; larger is better. None where nothing is known.
-
-    Where the machine was not quiet enough for a ratio at a batch size, the medians' one stands in
-    without an interval: the search goes on, and nothing is decided by it at the end.
-    """
-    if objective == "memory":
-        pairs = [(reference[size].peak_memory_bytes, rows[size].peak_memory_bytes) for size in rows]
-        ratios = [base / own for base, own in pairs if base and own]
-        return geometric_mean([Estimate(value=each) for each in ratios])
-    ratios_by_size = []
-    for size in batch_sizes:
-        if size not in rows or size not in reference:
-            continue
-        if objective == "p99":
-            base, own = reference[size].p99_ms, rows[size].p99_ms
-            if base is not None and own is not None:
-                ratios_by_size.append(Estimate(value=base.value / own.value))
-                continue
-        stand_in = Estimate(value=reference[size].p50_ms.value / rows[size].p50_ms.value)
-        ratio = speedups.get(size, stand_in)
-        if objective == "cost":
-            ratio = scaled(ratio, reference[size].threads / rows[size].threads)
-        ratios_by_size.append(ratio)
-    return geometric_mean(ratios_by_size)

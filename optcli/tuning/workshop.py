@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,8 +95,12 @@ class Workshop:
         seed: int,
         *,
         wants_p99: bool = False,
+        enough: Callable[[Measured], bool] | None = None,
     ) -> Measured:
-        """Time variants in turns, the first as the one that the others are compared with."""
+        """Time variants in turns, the first as the one that the others are compared with.
+
+        `enough` ends it after a launch, as `latency.measure` says.
+        """
         self._in_time()
         candidates = []
         for name in names:
@@ -113,6 +117,7 @@ class Workshop:
                 seed,
                 self.observer,
                 wants_p99=wants_p99,
+                enough=enough,
             )
 
 

@@ -38,6 +38,31 @@ def launched(measure):
     return [child.name for child in measure.spawned]
 
 
+def test_nothing_more_is_launched_once_it_is_enough(tmp_path, scripted, candidate):
+    """The second launch is disturbed: it would have been measured again."""
+    asked = []
+
+    def run(*answers):
+        scripts = {"eager": CALM, "onnx": {**CALM, "slowed": (1, 2)}}
+        spawned = scripted(**scripts)
+        chosen, candidates = LatencySettings(batch_sizes=(1,)), [candidate(name) for name in scripts]
+        told = iter(answers)
+
+        def enough(so_far):
+            asked.append([len(series.launches) for series in so_far.series])
+            return next(told)
+
+        latency.measure(candidates, "eager", INPUTS, None, chosen, tmp_path, 0, Silent(), enough=enough)
+        return [child.name for child in spawned]
+
+    assert run(True) == ["eager", "onnx"]
+    assert asked == [[1, 1]]
+    asked.clear()
+    assert run(False, True) == ["eager", "onnx"] * 2
+    assert asked == [[1, 1], [2, 2]]
+    assert run(False, False) == ["eager", "onnx"] * 4, "it is not asked after the last one"
+
+
 def test_a_quiet_machine_measures_once(measure):
     measured = measure({"eager": CALM, "onnx": CALM})
     assert launched(measure) == ["eager", "onnx"] * 3

@@ -18,6 +18,7 @@ from optcli.settings.accuracy import AccuracySettings
 from optcli.store import Store
 from optcli.tuning import causes, trials, workshop
 from optcli.tuning.candidates import Candidate
+from optcli.tuning.timing import Timing
 from optcli.tuning.trials import Trials
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop
@@ -57,9 +58,12 @@ def attempted(
     That one is `certain` or not; `surest` is the score of the fastest that is.
     """
 
-    def timed(_: Any, __: Any, ___: Any, ____: Any, trial: TuningTrial) -> TuningTrial:
+    def timed(timing: Any, *given: Any, may_end: bool) -> TuningTrial:
         slow = Estimate(value=0.5, low=0.4, high=0.6)
-        return trial.model_copy(update={"speedups": {1: slow}, "score": Estimate(value=2.0)})
+        ahead = slow if timing.races else None
+        known = {"speedups": {1: slow}, "ahead": ahead, "score": Estimate(value=2.0)}
+        trial: TuningTrial = given[3]
+        return trial.model_copy(update=known)
 
     def judged(_: Any, __: Any, ___: Any, ____: Any, trial: TuningTrial) -> TuningTrial:
         return trial.model_copy(update={"stage": "inside", "loss": Estimate(value=0.0)})
@@ -67,7 +71,7 @@ def attempted(
     built: Any = SimpleNamespace(facts={}, size_bytes=10, key="k")
     monkeypatch.setattr(trials, "artifact", lambda *_: built)
     monkeypatch.setattr(Trials, "variants_of", lambda *_: None)
-    monkeypatch.setattr(Trials, "_timed", timed)
+    monkeypatch.setattr(Timing, "timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)
     place: Any = SimpleNamespace(within=lambda _: place, make=lambda _: None)
     tune = SimpleNamespace(objective=objective)
@@ -166,7 +170,7 @@ def test_the_service_level_is_judged_at_its_own_batch_size(
         latency=SimpleNamespace(batch_sizes=(1, 8)),
     )
     carried = Trials(NOTHING, recipe, (), ("plain", {}), NOTHING, (8,), FLOAT)
-    assert carried._measured_sizes() == sizes
+    assert carried.timing.measured_sizes() == sizes
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_a_percentile_that_needs_more_calls_is_not_taken_for_kept(
     tune = SimpleNamespace(max_size_mb=None)
     recipe: Any = SimpleNamespace(slo=SloSettings(**limit), tune=tune)
     carried = Trials(NOTHING, recipe, (), ("plain", {}), NOTHING, (1,), FLOAT)
-    assert carried._keeps_promises({1: row}, int8_at(2.0)[1]) is kept
+    assert carried.timing.keeps_promises({1: row}, int8_at(2.0)[1]) is kept
 
 
 def int8_at(score: float) -> list[TuningTrial]:
