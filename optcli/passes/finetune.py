@@ -15,8 +15,10 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
+from optcli.passes._torch import early_stopping
 from optcli.passes._torch.checkpoint import Progress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
+from optcli.passes._torch.early_stopping import MOST_HELD_OUT, EarlyStopping
 from optcli.passes._torch.examples import ExampleSet
 from optcli.passes._torch.features import Features, matched
 from optcli.passes._torch.learning import Judge, Loss, Teacher
@@ -115,6 +117,19 @@ class Finetune(Pass):
         None, ge=1, description="stop after so many epochs without improvement on the validation data"
     )
 
+    stop_at_drop: float | None = Field(
+        None, ge=0, le=1, description="end early once at most this share of samples that are held out "
+        "of the training is lost against the teacher: the rate then falls to zero in a few steps",
+    )  # fmt: skip
+    give_up_at_drop: float | None = Field(
+        None, ge=0, le=1, description="end early where more than this share of the held-out samples is "
+        "lost against the teacher when half of the training is over",
+    )  # fmt: skip
+    held_out: int = Field(
+        512, ge=1, description="training samples that are held out for `stop_at_drop` and "
+        "`give_up_at_drop`, at most a tenth of all; without these options none",
+    )  # fmt: skip
+
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if self.epochs == 0 and not self.reestimate_batchnorm:
@@ -165,10 +180,11 @@ class Finetune(Pass):
                 f"fine-tuning needs FP32 weights, found {torch_format.precision(model)}",
                 hint="put finetune before passes that quantize or convert to another precision",
             )
-        examples = ExampleSet(job.training, "training")
+        examples, held_out = self._divided(ExampleSet(job.training, "training"), job)
         loss = self._loss(source, examples)
         computing = self._computing(model, examples, job)
-        teacher = self._teacher(job, computing) if loss.weight or self.feature_weight else None
+        is_taught = loss.weight or self.feature_weight or held_out
+        teacher = self._teacher(job, computing) if is_taught else None
         call = computing.calling(model, job.inputs)
         features = self._features((model, call), teacher, examples, job)
         views = self._views(loss, teacher, examples, job)
@@ -179,7 +195,9 @@ class Finetune(Pass):
             examples=examples,
             judge=self._judge(job, loss, teacher[1] if teacher and loss.weight else None),
             loss=loss,
-            teacher=teacher and _remembering(teacher[1], examples, features or views),
+            teacher=_remembering(teacher[1], examples, features or views)
+            if teacher and (loss.weight or self.feature_weight)
+            else None,
             optimizer=self._optimizer(model, rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
@@ -192,6 +210,7 @@ class Finetune(Pass):
             features=features,
             views=views,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
+            stopping=self._stopping(held_out, teacher, loss, job),
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
             progress = training.run(job)
@@ -283,6 +302,36 @@ class Finetune(Pass):
             return None
         return found
 
+    def _divided(self, examples: ExampleSet, job: Job) -> tuple[ExampleSet, ExampleSet | None]:
+        """The samples to train on, and those that say when it may end, where that is wanted."""
+        if self.stop_at_drop is None and self.give_up_at_drop is None:
+            return examples, None
+        held_out = min(self.held_out, int(MOST_HELD_OUT * len(examples)))
+        if not held_out:
+            job.warn(
+                f"{len(examples)} training samples are too few to hold some out: no early stopping"
+            )
+            return examples, None
+        size = self._batch_size(job)
+        held_out -= held_out % size if held_out > size else 0  # some networks take whole batches alone
+        return examples.divided(held_out)
+
+    def _stopping(
+        self,
+        held_out: ExampleSet | None,
+        teacher: tuple[torch.nn.Module, Call] | None,
+        loss: Loss,
+        job: Job,
+    ) -> EarlyStopping | None:
+        if held_out is None or teacher is None:
+            return None
+        judge = Judge(held_out, self._batch_size(job), loss, Teacher(teacher[1], len(held_out)))
+        right = judge(*teacher).share
+        if right is None:
+            job.warn("nothing says which held-out samples are right: no early stopping")
+            return None
+        return EarlyStopping(judge, right, self.stop_at_drop, self.give_up_at_drop)
+
     def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
         if not self.validate_epochs:
             return None
@@ -335,7 +384,8 @@ def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch,
-        "stopped_early": progress.epoch < (progress.planned or training.epochs),
+        "stopped_early": progress.stopped is not None
+        or progress.epoch < (progress.planned or training.epochs),
         "training_samples": len(training.examples),
         "learning_rate": training.learning_rate,
         "batch_size": training.batch_size,
@@ -347,6 +397,10 @@ def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
         facts["features"] = list(training.features.names)
     if training.views is not None and training.shows_views(progress):
         facts["augmentation"] = {"mirrored": training.views.mirrors, "shift": training.views.shift}
+    if training.stopping is not None:
+        facts["early_stopping"] = early_stopping.facts(
+            training.stopping, progress.looks, progress.stopped
+        )
     if training.max_seconds is not None:
         facts |= {"max_minutes": training.max_seconds / 60, "epochs_that_fit": progress.planned}
     if training.judge is not None and progress.before is not None and progress.best is not None:

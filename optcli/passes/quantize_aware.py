@@ -140,10 +140,11 @@ class QuantizeAware(Finetune):
         torch.manual_seed(job.seed)
         require_fp32(source)
         model = network(source)
-        examples = ExampleSet(job.training, "training")
+        examples, held_out = self._divided(ExampleSet(job.training, "training"), job)
         loss = self._loss(source, examples)
         taught = caller(model, job.inputs, "cpu")
         judge = self._judge(job, loss, taught if loss.weight else None)
+        stopping = self._stopping(held_out, (model, taught), loss, job)
         beginning = self._calibrated(source, model, job)
         rate = self.learning_rate or _RATES[self.optimizer]
         training = Training(
@@ -163,6 +164,7 @@ class QuantizeAware(Finetune):
             seed=job.seed,
             zeros=kept_zeros(beginning.model, source, _PREFIXES),
             max_seconds=self.max_minutes and 60 * self.max_minutes,
+            stopping=stopping,
         )
         progress = training.run(job)
         beginning.model.load_state_dict(progress.best_state)

@@ -59,8 +59,12 @@ def trial_row(trial: TuningTrial, objective: str) -> tuple[str, ...]:
         "" if trial.loss is None else points(trial.loss.value),
         _RESULTS.get(trial.stage, "failed"),
         f"{trial.seconds:.0f}",
-        f"{trial.label}: {trial.reason}" if trial.stage == "failed" else trial.label,
+        f"{trial.label}: {trial.reason}" if trial.stage == "failed" else _tried(trial),
     )
+
+
+def _tried(trial: TuningTrial) -> str:
+    return trial.label + (" (the training ended early)" if trial.ended_early else "")
 
 
 def finalist_heads(objective: str) -> tuple[str, ...]:

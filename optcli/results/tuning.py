@@ -30,7 +30,8 @@ class TuningTrial(Result):
     what the search chose. `operators` counts those that compute on integers, `family` says whether the
     network is a `transformer` or `convolutional`, `float_groups` names layers that may be left in
     float, where quantizing has cost too much. `judging_s` is how long judging it on all validation
-    samples took, with the baseline where that was not judged before. Times are in seconds.
+    samples took, with the baseline where that was not judged before. `ended_early` says why its
+    training took less than its `train_s`, and `trained_share` how much of that. Times are in seconds.
     """
 
     number: int
@@ -60,6 +61,8 @@ class TuningTrial(Result):
     family: str | None = None
     float_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     judging_s: float | None = None
+    ended_early: str | None = None
+    trained_share: float = 1.0
     seconds: float = 0.0
     reason: str | None = None
 

@@ -44,6 +44,8 @@ class Display(Observer):
         if trial.loss is not None:
             words.append(f"{100 * trial.loss.value:.2f} points lost")
         words.append(_STAGES.get(trial.stage, trial.stage))
+        if trial.ended_early is not None:
+            words.append(f"its training ended early: {trial.ended_early}")
         if trial.stage == "failed":
             self._observer.failed(STEP, f"{words[0]}: {trial.reason or 'it could not be tried'}")
             return

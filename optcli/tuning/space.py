@@ -43,6 +43,9 @@ _OTHER_PRECISIONS = {
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
 _MOST_EPOCHS = 200
 _BATCH = 64
+# A training gives up where, after half of its time, so many bars are lost on held-out samples, and at
+# least this share of them. See benchmarks/early_stopping.py.
+_HOPELESS, _LEAST_HOPELESS = 12, 0.12
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
 _RUNNER_OPTIONS = ("threads", "shapes", "hint", "optimization_level")
 
@@ -217,18 +220,29 @@ class Space:
     def _learning(self, cut: Mapping[str, Any]) -> Iterator[Use]:
         for key in ("train_s", "more_s"):
             if cut.get(key):
-                options = self.finetuning(cut[key])
+                options = self.finetuning(cut[key], may_end=key == "train_s")
                 if cut.get("rate"):
                     options["learning_rate"] = cut["rate"]
                 if cut.get("feature_weight"):
                     options["feature_weight"] = cut["feature_weight"]
                 yield "finetune", {**options, "batch_size": _BATCH, "augment": "auto"}
 
-    def finetuning(self, seconds: float) -> dict[str, Any]:
-        """Options of a pass that trains for so many seconds."""
+    def finetuning(self, seconds: float, *, may_end: bool = True) -> dict[str, Any]:
+        """Options of a pass that trains for so many seconds, or less where it `may_end` early.
+
+        Samples that are held out of the training end it, not those of validation: these would choose
+        twice.
+        """
         # The last epoch counts: validation samples choose between trials, and nothing within one.
         options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
-        return {**options, "validate_epochs": False}
+        return {**options, "validate_epochs": False, **(self._early_end() if may_end else {})}
+
+    def _early_end(self) -> dict[str, Any]:
+        accuracy = self.recipe.accuracy
+        ends = {"stop_at_drop": 0.0}
+        if accuracy is not None and accuracy.metric == "top1":  # held-out samples are judged by it
+            ends["give_up_at_drop"] = min(1.0, max(_LEAST_HOPELESS, _HOPELESS * accuracy.bar(1.0)))
+        return ends
 
     def _compiled(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
         """From the network to what the runtime reads, quantized on the way where that is wanted."""

@@ -51,7 +51,8 @@ def highest_loss(trial: TuningTrial) -> float:
 
 def trained_s(trial: TuningTrial) -> float:
     """How long the network of a trial was trained, since its last cut."""
-    spent_s = trial.parameters.get("train_s", 0.0) + trial.parameters.get("more_s", 0.0)
+    spent_s = trial.trained_share * trial.parameters.get("train_s", 0.0)
+    spent_s += trial.parameters.get("more_s", 0.0)
     return max(1.0, float(spent_s))
 
 

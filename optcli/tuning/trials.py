@@ -19,6 +19,7 @@ from optcli.accuracy import policies
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.pipeline.making import Made
+from optcli.pipeline.plan import Step
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
@@ -129,6 +130,8 @@ class Trials:
         trial = trial.model_copy(
             update={"size_bytes": built.size_bytes, "key": built.key, "operators": operators}
         )
+        if candidate.trains:
+            trial = trial.model_copy(update=_early_end(made, name, trial.parameters))
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
         may_end = best is not None and (best.certain or not self.recipe.wants_certainty)
@@ -275,6 +278,29 @@ class Trials:
             reason = "it does not keep the recipe's service level or largest size"
             return trial.model_copy(update={"stage": "outside", "reason": reason})
         return trial.model_copy(update={"stage": "inside", "reason": None})
+
+
+def _early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a training of a trial ended early, and after what share of its `train_s`."""
+    found: dict[str, Any] = {}
+    steps = planned(made, name).steps
+    trainings = [step for step in steps if step.name == "finetune"]
+    if parameters.get("train_s"):
+        # Those before are of what was `learned`. `more_s` is the last, where there is one.
+
+        step = trainings[-2 if parameters.get("more_s") else -1]
+        stopping = _facts_of(made, step)["finetuning"].get("early_stopping", {})
+        if stopping.get("why"):
+            found = {"ended_early": stopping["why"], "trained_share": stopping["share"]}
+    for step in steps:
+        if step.name == "quantize_aware":
+            stopping = _facts_of(made, step)["quantization_aware_training"].get("early_stopping", {})
+            found |= {"ended_early": stopping["why"]} if stopping.get("why") else {}
+    return found
+
+
+def _facts_of(made: Made, step: Step) -> dict[str, Any]:
+    return dict(made.done[step.key].artifact().facts)
 
 
 def _family(built: Artifact) -> str | None:

@@ -234,6 +234,18 @@ def test_it_regains_what_a_bad_calibration_has_cost(residual, tmp_path, to):
         assert accuracy(made, batch_size) == pytest.approx(facts["validation_accuracy"], abs=0.02)
 
 
+@pytest.mark.parametrize("to", ["onnx", "exported"])
+def test_it_ends_once_it_is_as_good_as_the_network_that_it_got(residual, tmp_path, to):
+    limits = {"epochs": 20, "stop_at_drop": 0.0, "validate_epochs": False}
+    facts = training_of(quantized(residual, tmp_path / "made", DARK, to=to, **limits))
+    stopping = facts["early_stopping"]
+    assert facts["stopped_early"]
+    assert facts["epochs"] < 20
+    assert stopping["teacher"] > 0.95
+    assert stopping["looks"][-1]["lost"] <= 0.0
+    assert stopping["why"].startswith("it has reached its aim")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
 def test_a_transformer_too(tokens, tmp_path, to):

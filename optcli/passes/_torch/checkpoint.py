@@ -24,6 +24,8 @@ class Progress:
     `before` is the score of the network as it was given, None where nothing judges. `curve` has one
     record per epoch; epoch 0 is the state before the first. `share` of the learning rate's course is
     done. Where time is limited: `planned` epochs fit, each that is left has `steps`, `spent_s` is over.
+    `looks` are what held-out samples said on the way, `stopped` is why the training ended early, and
+    `shows_views` whether its images were changed until then.
     """
 
     before: Score | None = None
@@ -36,6 +38,9 @@ class Progress:
     planned: int | None = None
     steps: int | None = None
     spent_s: float = 0.0
+    looks: list[dict[str, float]] = field(default_factory=list)
+    stopped: str | None = None
+    shows_views: bool = False
 
     def note(self, model: torch.nn.Module, epoch: int, loss: float | None, score: Score | None) -> None:
         """Take in an epoch; its weights are kept where it is the best, or where nothing judges."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +34,25 @@ class ExampleSet:
     def __init__(self, samples: SampleSet | None, role: str, kept_bytes: int = MEMORY_BYTES) -> None:
         if samples is None or len(samples) == 0:
             raise StepError(f"there are no {role} samples", hint=f"name some under `data: {role}:`")
+        self._chosen: Sequence[int] = range(len(samples))
         own = isinstance(samples, Keeping | KeptSet)
         self._samples = samples if own else Keeping(samples, memory_bytes=kept_bytes)
         self._role = role
         self.labelled = self._samples[0].target is not None
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._chosen)
+
+    def divided(self, held_out: int) -> tuple[ExampleSet, ExampleSet]:
+        """The samples in two parts, the second with so many of them, evenly spaced."""
+        held = spread(len(self), held_out)
+        rest = sorted(set(range(len(self))) - set(held))
+        return self._only(rest), self._only(held)
+
+    def _only(self, positions: Sequence[int]) -> ExampleSet:
+        part = copy(self)
+        part._chosen = [self._chosen[position] for position in positions]
+        return part
 
     def batches(self, order: Sequence[int], size: int) -> Iterator[Examples]:
         """The samples at some positions, `size` at a time; the last batch may be smaller."""
@@ -51,7 +64,7 @@ class ExampleSet:
         import torch
 
         try:
-            batch = batch_of(self._samples, positions)
+            batch = batch_of(self._samples, [self._chosen[position] for position in positions])
         except ValueError as error:
             raise StepError(
                 f"the {self._role} samples differ in size and do not stack into a batch",

@@ -12,6 +12,7 @@ from optcli.errors import StepError
 from optcli.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_checkpoint
+from optcli.passes._torch.early_stopping import EarlyStopping, ending
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
 from optcli.passes._torch.pace import Budget, Pace
@@ -48,7 +49,7 @@ class Training:
     the teacher to be matched, `views` change the images of a long training. With `max_seconds`, so many
     of the epochs are trained as fit, by the pace of a few steps and then of every epoch; where not one
     fits, or nothing is judged between them, they have fewer steps. The learning rate reaches the end of
-    its course all the same.
+    its course all the same, also where `stopping` ends the training early.
     """
 
     model: torch.nn.Module
@@ -70,6 +71,7 @@ class Training:
     features: Features | None = None
     views: Views | None = None
     max_seconds: float | None = None
+    stopping: EarlyStopping | None = None
 
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
@@ -104,6 +106,8 @@ class Training:
 
     def shows_views(self, progress: Progress) -> bool:
         """Whether images are changed: where the steps that are planned make five whole epochs."""
+        if progress.stopped is not None:
+            return progress.shows_views
         steps = self._last(progress) * (progress.steps or self._steps())
         return self.views is not None and steps >= _SEEN_OFTEN * self._steps()
 
@@ -142,6 +146,8 @@ class Training:
         if budget is None or progress.planned is None or progress.steps is None:
             return
         progress.spent_s = budget.used_s
+        if progress.stopped is not None:
+            return
         left, whole = progress.planned - progress.epoch, progress.steps
         if left == 0:
             return
@@ -269,6 +275,12 @@ class Training:
             if step >= steps:
                 break
             at = begun + step if steps == planned else begun + planned * step / steps
+            began = self.clock()
+            if step and self._may_stop(progress, at, course):
+                progress.share, progress.shows_views = at / course, views is not None
+                progress.planned, progress.steps = number + 1, min(ending(at), self._steps())
+                return total / step, waited_s
+            looked += self.clock() - began
             rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -283,6 +295,20 @@ class Training:
             asked = self.clock()
         progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
+
+    def _may_stop(self, progress: Progress, at: float, course: float) -> bool:
+        """Whether the training may end at a step: what held-out samples say of the network."""
+        stopping, share = self.stopping, at / course
+        if stopping is None or progress.stopped or not stopping.is_due(share, len(progress.looks)):
+            return False
+        lost = stopping.lost(self.model, self.call)
+        self.model.train()
+        if lost is None:
+            return False
+        progress.looks.append({"share": round(share, 3), "lost": round(lost, 5)})
+        if at + ending(at) < course:
+            progress.stopped = stopping.why(lost, share)
+        return progress.stopped is not None
 
     def _step(
         self,

@@ -1,0 +1,128 @@
+"""Trainings of a search end early, and the search knows how long they really were."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny_project import DATA, write_recipe
+
+from optcli.artifact import Format
+from optcli.observer import Silent
+from optcli.passes.finetune import Finetune
+from optcli.passes.quantize_aware import QuantizeAware
+from optcli.recipe import load
+from optcli.report import tuning_words
+from optcli.results import Estimate
+from optcli.results.tuning import TuningTrial
+from optcli.tuning import trials
+from optcli.tuning.display import Display
+from optcli.tuning.space import Space
+from optcli.tuning.trial_facts import fallen, trained_s
+
+CUT = {"runtime": "openvino", "precision": "fp32", "blocks": 0.5, "width": 0.0, "train_s": 100}
+WHY = "it has reached its aim"
+
+
+def space(folder: Path, accuracy: str) -> Space:
+    data = DATA.replace("{metric: top1, max_drop: 0.5}", accuracy)
+    return Space(
+        recipe=load(write_recipe(folder, data=data)),
+        source=Format.TORCH,
+        runtimes=("openvino",),
+        precisions={"openvino": ("fp32", "int8")},
+        trains=True,
+        prunes=True,
+        aware=True,
+        threads=(2,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "gives_up"),
+    [
+        ("{metric: top1, max_drop: 0.02}", 0.24),
+        ("{metric: top1, max_drop: 0.001}", 0.12),
+        ("{metric: top1, max_drop: 0.4}", 1.0),
+        ("{metric: top5, max_drop: 0.02}", None),
+    ],
+)
+def test_a_first_training_may_end_early_and_a_second_one_runs_to_its_end(
+    tmp_path: Path, accuracy: str, gives_up: float | None
+) -> None:
+    found = space(tmp_path, accuracy).candidate({**CUT, "more_s": 50})
+    first, more = [Finetune(**options) for name, options in found.passes if name == "finetune"]
+    assert (first.stop_at_drop, first.give_up_at_drop) == (0.0, gives_up)
+    assert (more.stop_at_drop, more.give_up_at_drop) == (None, None)
+    aware = {"runtime": "openvino", "precision": "int8", "aware_s": 60}
+    ((_, options),) = space(tmp_path, accuracy).candidate(aware).passes
+    assert QuantizeAware(**options).stop_at_drop == 0.0
+
+
+def trial(**more: Any) -> TuningTrial:
+    known = {"number": 1, "label": "pruned", "why": "", "parameters": CUT, "passes": ()}
+    return TuningTrial.model_validate({**known, **more})
+
+
+def test_a_loss_is_expected_to_fall_from_what_was_really_trained() -> None:
+    assert trained_s(trial()) == 100
+    ended = trial(trained_share=0.25)
+    assert trained_s(ended) == 25
+    assert fallen(0.02, ended, 75.0) == pytest.approx(0.01), "four times as long: half of it"
+    assert trained_s(trial(trained_share=0.25, parameters={**CUT, "more_s": 50})) == 75
+
+
+def made_of(*steps: tuple[str, dict[str, Any]]) -> Any:
+    done = {
+        str(key): SimpleNamespace(artifact=lambda facts=facts: SimpleNamespace(facts=facts))
+        for key, (_, facts) in enumerate(steps)
+    }
+    planned = [SimpleNamespace(name=name, key=str(key)) for key, (name, _) in enumerate(steps)]
+    variant = SimpleNamespace(name="trial-1", steps=planned)
+    return SimpleNamespace(done=done, plan=SimpleNamespace(variants=[variant]))
+
+
+ENDED = {"finetuning": {"early_stopping": {"why": WHY, "share": 0.3}}}
+WHOLE = {"finetuning": {"early_stopping": {"why": None, "share": 1.0}}}
+PLAIN: dict[str, Any] = {"finetuning": {}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "more_s", "share"),
+    [
+        ([("prune", {}), ("finetune", ENDED)], 0, 0.3),
+        ([("prune", {}), ("finetune", WHOLE)], 0, None),
+        # What was learned before the last cut ended early, the last training did not.
+        ([("finetune", ENDED), ("prune", ENDED), ("finetune", WHOLE)], 0, None),
+        ([("finetune", WHOLE), ("prune", WHOLE), ("finetune", ENDED), ("finetune", PLAIN)], 50, 0.3),
+        ([("prune", {}), ("finetune", PLAIN)], 0, None),
+    ],
+)
+def test_the_record_says_how_much_of_its_last_training_ran(
+    steps: list[Any], more_s: int, share: float | None
+) -> None:
+    found = trials._early_end(made_of(*steps), "trial-1", {**CUT, "more_s": more_s})
+    assert found == ({} if share is None else {"ended_early": WHY, "trained_share": share})
+
+
+def test_quantization_aware_training_too() -> None:
+    facts = {**WHOLE, "quantization_aware_training": {"early_stopping": {"why": WHY, "share": 0.2}}}
+    made = made_of(("finetune", WHOLE), ("quantize_aware", facts))
+    assert trials._early_end(made, "trial-1", CUT) == {"ended_early": WHY}
+    assert trials._early_end(made, "trial-1", {"aware_s": 60}) == {"ended_early": WHY}
+
+
+def test_people_read_why_it_ended() -> None:
+    lines: list[str] = []
+
+    class Seen(Silent):
+        def finished(self, step: str, seconds: float) -> None:
+            lines.append(step)
+
+    ended = trial(stage="inside", loss=Estimate(value=0.001), ended_early=WHY)
+    Display(Seen(), time.monotonic()).ends(ended)
+    assert lines == [
+        f"tune: trial 1: pruned, 0.10 points lost, inside the bar, its training ended early: {WHY}"
+    ]
+    assert tuning_words.trial_row(ended, "p50")[-1] == "pruned (the training ended early)"
