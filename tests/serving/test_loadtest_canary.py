@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from oip_server import serving
 from optcli import cli
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
-from optcli.serving.loadtest import canary, verdicts
+from optcli.serving.loadtest import canary, payloads, verdicts
 from optcli.serving.loadtest.canary import Shadow
 from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Records, share_interval
 
 SURE = Agreement(
@@ -108,6 +110,32 @@ def test_classes_agree_where_the_largest_score_is_the_same():
     near = canary.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
     assert near.agreeing == 1
     assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
+
+
+def test_an_output_that_one_server_lacks_is_named_and_a_missing_one_rejects():
+    one = {"scores": np.eye(64), "boxes": np.zeros((64, 5, 4)), "masks": np.zeros((64, 2, 2))}
+    found = canary.agreed(one, {"scores": np.eye(64), "embedding": np.eye(64)})
+    assert (found.missing, found.added) == (("boxes", "masks"), ("embedding",))
+    assert (found.agreeing, found.samples) == (64, 64)
+    (verdict,) = [each for each in judged(agreement=found) if each.name == "agreement"]
+    assert verdict.outcome == "reject"
+    assert verdict.reason.startswith(
+        "the second server lacks the outputs 'boxes', 'masks' of the first"
+    )
+    assert "only the second server gives the output 'embedding'" in verdict.reason
+    more = canary.agreed({"scores": np.eye(64)}, one)
+    (verdict,) = [each for each in judged(agreement=more) if each.name == "agreement"]
+    assert verdict.outcome == "accept"  # no client reads it yet
+    assert "only the second server gives the outputs 'boxes', 'masks'" in verdict.reason
+
+
+def test_expected_outputs_are_used_where_they_have_every_output(tmp_path):
+    """An output that they lack would not be compared with the second server's."""
+    np.savez(tmp_path / "expected.npz", scores=np.eye(4))
+    setup = Setup("http://x", "m", (), ("scores", "boxes"), expected=tmp_path / "expected.npz")
+    assert not payloads.expects_all(setup)
+    assert payloads.expects_all(replace(setup, outputs=("scores",)))
+    assert not payloads.expects_all(replace(setup, expected=None))
 
 
 def boxes(seed=0):
