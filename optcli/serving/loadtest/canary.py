@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from optcli.queueing.arrivals import kept_at_random
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide, Rule
 from optcli.results.outcomes import Outcome, Verdict
+from optcli.serving import class_scores
 from optcli.serving.loadtest import payloads, verdicts
 from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.driving import Driver, drawn, driver
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 # The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
 # How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
-# magnitude is tiny beside the largest of an output.
-_NEAR, _TINY = 0.05, 0.001
+# magnitude is tiny beside the largest of an output. Columns of a table are quantities of their own, and
+# tiny where float32 no longer tells them from zero.
+_NEAR, _TINY, _TINY_COLUMN = 0.05, 1e-3, 1e-6
+_TABLE = 2  # dimensions
 _RULES: Mapping[Rule, str] = {
     "class": "the same class",
     "equal": "equal numbers",
@@ -137,7 +140,7 @@ def _compared(
 
     with ThreadPoolExecutor(2) as both:
         (of_first, sent_first, out_first), (of_second, sent_second, out_second) = both.map(send, (0, 1))
-    agreement = agreed(out_first, out_second)
+    agreement = agreed(out_first, out_second, _class_scores(drivers, options))
     sides = (
         _side(targets[0], of_first, sent_first, spans),
         _side(targets[1], of_second, sent_second, spans),
@@ -292,11 +295,28 @@ def _held(estimate: Estimate | None, limit: float) -> Outcome:
     return "reject" if (estimate.low or 0.0) > limit else "inconclusive"
 
 
-def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Agreement:
+def _class_scores(drivers: Sequence[Driver], options: Options) -> Collection[str]:
+    """The outputs that hold scores of classes: by the recipe that is named, else by both bundles.
+
+    Of a server at a URL nothing is known, so that the other one's bundle suffices.
+    """
+    if options.recipe is not None:
+        name = class_scores.of_recipe(options.recipe, drivers[0].endpoint.outputs)
+        return () if name is None else (name,)
+    told = [each.endpoint.class_scores for each in drivers if each.endpoint.class_scores is not None]
+    return set(told[0]).intersection(*told[1:]) if told else ()
+
+
+def agreed(
+    first: Mapping[str, np.ndarray],
+    second: Mapping[str, np.ndarray],
+    scores: Collection[str] = (),
+) -> Agreement:
     """On how many samples two servers say the same; outputs by name, the first axis is the sample.
 
-    Scores [samples, classes] of two or more classes agree where the same class has the largest, whole
-    numbers where they are equal, other numbers, such as boxes and masks, where they are near.
+    The outputs `scores` [samples, classes] agree where the same class has the largest score, whole
+    numbers where they are equal, all other numbers where they are near. An output of that shape alone
+    may be one of a regressor, an embedding or a detector.
     """
     import numpy as np
 
@@ -306,7 +326,7 @@ def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
     apart = 0.0
     for name in first.keys() & second.keys():
         one, other = (np.asarray(each[name][:count]) for each in (first, second))
-        of_classes = one.ndim == 2 and one.shape[1] > 1
+        of_classes = name in scores and one.ndim == _TABLE and one.shape[1] > 1
         rules[name] = "equal" if one.dtype.kind != "f" else "class" if of_classes else "near"
         if one.shape != other.shape:
             same[:] = False
@@ -315,7 +335,8 @@ def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
         if rules[name] == "equal":
             same &= (one == other).all(axis=values)
             continue
-        difference = (np.abs(one - other) / _magnitudes(one)).max(axis=values, initial=0.0)
+        magnitudes = _magnitudes(one, together=rules[name] == "class")
+        difference = (np.abs(one - other) / magnitudes).max(axis=values, initial=0.0)
         apart = max(apart, float(difference.max()))
         same &= difference <= _NEAR if rules[name] == "near" else one.argmax(1) == other.argmax(1)
     agreeing = int(same.sum())
@@ -331,20 +352,22 @@ def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
     )
 
 
-def _magnitudes(values: np.ndarray) -> np.ndarray:
+def _magnitudes(values: np.ndarray, *, together: bool) -> np.ndarray:
     """The largest magnitude that differences [samples, ...] are a share of.
 
-    Of boxes and masks each entry of the shortest axis has its own, such as a coordinate or the score of
+    Each entry of the shortest axis has its own, such as a column, a coordinate of boxes or the score of
     a class: scores beside coordinates count too. It is a thousandth of the largest of all at least, so
-    that a class which is never there decides nothing by its noise.
+    that a class which is never there decides nothing by its noise. The columns [samples, columns] of a
+    regressor may be further apart. `together`: all values have one magnitude, as the scores of classes.
     """
     import numpy as np
 
     axes = set(range(values.ndim))
-    if values.ndim > 2:
+    if values.ndim > 1 and not together:
         axes -= {1 + int(np.argmin(values.shape[1:]))}
     largest = np.abs(values).max(axis=tuple(axes), keepdims=True, initial=0.0)
-    magnitudes: np.ndarray = np.maximum(largest, _TINY * largest.max(initial=0.0) or 1.0)
+    tiny = _TINY if values.ndim > _TABLE else _TINY_COLUMN
+    magnitudes: np.ndarray = np.maximum(largest, tiny * largest.max(initial=0.0) or 1.0)
     return magnitudes
 
 
