@@ -1,6 +1,7 @@
 """A small server of the Open Inference Protocol v2 whose times are known, and that can misbehave.
 
-The model doubles the first four values of each row. A batch of b takes `fixed_ms + b * per_image_ms`,
+The model doubles the first four values of each row, and gives them `times` so large as each of its
+outputs. A batch of b takes `fixed_ms + b * per_image_ms`,
 which is slept; batches are sealed in turn, as Ray Serve does.
 """
 
@@ -109,15 +110,20 @@ class Server:
         result = await answer
         if options.wrong_every and seen % options.wrong_every == 0:
             result = result + 1
-        told = {"name": "scores", "datatype": "FP32", "shape": list(result.shape)}
-        whole = {"model_name": NAME, "outputs": [told]}
+        result = options.times * result
+        told = [
+            {"name": name, "datatype": "FP32", "shape": list(result.shape)} for name in options.outputs
+        ]
+        whole = {"model_name": NAME, "outputs": told}
         if not length:
-            told["data"] = result.ravel().tolist()
+            for each in told:
+                each["data"] = result.ravel().tolist()
             return web.json_response(whole)
         raw = result.astype(np.float32).tobytes()
-        told["parameters"] = {"binary_data_size": len(raw)}
+        for each in told:
+            each["parameters"] = {"binary_data_size": len(raw)}
         text = json.dumps(whole).encode()
-        return web.Response(body=text + raw, headers={LENGTH: str(len(text))})
+        return web.Response(body=text + raw * len(told), headers={LENGTH: str(len(text))})
 
     async def metrics(self, _: web.Request) -> web.Response:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -138,7 +144,10 @@ class Server:
                 "name": NAME,
                 "platform": "test",
                 "inputs": [{"name": "image", "datatype": "FP32", "shape": shape}],
-                "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, WIDTH]}],
+                "outputs": [
+                    {"name": each, "datatype": "FP32", "shape": [-1, WIDTH]}
+                    for each in self.options.outputs
+                ],
             }
         )
 
@@ -209,8 +218,14 @@ if __name__ == "__main__":
         ("not-ready", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=usual)
-    for name, time_ms in (("wait-ms", 5.0), ("fixed-ms", 2.0), ("per-image-ms", 0.5)):
-        parser.add_argument(f"--{name}", type=float, default=time_ms)
+    for name, figure in (
+        ("wait-ms", 5.0),
+        ("fixed-ms", 2.0),
+        ("per-image-ms", 0.5),
+        ("times", 1.0),
+    ):
+        parser.add_argument(f"--{name}", type=float, default=figure)
+    parser.add_argument("--outputs", type=lambda text: text.split(","), default=["scores"])
     parser.add_argument(
         "--shape", type=lambda text: [int(each) for each in text.split(",")], default=[2, 4]
     )

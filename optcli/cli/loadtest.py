@@ -113,7 +113,13 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     metavar="FOLDER",
     help="JPEG and PNG files to send, beside a bundle's golden image.",
 )
-@click.option("--recipe", type=options.FILE, metavar="FILE", help="Send samples of this recipe's data.")
+@click.option(
+    "--recipe",
+    type=options.FILE,
+    metavar="FILE",
+    help="Send samples of this recipe's data. With SECOND its metric also says which output holds"
+    " scores of classes.",
+)
 @click.option(
     "--golden",
     type=options.FOLDER,

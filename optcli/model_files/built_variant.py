@@ -30,13 +30,14 @@ class Samples:
     """Where real inputs come from: `data` of a role, with paths relative to `folder`; None: random.
 
     `roles` are the data of every role of the recipe, none where `data` is None.
-    `postprocess` is what follows the model, `output` the one that the metric reads, `class_names` what
-    the recipe says under that key. `notes` say why inputs are random. `runs_python` says that reading
-    or post-processing runs Python of the recipe's own.
+    `postprocess` is what follows the model, `metric` the recipe's and `output` the one that it reads,
+    `class_names` what the recipe says under that key. `notes` say why inputs are random. `runs_python`
+    says that reading or post-processing runs Python of the recipe's own.
     """
 
     data: DataSettings | None = None
     postprocess: PostprocessSettings | None = None
+    metric: str | None = None
     output: str | None = None
     class_names: str | tuple[str, ...] | None = None
     folder: Path = Path()
@@ -194,6 +195,7 @@ def _samples(report: Report, named: Path | None, *, ours: bool) -> Samples:
     return Samples(
         data=recipe.data[role] if role else None,
         postprocess=recipe.postprocess,
+        metric=recipe.accuracy.metric if recipe.accuracy else None,
         output=recipe.accuracy.output if recipe.accuracy else None,
         class_names=recipe.class_names,
         folder=recipe.folder,

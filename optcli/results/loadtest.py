@@ -265,7 +265,8 @@ class Agreement(Result):
 
     `largest_difference` is that of floating-point outputs, as a share of the largest magnitude. `rules`
     say when an output counts as the same: `class` where the same class has the largest score, `equal`
-    where all numbers are equal, `near` within 5 % of the largest magnitude.
+    where all numbers are equal, `near` within 5 % of the largest magnitude. `missing` are outputs that
+    only the first server gives, `added` those that only the second gives; they are not compared.
     """
 
     samples: int
@@ -273,6 +274,8 @@ class Agreement(Result):
     share: Estimate
     largest_difference: float
     rules: dict[str, Rule] = Field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 class Canary(Result):

@@ -83,7 +83,8 @@ class Bundle(Result):
     magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
     images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
     a day it keeps statistics, 0: of none. `shared_calls`: rows that come at the same time go to a
-    replica in one call.
+    replica in one call. `class_scores` is the output that holds scores of classes, None where the
+    recipe does not say that there is one.
 
     `priorities` are those that requests may name, the most urgent first; one that names none has the
     last. Empty: all requests are alike. With priorities, `instances`, `queue_cap` and `most_in_flight`
@@ -123,6 +124,7 @@ class Bundle(Result):
     cache: str | None = None
     sample_inputs: int = 0
     shared_calls: bool = True
+    class_scores: str | None = None
     priorities: tuple[BundlePriority, ...] = ()
 
     def wait_ms_at(self, rate_per_s: float, priority: BundlePriority | None = None) -> float:

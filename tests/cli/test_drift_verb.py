@@ -11,10 +11,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from bare_bundles import described_alone
 from drifting import described, normalized, photographs, seen
 
 from optcli.results.drift import DRIFT_SCHEMA, Drift
-from optcli.serving.bundle import Bundle
 from optcli.serving.drift.input_statistics import Statistics
 
 FORMS = {"report.json", "report.html", "report.md", "junit.xml"}
@@ -33,31 +33,12 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibration: Statist
     folder.mkdir()
 
     def make(found: Statistics | None = None, **fields: object) -> Path:
-        known = {"sample_inputs": 512, **fields}
-        needed = {name for name, field in Bundle.model_fields.items() if field.is_required()}
-        values = {name: _PLAIN.get(name) for name in {*needed, *_PLAIN}} | known
-        values.pop("schema_version", None)
-        made = Bundle.model_validate({**values, "schema": 1})
-        (folder / "bundle.json").write_text(made.to_json())
+        described_alone(folder, **{"sample_inputs": 512, **fields})
         if found is not None:
             (folder / "kept-inputs.npz").write_bytes(found.packed())
         return folder
 
     return make
-
-
-_PLAIN: dict[str, Any] = {
-    **dict.fromkeys(("model", "variant", "platform", "file"), "net"),
-    **dict.fromkeys(("inputs", "outputs", "priorities"), ()),
-    **dict.fromkeys(("largest_batch", "sealed_batches", "instances", "concurrency", "threads"), 1),
-    **dict.fromkeys(("cpus", "queue_cap", "most_in_flight", "most_body_bytes"), 1),
-    **dict.fromkeys(("wait_ms", "deadline_ms", "read_timeout_s"), 1.0),
-    **dict.fromkeys(("batched", "adaptive_wait", "images"), False),
-    "object_store_bytes": 1,
-    "recipe": {"name": "r", "path": "r.yaml"},
-    "runner": {"name": "onnxruntime", "version": "1", "settings": {}},
-    "slo_ms": {},
-}
 
 
 def test_a_drift_is_told_in_every_form(bundle, optcli, calibration, tmp_path):

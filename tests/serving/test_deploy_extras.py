@@ -29,7 +29,7 @@ MODULES = {"images.py", "postprocess.py", "image_endpoint.py", "cache.py", "imag
 KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}
 
 
-def deployed(folder: Path, semantics: Semantics, **asked: Any) -> Any:
+def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, **asked: Any) -> Any:
     """A small variant with a photograph as its data, deployed into `out`."""
     onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
     (folder / "set" / "cat").mkdir(parents=True)
@@ -38,7 +38,7 @@ def deployed(folder: Path, semantics: Semantics, **asked: Any) -> Any:
     settings = DataSettings.model_validate({"source": "imagefolder:set", "prepare": {"resize": [4, 4]}})
     built = replace(
         variant(folder / "model", Format.ONNX, IMAGE),
-        samples=Samples(data=settings, folder=folder, roles={"evaluation": settings}),
+        samples=Samples(data=settings, folder=folder, roles={"evaluation": settings}, metric=metric),
     )
     plan = optcli.plan(
         curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, semantics=semantics
@@ -64,9 +64,16 @@ def test_a_bundle_without_them_holds_none_of_it(tmp_path: Path) -> None:
     assert not (MODULES | KEEPING) & {*made.files}
     written = bundle.read(tmp_path / "out")
     assert (written.images, written.cache, written.sample_inputs) == (False, None, 0)
+    assert written.class_scores is None
     requirements = (tmp_path / "out" / "requirements.txt").read_text()
     assert "pillow" not in requirements
     assert "redis" not in requirements
+
+
+@pytest.mark.slow
+def test_a_bundle_says_which_output_holds_scores_of_classes(tmp_path: Path) -> None:
+    deployed(tmp_path, "sealed", engine="ray", metric="top1")
+    assert bundle.read(tmp_path / "out").class_scores == "logits"
 
 
 @pytest.mark.slow
@@ -100,6 +107,7 @@ def test_a_bundle_with_images(tmp_path: Path) -> None:
     made = deployed(tmp_path, "sealed", engine="ray", images=True)
     assert MODULES & {*made.files} == MODULES - {"cache.py", "cache.json"}
     assert bundle.read(tmp_path / "out").images
+    assert bundle.read(tmp_path / "out").class_scores == "logits"
     assert bundle.read(tmp_path / "out").most_body_bytes == 32 * 1024 * 1024
     out = tmp_path / "out"
     assert (out / "golden-image.jpg").read_bytes() == (

@@ -57,7 +57,8 @@ POSTPROCESS = {
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ["oip", "admission", "images", "postprocess", "cache", "known_answers", "image_endpoint"]
+    names = ["large_json", "oip", "admission", "images", "postprocess", "cache", "known_answers"]
+    names.append("image_endpoint")
     for file in prediction.COPIED.values():
         shutil.copy(file, tmp_path)
     for folder in (tmp_path, RAY_FILES):

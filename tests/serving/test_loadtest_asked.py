@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bare_bundles import described_alone
 from test_loadtest_parts import IMAGE
 from test_loadtest_windows import point
 
@@ -95,14 +96,15 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
     for folder in (bundle, own):
         folder.mkdir()
     images = Options(encoding="image")
+    described_alone(bundle, images=True)
     with pytest.raises(UsageError, match="there are no images to send"):
-        asked.require_options(images, bundle)
+        asked.require_options(images, str(bundle))
     for name in ("golden-image.png", "golden-answer.json"):
         (bundle / name).write_text("{}")
     (own / "a.jpg").write_text("")
-    asked.require_options(images, bundle)
+    asked.require_options(images, str(bundle))
     # Of a server at a URL, the folder is named.
-    asked.require_options(replace(images, golden=bundle), tmp_path / "http:")
+    asked.require_options(replace(images, golden=bundle), "http://x")
     golden = (bundle / "golden-image.png", bundle / "golden-answer.json")
     server = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",), golden=golden)
     setup, _ = asked.setup_of(server, images, tmp_path)
@@ -112,3 +114,20 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
     (bundle / "golden-answer.json").write_text("no JSON")
     with pytest.raises(InputError, match="no answer to an image"):
         payloads.golden_of(setup)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, named):
+    """Whoever then named some would only hear that the bundle takes none."""
+    described_alone(tmp_path, images=False)
+    more = ["--images", str(tmp_path)] if named else []
+    assert cli.run(["loadtest", str(tmp_path), "--encoding", "image", *more]) == 2
+    said = capsys.readouterr().err
+    assert "the bundle takes no images" in said
+    assert "deploy the variant again with --images" in said
+    assert "there are no images to send" not in said
+
+
+def test_images_for_a_folder_that_is_no_bundle_are_not_asked_for_either(tmp_path, capsys):
+    assert cli.run(["loadtest", str(tmp_path), "--encoding", "image"]) == 2
+    assert "has no bundle.json" in capsys.readouterr().err

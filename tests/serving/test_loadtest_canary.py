@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from oip_server import serving
 from optcli import cli
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
-from optcli.serving.loadtest import canary, verdicts
+from optcli.serving.loadtest import canary, payloads, verdicts
 from optcli.serving.loadtest.canary import Shadow
 from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Records, share_interval
 
 SURE = Agreement(
@@ -100,7 +102,7 @@ def test_errors_and_latencies_are_said_with_their_intervals():
 def test_classes_agree_where_the_largest_score_is_the_same():
     one = {"scores": np.array([[1.0, 0.0], [0.2, 0.3], [0.5, 0.4]])}
     other = {"scores": np.array([[0.9, 0.1], [0.3, 0.2], [0.5, 0.45]]), "more": np.zeros(3)}
-    found = canary.agreed(one, other)
+    found = canary.agreed(one, other, {"scores"})
     assert (found.agreeing, found.samples) == (2, 3)
     assert found.largest_difference == pytest.approx(0.1)
     assert (found.share.low, found.share.high) == share_interval(2, 3)
@@ -108,6 +110,52 @@ def test_classes_agree_where_the_largest_score_is_the_same():
     near = canary.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
     assert near.agreeing == 1
     assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
+
+
+def test_values_that_moved_are_not_the_same_for_keeping_their_order():
+    """A regressor, an embedding and the scores of a detector's boxes have the shape of class scores."""
+    values = np.random.default_rng(0).uniform(0.1, 1, (64, 8))
+    moved = 1.2 * values
+    assert (values.argmax(1) == moved.argmax(1)).all()
+    found = canary.agreed({"y": values}, {"y": moved})
+    assert (found.agreeing, found.rules) == (0, {"y": "near"})
+    assert decided(agreement=found)["agreement"] == "reject"
+    found = canary.agreed({"y": values}, {"y": moved}, {"y"})
+    assert (found.agreeing, found.rules) == (64, {"y": "class"})
+
+
+def test_each_column_of_a_regressor_is_held_to_its_own_magnitude():
+    """[samples, (a price, a grade)]: beside the price every change of the grade is small."""
+    values = np.random.default_rng(0).uniform((5e4, 1), (5e5, 5), (64, 2))
+    regraded = values + np.array([0, 1])
+    assert canary.agreed({"y": values}, {"y": regraded}).agreeing == 0
+    assert canary.agreed({"y": values}, {"y": values * 1.001}).agreeing == 64
+
+
+def test_an_output_that_one_server_lacks_is_named_and_a_missing_one_rejects():
+    one = {"scores": np.eye(64), "boxes": np.zeros((64, 5, 4)), "masks": np.zeros((64, 2, 2))}
+    found = canary.agreed(one, {"scores": np.eye(64), "embedding": np.eye(64)})
+    assert (found.missing, found.added) == (("boxes", "masks"), ("embedding",))
+    assert (found.agreeing, found.samples) == (64, 64)
+    (verdict,) = [each for each in judged(agreement=found) if each.name == "agreement"]
+    assert verdict.outcome == "reject"
+    assert verdict.reason.startswith(
+        "the second server lacks the outputs 'boxes', 'masks' of the first"
+    )
+    assert "only the second server gives the output 'embedding'" in verdict.reason
+    more = canary.agreed({"scores": np.eye(64)}, one)
+    (verdict,) = [each for each in judged(agreement=more) if each.name == "agreement"]
+    assert verdict.outcome == "accept"  # no client reads it yet
+    assert "only the second server gives the outputs 'boxes', 'masks'" in verdict.reason
+
+
+def test_expected_outputs_are_used_where_they_have_every_output(tmp_path):
+    """An output that they lack would not be compared with the second server's."""
+    np.savez(tmp_path / "expected.npz", scores=np.eye(4))
+    setup = Setup("http://x", "m", (), ("scores", "boxes"), expected=tmp_path / "expected.npz")
+    assert not payloads.expects_all(setup)
+    assert payloads.expects_all(replace(setup, outputs=("scores",)))
+    assert not payloads.expects_all(replace(setup, expected=None))
 
 
 def boxes(seed=0):
@@ -156,7 +204,9 @@ def test_outputs_without_values_agree():
 def test_the_report_says_when_an_output_counts_as_the_same():
     scores = np.array([[1.0, 0.0]])
     outputs = {"scores": scores, "ids": np.array([1]), "boxes": np.zeros((1, 3, 4)), "more": scores}
-    found = canary.agreed(outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")})
+    found = canary.agreed(
+        outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")}, {"scores"}
+    )
     assert found.rules == {"boxes": "near", "ids": "equal", "scores": "class"}
     (reason,) = [each.reason for each in judged(agreement=found) if each.name == "agreement"]
     assert "boxes: within 5% of the largest magnitude" in reason
@@ -197,6 +247,35 @@ def test_two_servers_get_the_same_requests(capsys, tmp_path):
     assert "reject" in (tmp_path / "out" / "report.html").read_text()
     assert json.loads((tmp_path / "out" / "report.json").read_text())["decision"] == "reject"
     assert verdicts.overall(found.verdicts) == "reject"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_recipe_says_which_output_of_two_urls_holds_scores_of_classes(capsys, tmp_path):
+    np.savez(tmp_path / "set.npz", image=np.random.default_rng(0).random((64, 2, 4), np.float32))
+    recipe = {
+        "version": 1,
+        "name": "digits",
+        "model": {"source": "onnx:model.onnx"},
+        "inputs": [{"name": "image", "dtype": "float32", "shape": ["batch", 2, 4]}],
+        "data": {"evaluation": {"source": "npz:set.npz"}},
+        "accuracy": {"metric": "top1"},
+        "variants": {"onnx": []},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    (tmp_path / "model.onnx").write_text("not opened")
+    with serving(outputs="scores,more") as first, serving(times=3, outputs="scores,other") as second:
+        for said, rule, agreeing in (([], "near", 0), (["--recipe"], "class", 64)):
+            more = [*said, str(tmp_path / "recipe.yaml")] if said else []
+            cli.run(
+                ["loadtest", f"{first}/v2/models/digits", f"{second}/v2/models/digits", "--rate", "60",
+                 "--seconds", "1", "--settle", "0s", "--shadow", "50%", "--json", *more]
+            )  # fmt: skip
+            found = Canary.model_validate_json(capsys.readouterr().out)
+            assert found.agreement.rules == {"scores": rule}
+            assert found.agreement.agreeing == agreeing
+            assert (found.agreement.missing, found.agreement.added) == (("more",), ("other",))
+            assert found.decision == "reject"
 
 
 def test_what_does_not_fit_a_canary_is_refused(capsys):

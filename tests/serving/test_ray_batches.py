@@ -15,7 +15,7 @@ import pytest
 
 from optcli.serving.deploy import ray_bundle
 
-NAMES = ("admission", "batches", "metrics", "oip", "priorities")
+NAMES = ("admission", "batches", "large_json", "metrics", "oip", "priorities")
 BUNDLE = {
     "model": "small",
     "platform": "onnxruntime_onnx",
@@ -330,6 +330,61 @@ def test_answers_in_json_hold_every_number_and_others_go_on_while_many_are_writt
     assert headers == {"content-type": "application/json"}
     assert set(threads) == {rows == 3}
     assert max(longest) <= 4096
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (20_000, 2), (1, 1, 20_000, 2)])
+@pytest.mark.parametrize("before_tensors", [False, True])
+def test_requests_in_json_hold_every_number_and_others_go_on_while_many_are_read(
+    copied, shape, before_tensors, monkeypatch
+):
+    """JSON may also stand before binary tensors, whose sizes a header tells."""
+    oip, threads, longest, most = copied["oip"], [], [], []
+    loads, asarray = json.loads, np.asarray
+
+    def loading(text):
+        threads.append(threading.current_thread() is threading.main_thread())
+        longest.append(len(text))
+        return loads(text)
+
+    def making(data, *more):
+        most.append(len(data))
+        return asarray(data, *more)
+
+    monkeypatch.setattr(oip.json, "loads", loading)
+    monkeypatch.setattr(oip.np, "asarray", making)
+    monkeypatch.setattr(oip, "_MANY_READ", 1000)
+    rows = shape[-2]
+    (image,) = BUNDLE["inputs"]
+    inputs = [{**image, "most": [rows, 2]}, {**image, "name": "more"}]
+    numbers = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for data in (numbers.tolist(), numbers.ravel().tolist()):
+        given = {"name": "image", "datatype": "FP32", "shape": [rows, 2], "data": data}
+        asked = {"inputs": [given], "id": "an id"}
+        tensors = b""
+        if before_tensors:
+            tensors = bytes(8 * rows)
+            sized = {"parameters": {"binary_data_size": len(tensors)}}
+            asked["inputs"] = [{**given, **sized, "name": "more"}, given]
+            inputs[1]["most"] = [rows, 2]
+        header = json.dumps(asked).encode()
+        protocol = oip.Protocol({**BUNDLE, "inputs": inputs if before_tensors else inputs[:1]})
+        length = str(len(header)) if before_tensors else None
+        found = asyncio.run(protocol.read(bytearray(header + tensors), length))
+        assert found.id == "an id"
+        assert np.array_equal(found.feed["image"], numbers.reshape(rows, 2))
+    assert set(threads) == {rows == 3}
+    assert max(longest) <= 2 + (1 << 16)
+    assert max(most) <= 1000
+
+
+def test_a_list_of_numbers_that_is_ragged_is_refused_however_long_it_is(copied, monkeypatch):
+    oip = copied["oip"]
+    monkeypatch.setattr(oip, "_MANY_READ", 2)
+    protocol = oip.Protocol(BUNDLE)
+    for data in ([[1, 2], [3]], [[1, 2], [3, 4], [5]], [[1], [2, 3, 4]], []):
+        tensor = {"name": "image", "datatype": "FP32", "shape": [2, 2], "data": data}
+        with pytest.raises(oip.Refused, match="wants 4 numbers in `data`"):
+            protocol.parsed(json.dumps({"inputs": [tensor]}).encode(), None)
 
 
 def test_one_answer_may_hold_binary_tensors_and_json(copied):

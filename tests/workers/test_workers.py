@@ -207,6 +207,31 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
         server.close()
 
 
+def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch):
+    """A build waits for its end. What libraries do when an interpreter ends takes time and can hang."""
+    taken_down, deleted = tmp_path / "taken-down", tmp_path / "deleted"
+    (tmp_path / "thorough_library.py").write_text(
+        "import atexit, os\n"
+        f"atexit.register(os.mkdir, {str(taken_down)!r})\n"
+        "class Handle:\n"
+        "    def __del__(self, mkdir=os.mkdir):\n"
+        f"        mkdir({str(deleted)!r})\n"
+        "handle = Handle()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    server = workers.ForkServer(["thorough_library"])
+    try:
+        with server.start("calls:modules", {"name": "thorough_library"}) as child:
+            assert child.result(dict[str, Any], 20)["preloaded"] is True
+        # What `close` tells it. `close` itself kills a server that takes long, which would hide it.
+        server._control.shutdown(socket.SHUT_RDWR)
+        assert server._process.wait(60) == 0
+    finally:
+        server.close()
+    assert not taken_down.exists()
+    assert not deleted.exists()
+
+
 def test_many_forks_side_by_side():
     server = workers.ForkServer([])
     try:

@@ -20,6 +20,7 @@ from optcli.observer import Observer, Silent
 from optcli.results import Report
 from optcli.results.outcomes import Result
 from optcli.results.plan import Plan, Semantics
+from optcli.serving import class_scores
 from optcli.serving.deploy import (
     caching,
     ensemble,
@@ -264,7 +265,10 @@ def _bundle(
 ) -> _Written:
     """Write a bundle for Ray, with these deployments of the model."""
     prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, lanes)
-    prepared = replace(prepared, bundle=more.applied(prepared.bundle))
+    made = more.applied(prepared.bundle)
+    outputs = [each.name for each in made.outputs]
+    scores = class_scores.of_samples(built.samples, outputs, answers_classes=more.answers_classes)
+    prepared = replace(prepared, bundle=made.model_copy(update={"class_scores": scores}))
     ray_bundle.write(folder, built, prepared, plan)
     golden = more.write(folder, built)
     notes = [*ray_bundle.notes_of(prepared, interface), *more.notes]

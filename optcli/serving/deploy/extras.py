@@ -48,6 +48,11 @@ class Extras:
         """Whether the server takes images."""
         return self.serving is not None
 
+    @property
+    def answers_classes(self) -> bool:
+        """Whether the server answers images with classes."""
+        return self.serving is not None and self.serving.postprocess.get("kind") == "classes"
+
     def applied(self, bundle: Bundle) -> Bundle:
         """The bundle with what the server must know of this."""
         body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes

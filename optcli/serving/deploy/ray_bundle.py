@@ -25,7 +25,7 @@ from optcli.settings import TensorSpec
 
 SERVER = "Ray Serve"
 MODEL, FILES = "model", Path(__file__).parent / "ray_files"
-_ALWAYS = ("app", "launch", "oip", "lanes", "admission", "together", "batches", "metrics")
+_ALWAYS = ("app", "launch", "oip", "large_json", "lanes", "admission", "together", "batches", "metrics")
 _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")
 _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 # Characters of a number in JSON, with what stands between two.

@@ -10,9 +10,10 @@ from optcli.errors import UsageError
 from optcli.queueing import Poisson, Process, Trace
 from optcli.queueing.arrivals import parse
 from optcli.results.loadtest import Calibration, Encoding
+from optcli.serving import bundle
 from optcli.serving.deploy import golden_images, plans
 from optcli.serving.loadtest import calibrating, inputs, payloads
-from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.endpoint import Endpoint, is_url
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
@@ -122,11 +123,12 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
     return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
 
 
-def require_options(options: Options, folder: Path) -> None:
+def require_options(options: Options, target: str) -> None:
     """Raise `UsageError` for what no server can do, before one is started.
 
-    Images shall be sent, and neither they nor a golden image are there; or a calibration shall measure
-    a model behind its cache.
+    Images shall be sent, and the bundle takes none, or neither they nor a golden image are there; or a
+    calibration shall measure a model behind its cache. Raises as `bundle.read` for images and a folder
+    that is no bundle.
     """
     if options.calibrate and options.with_cache:
         raise UsageError(
@@ -134,8 +136,17 @@ def require_options(options: Options, folder: Path) -> None:
             place="--with-cache",
             hint="calibrate without it",
         )
-    named = options.images is not None or golden_images.found(options.golden or folder) is not None
-    if options.encoding == "image" and not named:
+    if options.encoding != "image":
+        return
+    # No image helps a bundle that takes none.
+    if not is_url(target) and not bundle.read(Path(target)).images:
+        raise UsageError(
+            "the bundle takes no images",
+            place="--encoding image",
+            hint="deploy the variant again with --images",
+        )
+    folder = options.golden or Path(target)
+    if options.images is None and golden_images.found(folder) is None:
         raise UsageError(
             "there are no images to send",
             place="--encoding image",

@@ -32,7 +32,7 @@ class Endpoint:
     what the server was deployed with. `pids` are the server's processes where the load test started it.
     `wait_ms_at` is the wait for a batch at a rate, where the server adapts it; None: always the same.
     With a priority it is that of its own replicas, at its own rate. A call of the model takes `threads`
-    processors.
+    processors. `class_scores` are the outputs that hold scores of classes; None: not known.
     """
 
     served: Served
@@ -47,6 +47,7 @@ class Endpoint:
     threads: int = 1
     pids: tuple[int, ...] = ()
     wait_ms_at: Callable[[float, str | None], float] | None = None
+    class_scores: tuple[str, ...] | None = None
 
 
 def is_url(target: str) -> bool:

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from optcli.errors import UsageError
 from optcli.observer import Observer
-from optcli.serving import bundle
 from optcli.serving.loadtest import bundles, by_priority, calibrating, endpoint
 from optcli.serving.loadtest.asked import Options, with_plan
 from optcli.serving.loadtest.endpoint import Endpoint
@@ -26,10 +24,6 @@ def opened(
         yield _with_priorities(server, options, own=False), options
         return
     folder, log = Path(target), scratch / "server.log"
-    if options.encoding == "image" and not bundle.read(folder).images:
-        raise UsageError(
-            "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
-        )
     with bundles.started(folder, options, log, scratch, observer) as server:
         place = options.calibration or folder / calibrating.FILE
         yield _with_priorities(server, options, own=True), replace(options, calibration=place)

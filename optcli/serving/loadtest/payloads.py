@@ -91,6 +91,11 @@ def expected_of(setup: Setup, samples: int) -> list[dict[str, np.ndarray]]:
     ]
 
 
+def expects_all(setup: Setup) -> bool:
+    """Whether each output of the model has expected values."""
+    return setup.expected is not None and set(setup.outputs) <= _read(setup.expected).keys()
+
+
 def of_tensors(
     setup: Setup,
     samples: Mapping[str, np.ndarray],

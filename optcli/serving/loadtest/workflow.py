@@ -53,7 +53,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     `MissingError` without the packages that it needs, `StepError` where the client dies.
     """
     payloads.client_library()
-    require_options(options, Path(target))
+    require_options(options, target)
     started = verdicts.now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import large_json
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -28,7 +29,9 @@ TYPES = {
         for bits in (8, 16, 32, 64)
     },
 }
-_LARGE_JSON_BYTES, _MANY_NUMBERS = 1 << 16, 1 << 12
+# JSON of so many bytes is read in half a millisecond, so many numbers become an array in one.
+_LARGE_JSON_BYTES, _MANY_READ = 1 << 16, 1 << 16
+_MANY_NUMBERS = 1 << 12
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
@@ -104,9 +107,10 @@ class Protocol:
     async def read(self, body: bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model.
 
-        Much JSON is read in a thread, so that other requests go on meanwhile.
+        Much JSON is read in a thread and in pieces, so that other requests go on meanwhile. It may
+        stand before binary tensors, too.
         """
-        length = len(body) if header_length is None else 0
+        length = len(body) if header_length is None else _json_bytes(body, header_length)
         if length > _LARGE_JSON_BYTES:
             return await asyncio.to_thread(self.parsed, body, header_length)
         return self.parsed(body, header_length)
@@ -114,8 +118,9 @@ class Protocol:
     def parsed(self, body: bytes | bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
         header, rest = _split(body, header_length)
+        large = len(header) > _LARGE_JSON_BYTES
         try:
-            message = json.loads(header)
+            message = large_json.loads(header) if large else json.loads(header)
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"the request is no JSON: {error}") from error
         if not isinstance(message, dict) or not isinstance(message.get("inputs"), list):
@@ -287,10 +292,15 @@ def _split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, m
     """The JSON of a request and the binary tensors behind it."""
     if header_length is None:
         return bytes(body), memoryview(b"")
+    length = _json_bytes(body, header_length)
+    return bytes(body[:length]), memoryview(body)[length:]
+
+
+def _json_bytes(body: bytes | bytearray, header_length: str) -> int:
+    """How many bytes of a body are JSON, where a header says so."""
     if not header_length.isdecimal() or int(header_length) > len(body):
         raise Refused(400, f"the header {HEADER} does not fit the body: {header_length[:20]!r}")
-    length = int(header_length)
-    return bytes(body[:length]), memoryview(body)[length:]
+    return int(header_length)
 
 
 def _text(numbers: np.ndarray) -> str:
@@ -316,17 +326,30 @@ def _numbers(name: str, data: object, shape: Sequence[int], dtype: np.dtype) -> 
     """An array of numbers in JSON, flat or nested."""
     if not isinstance(data, list):
         raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
+    count = math.prod(shape)
     try:
-        numbers = np.asarray(data)
-        kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
-        if numbers.size and numbers.dtype.kind not in kinds:
-            raise ValueError("they are of another type")
-        array = numbers.astype(dtype)
-        if dtype.kind in "iu" and not np.array_equal(array, numbers):
-            raise ValueError(f"some do not fit into {_NAMES[dtype]}")
-        return array.reshape(shape)
+        arrays = [_array(piece, dtype) for piece in _pieces(data, count)]
+        return np.concatenate(arrays).reshape(shape)
     except (ValueError, OverflowError, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise Refused(
-            400, f"the input {name!r} wants {math.prod(shape)} numbers in `data`: {reason}"
-        ) from error
+        raise Refused(400, f"the input {name!r} wants {count} numbers in `data`: {reason}") from error
+
+
+def _pieces(data: list[Any], count: int) -> Iterator[list[Any]]:
+    """A list of `count` numbers in pieces: NumPy holds Python's lock while it reads one."""
+    while len(data) == 1 and isinstance(data[0], list):
+        data = data[0]
+    step = max(1, _MANY_READ * len(data) // max(1, count))
+    return (data[at : at + step] for at in range(0, max(1, len(data)), step))
+
+
+def _array(data: list[Any], dtype: np.dtype) -> np.ndarray:
+    """Numbers as an array of a type that holds them. Raises ValueError and OverflowError."""
+    numbers = np.asarray(data)
+    kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
+    if numbers.size and numbers.dtype.kind not in kinds:
+        raise ValueError("they are of another type")
+    array = numbers.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(array, numbers):
+        raise ValueError(f"some do not fit into {_NAMES[dtype]}")
+    return array

@@ -1,0 +1,39 @@
+"""Which output of a model holds scores of classes, as its recipe says. A shape does not say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from optcli.model_files.built_variant import Samples
+from optcli.recipe import load
+
+# The metrics that read an output as scores [samples, classes].
+METRICS = frozenset({"top1", "top5", "calibration_error"})
+
+
+def of_samples(samples: Samples, outputs: Sequence[str], *, answers_classes: bool) -> str | None:
+    """The output with the scores, None where the recipe does not say that there is one.
+
+    The recipe says it by its metric. Without a metric it does so by `class_names`, or where the server
+    answers images with classes. What is post-processed is something else.
+    """
+    if samples.postprocess is not None or not outputs:
+        return None
+    if samples.metric is None:
+        says_so = answers_classes or samples.class_names is not None
+    else:
+        says_so = samples.metric in METRICS
+    return (samples.output or outputs[0]) if says_so else None
+
+
+def of_recipe(path: Path, outputs: Sequence[str]) -> str | None:
+    """The same by the recipe of a server that has these outputs. Raises as `recipe.load`."""
+    recipe = load(path)
+    said = Samples(
+        postprocess=recipe.postprocess,
+        metric=recipe.accuracy.metric if recipe.accuracy else None,
+        output=recipe.accuracy.output if recipe.accuracy else None,
+        class_names=recipe.class_names,
+    )
+    return of_samples(said, outputs, answers_classes=False)

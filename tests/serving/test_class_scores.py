@@ -1,0 +1,70 @@
+"""Which output holds scores of classes, by recipes, by bundles and by both servers of a canary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from test_loadtest_parts import IMAGE
+
+from optcli import registry
+from optcli.accuracy import metrics
+from optcli.accuracy.metrics._classes import Classification
+from optcli.model_files.built_variant import Samples
+from optcli.results.loadtest import Served
+from optcli.serving import class_scores
+from optcli.serving.loadtest import canary
+from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.settings.postprocess import PostprocessSettings
+
+DETECTOR = PostprocessSettings.model_validate({"boxes": {"scores": "scores"}})
+
+
+@pytest.mark.parametrize(
+    ("said", "answers_classes", "name"),
+    [
+        ({}, False, None),
+        ({}, True, "first"),
+        ({"metric": "top1"}, False, "first"),
+        ({"metric": "top5", "output": "second"}, False, "second"),
+        ({"metric": "python:error.py:Error"}, True, None),  # a regressor that answers images
+        ({"metric": "python:error.py:Error", "class_names": ("cat", "dog")}, False, None),
+        ({"metric": "miou"}, False, None),
+        ({"class_names": ("cat", "dog")}, False, "first"),
+        ({"class_names": ("cat", "dog"), "postprocess": DETECTOR}, False, None),
+        ({"metric": "map", "postprocess": DETECTOR}, False, None),
+    ],
+)
+def test_the_recipe_says_which_output_holds_scores_of_classes(said, answers_classes, name):
+    found = class_scores.of_samples(
+        Samples(**said), ["first", "second"], answers_classes=answers_classes
+    )
+    assert found == name
+
+
+def test_the_metrics_that_read_scores_of_classes_are_all_named():
+    of_classes = {
+        name
+        for name in metrics.metric_names()
+        if issubclass(registry.find(metrics.__name__, name, metrics.Metric), Classification)
+    }
+    assert of_classes == class_scores.METRICS
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        (None, None, set()),  # two URLs
+        (("scores",), None, {"scores"}),
+        (None, ("scores",), {"scores"}),
+        (("scores",), ("scores",), {"scores"}),
+        ((), ("scores",), set()),  # the released bundle says that there are none
+        (("scores",), (), set()),
+    ],
+)
+def test_both_bundles_of_a_canary_must_say_it(first, second, names):
+    bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
+    drivers = [SimpleNamespace(endpoint=replace(bare, class_scores=each)) for each in (first, second)]
+    assert set(canary._class_scores(drivers, Options())) == names
