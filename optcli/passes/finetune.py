@@ -118,8 +118,9 @@ class Finetune(Pass):
     )
 
     stop_at_drop: float | None = Field(
-        None, ge=0, le=1, description="end early once at most this share of samples that are held out "
-        "of the training is lost against the teacher: the rate then falls to zero in a few steps",
+        None, ge=-1, le=1, description="end early once at most this share of samples that are held out "
+        "of the training is lost against the teacher (below 0: so much is gained); the rate then falls "
+        "to zero in a few steps",
     )  # fmt: skip
     give_up_at_drop: float | None = Field(
         None, ge=0, le=1, description="end early where more than this share of the held-out samples is "

@@ -220,27 +220,29 @@ class Space:
     def _learning(self, cut: Mapping[str, Any]) -> Iterator[Use]:
         for key in ("train_s", "more_s"):
             if cut.get(key):
-                options = self.finetuning(cut[key], may_end=key == "train_s")
+                options = self.finetuning(cut[key])
+                if key == "train_s":
+                    options |= self._early_end(cut)
                 if cut.get("rate"):
                     options["learning_rate"] = cut["rate"]
                 if cut.get("feature_weight"):
                     options["feature_weight"] = cut["feature_weight"]
                 yield "finetune", {**options, "batch_size": _BATCH, "augment": "auto"}
 
-    def finetuning(self, seconds: float, *, may_end: bool = True) -> dict[str, Any]:
-        """Options of a pass that trains for so many seconds, or less where it `may_end` early.
-
-        Samples that are held out of the training end it, not those of validation: these would choose
-        twice.
-        """
+    def finetuning(self, seconds: float) -> dict[str, Any]:
+        """Options of a pass that trains for so many seconds."""
         # The last epoch counts: validation samples choose between trials, and nothing within one.
         options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
-        return {**options, "validate_epochs": False, **(self._early_end() if may_end else {})}
+        return {**options, "validate_epochs": False}
 
-    def _early_end(self) -> dict[str, Any]:
+    def _early_end(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Where a training may end early, by samples that are held out of it.
+
+        Those of validation would choose twice. Held-out samples are judged by top-1.
+        """
         accuracy = self.recipe.accuracy
-        ends = {"stop_at_drop": 0.0}
-        if accuracy is not None and accuracy.metric == "top1":  # held-out samples are judged by it
+        ends = {"stop_at_drop": parameters.get("stop_at", 0.0)}
+        if accuracy is not None and accuracy.metric == "top1":
             ends["give_up_at_drop"] = min(1.0, max(_LEAST_HOPELESS, _HOPELESS * accuracy.bar(1.0)))
         return ends
 
@@ -249,7 +251,8 @@ class Space:
         runtime, precision = parameters["runtime"], parameters["precision"]
         aware_s = parameters.get("aware_s", 0)
         if precision == "int8" and aware_s:
-            yield "quantize_aware", {"to": _AWARE[runtime], **self.finetuning(aware_s)}
+            options = {**self.finetuning(aware_s), **self._early_end(parameters)}
+            yield "quantize_aware", {"to": _AWARE[runtime], **options}
             if runtime == "pytorch":
                 yield "aot_inductor", {}
             return

@@ -10,6 +10,7 @@ recorded trials took, so that the same records give the same decisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -52,13 +53,16 @@ _CAREFUL = 0.25
 # A cut whose gain is so near to the wanted one needs no other between its neighbours.
 _CLOSE = 0.07
 _MARGIN_DB = 3.0
+# A cut network answers about so many samples otherwise than the whole one. By these and the number of
+# samples the bound of its loss lies above the loss, at about so many standard errors.
+_DISAGREEING, _ERRORS = 0.1, 2.0
 # The sampler ends after so many trials without a better one.
 _PATIENCE = 8
 
 _CUTS = ("blocks", "width", "train_s", "more_s")
 # How a cut network was made: the cuts and trainings before its own come with it.
 _SAMPLED_MAKING = (*_CUTS, "rate", "feature_weight")
-_CARRIED = ("learned", "importance", "global_ranking")
+_CARRIED = ("learned", "importance", "global_ranking", "stop_at")
 _MAKING = (*_SAMPLED_MAKING, *_CARRIED[1:])
 
 
@@ -299,6 +303,8 @@ class Strategy:
         The steps of that one are in the store, so that what it has learned costs nothing again.
         """
         chosen = {**look.parameters, **rules.training(done[0].family), "train_s": int(train_s)}
+        if stop_at := self._stop_at(done):
+            chosen["stop_at"] = stop_at
         inside = [
             trial for trial in done if trial.stage == "inside" and trial.parameters.get("train_s")
         ]
@@ -309,6 +315,18 @@ class Strategy:
             chosen["learned"] = [*last.get("learned", ()), own]
             why += "; continues from the weights trained before"
         return Proposal(why, chosen)
+
+    def _stop_at(self, done: Sequence[TuningTrial]) -> float:
+        """The loss on held-out samples at which a training may end: one that should be safe.
+
+        Where whole networks are surely inside the bar, a cut one must be too: it must gain, if the
+        samples are few.
+        """
+        whole = [each for each in done if each.stage == "inside" and not each.trains]
+        samples = max((each.samples or 0 for each in whole), default=0)
+        if not samples or not any(highest_loss(each) <= self.bar for each in whole):
+            return 0.0
+        return round(min(0.0, self.bar - _ERRORS * math.sqrt(_DISAGREEING / samples)), 4)
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Quantization-aware training of the fastest network that quantizing put outside the bar."""

@@ -19,6 +19,7 @@ from optcli.results.tuning import TuningTrial
 from optcli.tuning import trials
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
+from optcli.tuning.strategy import Strategy
 from optcli.tuning.trial_facts import fallen, trained_s
 
 CUT = {"runtime": "openvino", "precision": "fp32", "blocks": 0.5, "width": 0.0, "train_s": 100}
@@ -55,9 +56,42 @@ def test_a_first_training_may_end_early_and_a_second_one_runs_to_its_end(
     first, more = [Finetune(**options) for name, options in found.passes if name == "finetune"]
     assert (first.stop_at_drop, first.give_up_at_drop) == (0.0, gives_up)
     assert (more.stop_at_drop, more.give_up_at_drop) == (None, None)
-    aware = {"runtime": "openvino", "precision": "int8", "aware_s": 60}
+    aware = {"runtime": "openvino", "precision": "int8", "aware_s": 60, "stop_at": -0.01}
     ((_, options),) = space(tmp_path, accuracy).candidate(aware).passes
-    assert QuantizeAware(**options).stop_at_drop == 0.0
+    assert QuantizeAware(**options).stop_at_drop == -0.01
+
+
+@pytest.mark.parametrize(
+    ("samples", "high", "stop_at"),
+    [
+        (600, 0.008, -0.0158),
+        (4000, 0.008, None),
+        # No network is surely inside: few samples cannot show it of any, and a small loss is enough.
+        (100, 0.03, None),
+    ],
+)
+def test_a_training_ends_where_its_network_should_be_surely_inside(
+    tmp_path: Path, samples: int, high: float, stop_at: float | None
+) -> None:
+    strategy = Strategy(space(tmp_path, "{metric: top1, max_drop: 0.01}"), 0.01, 900.0)
+    known = {"stage": "inside", "samples": samples, "parameters": {}, "number": 0}
+    done = [trial(loss=Estimate(value=0.0, low=0.0, high=high), **known)]
+    look = trial(parameters={**CUT, "train_s": 0})
+    proposed = strategy._training(done, look, 90.0, "a reason").parameters
+    assert proposed is not None
+    assert proposed.get("stop_at") == stop_at
+    assert proposed["train_s"] == 90
+
+
+def test_what_was_learned_before_is_learned_by_the_same_options(tmp_path: Path) -> None:
+    """Else the store would not have it, and it would be trained again."""
+    strategy = Strategy(space(tmp_path, "{metric: top1, max_drop: 0.01}"), 0.01, 900.0)
+    first = trial(stage="inside", parameters={**CUT, "stop_at": -0.02}, score=Estimate(value=2.0))
+    look = trial(parameters={**CUT, "blocks": 0.8, "train_s": 0})
+    proposed = strategy._training([first], look, 90.0, "a reason").parameters
+    assert proposed is not None
+    before = strategy.space.candidate(first.parameters).passes[:2]
+    assert strategy.space.candidate(proposed).passes[:2] == before
 
 
 def trial(**more: Any) -> TuningTrial:
