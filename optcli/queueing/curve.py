@@ -140,7 +140,7 @@ class Curve:
         `InputError` where it is none.
         """
         points = dict(self.points)
-        times = {}
+        times: dict[int, float] = {}
         for size in sorted({whole(each, "a batch size", PLACE, least=1) for each in between}):
             if size in points:
                 continue

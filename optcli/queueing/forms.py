@@ -59,15 +59,16 @@ def with_forms(curve: Curve, forms: Forms) -> Curve:
     """
     known = dict(curve.points)
     any_size = _AnySize(forms, known)
-    between: dict[int, float] = {}
+    between = _unmeasured(forms, known)
+    own = known | between
     ranges: list[tuple[int, int]] = []
     below = 0
     for size in sorted(forms.compiled):
-        if size in known:
-            first = _padded_from(forms, known, any_size, below, size)
+        if size in own:
+            first = _padded_from(forms, own, any_size, below, size)
             between |= any_size.at_the_ends(below, first)
             if first < size:
-                between[first] = known[size]
+                between[first] = own[size]
                 ranges += [(first, size)] if forms.can_pad else []
         below = size
     following = min((size for size in known if size > below), default=below)
@@ -78,6 +79,17 @@ def with_forms(curve: Curve, forms: Forms) -> Curve:
         above = range(below + 1, curve.sizes[-1])
         between |= {size: _in_pieces(stepped, size, below) for size in above}
     return curve.stepped(between, ranges)
+
+
+def _unmeasured(forms: Forms, known: Mapping[int, float]) -> dict[int, float]:
+    """What compiled sizes take that were not measured, but lie between two that were."""
+    points = sorted((size, known[size]) for size in forms.compiled if size in known)
+    return {
+        size: start + (end - start) * (size - low) / (high - low)
+        for (low, start), (high, end) in pairwise(points)
+        for size in forms.compiled
+        if low < size < high
+    }
 
 
 class _AnySize:

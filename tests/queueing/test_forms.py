@@ -75,6 +75,12 @@ def test_a_package_says_itself_from_where_batches_are_padded_and_what_is_cut():
     assert curve.times_ms(8) == pytest.approx([2, 3.5, 5, 5, 7, 8.5, 10, 10])
 
 
+def test_a_compiled_size_that_was_not_measured_is_taken_from_the_others():
+    curve = stepped({1: 5.0, 8: 12.0}, compiled=(1, 4, 8))
+    assert curve.times_ms(8) == [5, 8, 8, 8, 12, 12, 12, 12]
+    assert (curve.sizes, curve.padded) == ((1, 8), ((2, 4), (5, 8)))
+
+
 def test_one_compiled_size_is_a_curve_up_to_it():
     curve = stepped({8: 12.0}, compiled=(8,))
     assert curve.times_ms(8) == [12.0] * 8
