@@ -172,7 +172,8 @@ def deploy(
                 sample_inputs=sample_inputs,
                 known=known_answers,
             )
-            known = plans.measured(variant, report, path)
+            static = built.effective.get("shapes") == "static"
+            known = plans.measured(variant, report, path) if static else None
             written = _bundle(fresh, name, built, report, interface, runs_in, made, lanes, more, known)
         else:
             written = _repository(fresh, name, built, interface, runs_in, made, uri, images=images)
