@@ -1,14 +1,19 @@
-"""The curve that a build measured: the sweep of a variant, else the rows of its table."""
+"""The curve that a build measured: the sweep of a variant, else the rows of its table.
+
+Where the variant was compiled for some batch sizes, the curve has their steps: the runner's facts in
+the report say what was compiled, and what was padded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from optcli.errors import InputError, UsageError, did_you_mean
-from optcli.queueing import Curve
+from optcli.queueing import Curve, Forms, with_forms
 from optcli.results import Report, VariantReport
 from optcli.results.plan import PlanNote
 
@@ -21,13 +26,15 @@ _FILE = "report.json"
 class MeasuredCurve:
     """A curve, where it is from, and what is to be known of it.
 
-    `unfit` says that no point was taken on a quiet machine: such a curve decides nothing.
+    `unfit` says that no point was taken on a quiet machine: such a curve decides nothing. `forms` are
+    those of a variant that was compiled for some batch sizes; None: one form computes all of them.
     """
 
     curve: Curve
     source: str
     warnings: tuple[PlanNote, ...] = ()
     unfit: bool = False
+    forms: Forms | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class _Point:
     spread: float | None
     fit: bool
     quantiles_ms: Sequence[float]
+    padded_to: int | None = None
 
 
 def load(path: Path) -> tuple[Report, Path]:
@@ -76,15 +84,46 @@ def curve_of(report: Report, variant: str | None, file: Path | None) -> Measured
     restless = [p.batch_size for p in used if p.spread is not None and p.spread > _FLUCTUATING]
     if restless:
         warnings.append(_restless(name, restless))
+    forms = _forms(report.variants[name].runner or {}, points)
+    if forms is not None:
+        own = forms.own([point.batch_size for point in used])
+        used = [point for point in used if point.batch_size in own]
+    curve = _curve(used, place)
     return MeasuredCurve(
-        _curve(used, place), f"{what} of {name} in {report.recipe.name}", tuple(warnings), not sound
+        curve if forms is None else with_forms(curve, forms),
+        f"{what} of {name} in {report.recipe.name}",
+        tuple(warnings),
+        not sound,
+        forms,
+    )
+
+
+def _forms(runner: Mapping[str, Any], points: Sequence[_Point]) -> Forms | None:
+    """What the report has on the forms of a variant; None where one form computes all batches."""
+    routes = runner.get("routes")
+    if isinstance(routes, Mapping) and routes.get("fixed"):
+        first = routes.get("padded_from") or {}
+        return Forms(
+            tuple(routes["fixed"]),
+            padded_from={int(size): least for size, least in first.items()},
+            pieces=bool(routes.get("pieces")),
+        )
+    compiled = runner.get("compiled_batch_sizes")
+    if runner.get("shapes") != "static" or not compiled:
+        return None
+    gains = runner.get("static_gains") or {}
+    return Forms(
+        tuple(compiled),
+        padded={each.batch_size: each.padded_to for each in points if each.padded_to is not None},
+        gains={int(size): gain for size, gain in gains.items()},
+        can_pad=runner.get("can_pad") is not False,
     )
 
 
 def _points(name: str, variant: VariantReport, file: Path | None) -> tuple[list[_Point], str]:
     if variant.sweep is not None and variant.sweep.points:
         swept = [
-            _Point(p.batch_size, p.p50_ms.value, p.spread, p.fit, p.quantiles_ms)
+            _Point(p.batch_size, p.p50_ms.value, p.spread, p.fit, p.quantiles_ms, p.padded_to)
             for p in variant.sweep.points
         ]
         return swept, "the sweep"
@@ -93,8 +132,16 @@ def _points(name: str, variant: VariantReport, file: Path | None) -> tuple[list[
         from optcli.latency.quantiles import quantiles_of
 
         shapes = quantiles_of(file.with_name("samples.npz")).get(name, {})
+    padded = (variant.runner or {}).get("padded_batch_sizes") or {}
     rows = [
-        _Point(row.batch_size, row.p50_ms.value, row.spread, row.fit, shapes.get(row.batch_size, ()))
+        _Point(
+            row.batch_size,
+            row.p50_ms.value,
+            row.spread,
+            row.fit,
+            shapes.get(row.batch_size, ()),
+            padded.get(str(row.batch_size)),
+        )
         for row in variant.on_host
     ]
     return rows, "the table"

@@ -95,6 +95,7 @@ class _Run:
     available_bytes: int | None
     usual_ns: dict[int, float] = field(default_factory=dict)
     held_bytes: dict[int, int] = field(default_factory=dict)
+    padded: dict[int, int] = field(default_factory=dict)
     threads: int | None = None
 
     @property
@@ -152,7 +153,7 @@ class _Run:
         return child
 
     def _explore(self, child: Child, sizes: Sequence[int]) -> str:
-        """Go up the sizes; says why no further. What it finds is in `usual_ns` and `held_bytes`."""
+        """Go up the sizes; says why no further. Fills `usual_ns`, `held_bytes` and `padded`."""
         for number, size in enumerate(sizes):
             self.observer.progress(self.step, number / len(sizes) / 5, f"batch {size}")
             reason = self._enough(size)
@@ -168,6 +169,10 @@ class _Run:
                 return f"batch size {size} failed: {error.message}"
             self.usual_ns[size] = warm.usual_ns
             self.held_bytes[size] = held.peak_memory_bytes or 0
+            # Another launch decides anew, and otherwise only where both take the same time.
+            larger = held.observed.get("padded_batch_sizes", {}).get(str(size))
+            if larger is not None:
+                self.padded[size] = larger
         top, asked = sizes[-1], self.settings.max
         return f"{top} is the largest " + ("wanted" if top == asked else "the model takes")
 
@@ -232,6 +237,7 @@ class _Run:
             peak_memory_bytes=self.held_bytes[series.batch_size] or None,
             spread=round(fitness.spread_of(counted), 4),
             waited=round(fitness.lost_of(counted), 4),
+            padded_to=self.padded.get(series.batch_size),
             fit=quiet,
             flags=(
                 *quality_flags.too_few(counted, (99,)),

@@ -62,5 +62,8 @@ def _choice(
             "instances": best.batching.instances,
             "instances_without_headroom": without_headroom(known.curve, demand, best.batching),
             "figures_ms": {name: figures[name].value for name in slo_ms},
+            "padded_from": {
+                size: first for first, size in known.curve.padded if first <= best.batching.batch
+            },
         }
     )

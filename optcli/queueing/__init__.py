@@ -27,6 +27,7 @@ from optcli.queueing.batching import (
     Stages,
 )
 from optcli.queueing.curve import Curve
+from optcli.queueing.forms import Forms, with_forms
 from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade, with_cache
 from optcli.queueing.search import Promise, highest_rate
 from optcli.queueing.simulation import replicate, simulate
@@ -39,6 +40,7 @@ __all__ = [
     "Cameras",
     "Constant",
     "Curve",
+    "Forms",
     "Gamma",
     "Levels",
     "Mixture",
@@ -60,5 +62,6 @@ __all__ = [
     "replicate",
     "simulate",
     "with_cache",
+    "with_forms",
     "with_priorities",
 ]

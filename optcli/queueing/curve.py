@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ class Curve:
     distance of a point from it, as a share of the point. `flattened` names batch sizes whose time was
     moved because the table fell within `FALL_TOLERANCE`. `samples_ms` holds the measured times of
     single batches by batch size, where there are some: a simulation draws from them, each time for
-    itself.
+    itself. `between` are further (batch size, mean milliseconds) that are known without a measurement
+    of their own, and between all of them the curve is straight. `padded` are (first, to): batches of
+    `first` to `to` - 1 are padded to `to`, and take as long.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -43,6 +46,8 @@ class Curve:
     largest_residual: float = 0.0
     flattened: tuple[int, ...] = ()
     samples_ms: Mapping[int, np.ndarray] = field(default_factory=dict)
+    between: tuple[tuple[int, float], ...] = ()
+    padded: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Curve:
@@ -128,22 +133,63 @@ class Curve:
         moved = {size: arrays[size] * (time / means[size]) for size, time in curve.points}
         return replace(curve, samples_ms=moved)
 
+    def stepped(self, between: Mapping[int, float], padded: Iterable[tuple[int, int]] = ()) -> Curve:
+        """The curve with other times between its points, and with ranges that are padded.
+
+        Where such a time is not between those of its neighbours, it is moved to the nearest one. Raises
+        `InputError` where it is none.
+        """
+        points = dict(self.points)
+        times: dict[int, float] = {}
+        for size in sorted({whole(each, "a batch size", PLACE, least=1) for each in between}):
+            if size in points:
+                continue
+            time = number(between[size], f"the time of batch {size}", PLACE, least=0, above=True)
+            least = max([ms for at, ms in (*self.points, *times.items()) if at < size], default=time)
+            most = min([ms for at, ms in self.points if at > size], default=time)
+            times[size] = min(max(time, least), max(most, least))
+        return replace(self, between=tuple(times.items()), padded=tuple(sorted(padded)))
+
+    def scaled(self, factor: float) -> Curve:
+        """The curve with every time multiplied by a factor above 0."""
+        if self.samples_ms:
+            curve = Curve.from_samples({size: ms * factor for size, ms in self.samples_ms.items()})
+        elif self.points:
+            curve = Curve.from_points({size: ms * factor for size, ms in self.points})
+        else:
+            return Curve.from_line((self.fixed_ms or 0.0) * factor, (self.per_image_ms or 0.0) * factor)
+        return curve.stepped({size: ms * factor for size, ms in self.between}, self.padded)
+
+    @cached_property
+    def knots(self) -> tuple[int, ...]:
+        """The batch sizes between which the curve is straight; empty for a line."""
+        return tuple(sorted(self._times))
+
+    @cached_property
+    def _times(self) -> dict[int, float]:
+        return dict((*self.between, *self.points))
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The batch sizes that are known; empty for a line."""
         return tuple(size for size, _ in self.points)
 
     def time_ms(self, batch_size: int) -> float:
-        """Mean milliseconds of a batch: a point, or between two points.
+        """Mean milliseconds of a batch: a point, between two, or that of the size it is padded to.
 
         Beyond the points the line goes on, raised to the last point where it lies below it, and
         lowered to the first where it lies above. Raises `InputError` where the curve is one point and
         another batch size is asked for.
         """
         size = whole(batch_size, "a batch size", PLACE, least=1)
-        known = dict(self.points)
+        known, knots = self._times, self.knots
         if size in known:
             return known[size]
+        if knots and knots[0] < size < knots[-1]:
+            right = bisect_left(knots, size)
+            below, above = knots[right - 1], knots[right]
+            low, high = known[below], known[above]
+            return low + (high - low) * (size - below) / (above - below)
         if self.fixed_ms is None or self.per_image_ms is None:
             raise InputError(
                 f"the curve has one point, batch {self.sizes[0]}; batch {size} is not known",
@@ -151,16 +197,12 @@ class Curve:
                 hint="give the times of two batch sizes or more, or a line such as 6ms+4ms*b",
             )
         line = self.fixed_ms + self.per_image_ms * size
-        if not self.points:
+        if not knots:
             return line
-        first, last = self.points[0], self.points[-1]
-        if size < first[0]:
-            return min(line, first[1])
-        if size > last[0]:
-            return line + max(0.0, last[1] - self.fixed_ms - self.per_image_ms * last[0])
-        right = bisect_left(self.sizes, size)
-        (below, low), (above, high) = self.points[right - 1], self.points[right]
-        return low + (high - low) * (size - below) / (above - below)
+        if size < knots[0]:
+            return min(line, known[knots[0]])
+        last = knots[-1]
+        return line + max(0.0, known[last] - self.fixed_ms - self.per_image_ms * last)
 
     def times_ms(self, largest: int) -> list[float]:
         """Mean milliseconds of batches of 1 to `largest`."""
@@ -172,7 +214,11 @@ class Curve:
 
     def is_extrapolated(self, batch_size: int) -> bool:
         """Whether a batch size lies outside the known ones; never for a line."""
-        return bool(self.points) and not self.sizes[0] <= batch_size <= self.sizes[-1]
+        return bool(self.knots) and not self.knots[0] <= batch_size <= self.knots[-1]
+
+    def padded_to(self, batch_size: int) -> int | None:
+        """The batch size to which one is padded; None where it is not."""
+        return next((to for first, to in self.padded if first <= batch_size < to), None)
 
     def extrapolated(self, largest: int) -> tuple[int, ...]:
         """The batch sizes from 1 to `largest` that lie outside the known ones."""
@@ -194,8 +240,9 @@ class Curve:
         """What a simulation draws from: [largest, levels], row B - 1 for batches of B, ascending.
 
         Entries of a row are equally likely: quantiles of the samples, between two batch sizes
-        interpolated level by level, beyond them those of the nearest in proportion to `time_ms`. None
-        where nothing was measured: times are then `times_ms`.
+        interpolated level by level, beyond them those of the nearest in proportion to `time_ms`; those
+        of the larger size where a batch is padded. None where nothing was measured: times are then
+        `times_ms`.
         """
         import numpy as np
 
@@ -209,6 +256,10 @@ class Curve:
         sizes = self.sizes
         table = np.empty((largest, levels))
         for size in range(1, largest + 1):
+            to = self.padded_to(size)
+            if to in rows:
+                table[size - 1] = rows[to]
+                continue
             if size <= sizes[0] or size >= sizes[-1]:
                 nearest = sizes[0] if size <= sizes[0] else sizes[-1]
                 table[size - 1] = rows[nearest] * (self.time_ms(size) / self.time_ms(nearest))
@@ -217,6 +268,9 @@ class Curve:
             below, above = sizes[right - 1], sizes[right]
             part = (size - below) / (above - below)
             table[size - 1] = (1 - part) * rows[below] + part * rows[above]
+            if self.between and size not in rows:
+                straight = (1 - part) * self.time_ms(below) + part * self.time_ms(above)
+                table[size - 1] *= self.time_ms(size) / straight
         return table
 
 

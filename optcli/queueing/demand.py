@@ -135,8 +135,9 @@ def by_load(
 def offered_batches(curve: Curve, demand: Demand) -> list[int]:
     """The batch sizes that are worth a try: known ones, two calls of which fit into the promise.
 
-    A request that just missed a batch waits for it and for its own. Where the number of instances is
-    fixed, and for the smallest batch size, one call is enough: the simulation decides.
+    One that is padded is none of them where the size it is padded to is: a larger batch in the same
+    time. A request that just missed a batch waits for it and for its own. Where the number of instances
+    is fixed, and for the smallest batch size, one call is enough: the simulation decides.
     """
     if demand.batch is not None:
         return [demand.batch]
@@ -144,6 +145,7 @@ def offered_batches(curve: Curve, demand: Demand) -> list[int]:
     doubled = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
     sizes = sorted({*doubled, *curve.sizes})
     sizes = [size for size in sizes if size <= largest and not curve.is_extrapolated(size)]
+    sizes = [size for size in sizes if (curve.padded_to(size) or largest + 1) > largest]
     occupied = demand.occupied_ms
     room = demand.tightest_ms - (demand.overhead.alone_ms - occupied)
     calls = 1 if demand.instances is not None else 2

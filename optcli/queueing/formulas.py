@@ -189,7 +189,7 @@ def fewest_wait_sealed_ms(
     """
     carried = _utilisation(utilisation) * concurrency
     per_ms = _rate(rate_per_s) / 1000 / whole(replicas, "the number of replicas", PLACE, least=1)
-    if curve.fixed_ms is None or curve.per_image_ms is None:
+    if not curve.between and (curve.fixed_ms is None or curve.per_image_ms is None):
         if curve.sizes[0] != 1:
             raise InputError(
                 f"the curve has one point, batch {curve.sizes[0]}",
@@ -206,14 +206,15 @@ def fewest_wait_sealed_ms(
 def _batch_that_must_form(per_ms: float, curve: Curve, carried: float, occupied_ms: float) -> float:
     """The smallest b, 1 or more, with per_ms * (t(b) + occupied) <= carried * b; infinite for none."""
     below = 1.0
-    for size in curve.sizes:
+    for size in curve.knots:
         if size > below and _is_carried(per_ms, curve, size, carried, occupied_ms):
             return _between(per_ms, curve, (int(below), size), carried, occupied_ms)
         if size == 1 and _is_carried(per_ms, curve, 1, carried, occupied_ms):
             return 1.0
         below = float(size)
-    # From the last point on, and for a line from 1 on, the curve is a line.
-    assert curve.per_image_ms is not None
+    # From the last point on, and for a line from 1 on, the curve is a line; of one point it ends there.
+    if curve.per_image_ms is None:
+        return math.inf
     each = curve.per_image_ms
     fixed = curve.time_ms(int(below)) - each * below + occupied_ms
     left = carried - per_ms * each

@@ -20,6 +20,8 @@ def plan_text(plan: Plan) -> str:
 def _lines(plan: Plan) -> Iterator[str]:
     yield f"{plan.name}: {asked(plan)}"
     yield f"  {curve(plan.curve)}"
+    if plan.curve.padded_from:
+        yield f"  {padded(plan.curve)}"
     yield ""
     yield plan.sentence
     yield plan.reason
@@ -75,6 +77,12 @@ def curve(known: PlanCurve) -> str:
     if known.measured:
         text += "; the simulation draws from the measured calls"
     return text
+
+
+def padded(known: PlanCurve) -> str:
+    """Which batches are padded to a compiled batch size, in a sentence; empty where none is."""
+    what = wording.padded(known.padded_from)
+    return what and f"The server pads {what}: they take as long as the larger size."
 
 
 def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:

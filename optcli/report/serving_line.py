@@ -26,6 +26,8 @@ def serving_line(report: Report) -> str:
     how = "one request at a time"
     if choice.batch is not None and choice.batch > 1:
         how = f"batches of at most {choice.batch}, waiting at most {choice.wait_ms:g} ms"
+        if choice.padded_from:
+            how += f" (the server pads {wording.padded(choice.padded_from)})"
     return (
         f"{begin}: {how}, {count} with 20 % headroom ({choice.instances_without_headroom} without),"
         f" {figures}, queue included; {more}."

@@ -45,6 +45,7 @@ def sentences(sweep: Sweep) -> list[str]:
             "one process made the calls one after the other, and optcli ran nothing beside it",
             "the bound does not cover waiting in queues, other work or other machines",
         ]
+    texts += _padded(sweep)
     texts.append(f"stopped: {sweep.stopped_because}")
     restless = [
         str(each.batch_size) for each in sweep.points if each.fit and (each.spread or 0) > _FLUCTUATING
@@ -58,6 +59,16 @@ def sentences(sweep: Sweep) -> list[str]:
             " and the line leaves it out"
         )
     return texts
+
+
+def _padded(sweep: Sweep) -> Iterator[str]:
+    smaller: dict[int, list[str]] = {}
+    for point in sweep.points:
+        if point.padded_to is not None:
+            smaller.setdefault(point.padded_to, []).append(str(point.batch_size))
+    for larger, sizes in smaller.items():
+        noun = "batches of" if len(sizes) == 1 else "batches of sizes"
+        yield f"the runner padded {noun} {wording.listed(sizes)} to {larger}, the next compiled size"
 
 
 _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdict
@@ -139,6 +139,15 @@ def listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def padded(padded_from: Mapping[int, int]) -> str:
+    """`batches of 2 to 7 to 8`: what is padded to a batch size, by that and the smallest of them."""
+    ranges = [
+        f"{first if first == size - 1 else f'{first} to {size - 1}'} to {size}"
+        for size, first in sorted(padded_from.items())
+    ]
+    return f"batches of {listed(ranges)}" if ranges else ""
 
 
 def age(then: str, now: str) -> str | None:

@@ -113,7 +113,8 @@ class SweepPoint(Result):
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` and `waited`
     mean what they mean in `Latency`. Plan and budget leave out a point that is not `fit`.
     `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to 1, from which
-    `plan` draws; empty in older reports.
+    `plan` draws; empty in older reports. `padded_to` is the compiled batch size to which the runner
+    padded the batches; None where it did not.
     """
 
     batch_size: int
@@ -125,6 +126,7 @@ class SweepPoint(Result):
     peak_memory_bytes: int | None = None
     spread: float | None = None
     waited: float | None = None
+    padded_to: int | None = None
     fit: bool = True
     flags: tuple[Flag, ...] = ()
 

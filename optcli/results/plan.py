@@ -25,7 +25,10 @@ class PlanCurve(Result):
     `points_ms` are milliseconds by batch size; empty where only a line is known. `source` says where
     it is from, `measured` whether the simulation draws single calls that were measured.
     `largest_within_slo` is the largest known batch size whose call fits into the tightest limit, with
-    the overhead; `largest_by_the_line` the same by the fitted line.
+    the overhead; `largest_by_the_line` the same by the fitted line. `compiled` are the batch sizes that
+    the variant was compiled for, empty where one form computes all. `padded_from` has by batch size the
+    smallest one that is padded to it, and takes as long. `between_ms` are milliseconds of further batch
+    sizes, which follow from these forms; between all of them the plan interpolates.
     """
 
     source: str
@@ -36,6 +39,9 @@ class PlanCurve(Result):
     measured: bool = False
     largest_within_slo: int | None = None
     largest_by_the_line: int | None = None
+    compiled: tuple[int, ...] = ()
+    padded_from: dict[int, int] = Field(default_factory=dict)
+    between_ms: dict[int, float] = Field(default_factory=dict)
 
 
 class Stages(Result):
@@ -306,6 +312,7 @@ class ServingChoice(Result):
 
     `kept` says whether a configuration keeps the service level with 20 % headroom at a load of 0.7 at
     most; without one the other figures are None. `figures_ms` are the percentiles that are promised.
+    `padded_from` has by batch size the smallest one that is padded to it, of batches up to `batch`.
     """
 
     variant: str
@@ -318,6 +325,7 @@ class ServingChoice(Result):
     instances: int | None = None
     instances_without_headroom: int | None = None
     figures_ms: dict[str, float] = Field(default_factory=dict)
+    padded_from: dict[int, int] = Field(default_factory=dict)
 
 
 class Plan(Result):

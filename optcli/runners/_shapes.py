@@ -55,7 +55,8 @@ class StaticForms:
 
     `make` compiles the model for a size, or for any (None). `can_pad`: whether every output begins with
     the batch; inputs that do not keep a batch from being padded as well. `load_ms` says what compiling
-    took, by size or `any`, `destinations` where batches of other sizes went, in words.
+    took, by size or `any`, `destinations` where batches of other sizes went, in words. `padded` has the
+    sizes among them that were padded, and the size each was padded to.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class StaticForms:
         "_routes",
         "destinations",
         "load_ms",
+        "padded",
     )
 
     def __init__(
@@ -94,6 +96,12 @@ class StaticForms:
         self._current = next(iter(self._forms.values()))
         self._cut: int | None = None
         self.destinations: dict[int, str] = {}
+        self.padded: dict[int, int] = {}
+
+    @property
+    def can_pad(self) -> bool:
+        """Whether a batch may be filled up to a larger size, and its outputs be cut again."""
+        return self._can_pad
 
     @property
     def sizes(self) -> list[int]:
@@ -147,6 +155,7 @@ class StaticForms:
             for seconds, calls, batch in zip(times, (form, self._any), (padded, feed), strict=True):
                 seconds.append(_seconds(calls, batch))
         if min(times[0][_WARM:]) < min(times[1][_WARM:]):
+            self.padded[size] = larger
             self.destinations[size] = f"padded to {larger}"
             return form, larger
         self.destinations[size] = "the form for any size"
@@ -178,7 +187,12 @@ def described(calls: object) -> dict[str, Any]:
     if not isinstance(calls, StaticForms):
         return {"shapes": "dynamic"}
     load_ms = {size: round(milliseconds, 1) for size, milliseconds in calls.load_ms.items()}
-    return {"shapes": "static", "compiled_batch_sizes": calls.sizes, "compile_ms": load_ms}
+    return {
+        "shapes": "static",
+        "compiled_batch_sizes": calls.sizes,
+        "can_pad": calls.can_pad,
+        "compile_ms": load_ms,
+    }
 
 
 def observed(calls: object) -> dict[str, Any]:
@@ -186,7 +200,8 @@ def observed(calls: object) -> dict[str, Any]:
     if not isinstance(calls, StaticForms) or not calls.destinations:
         return {}
     routes = {str(size): how for size, how in sorted(calls.destinations.items())}
-    return {**described(calls), "other_batch_sizes": routes}
+    padded = {str(size): larger for size, larger in sorted(calls.padded.items())}
+    return {**described(calls), "other_batch_sizes": routes, "padded_batch_sizes": padded}
 
 
 def sizes_of(requested: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ class AotiRunner(PytorchRunner):
         return {
             "precision": self._precision,
             **self._where(),
-            **({"compiled_for": self._routes.compiled_for()} if self._routes.fixed else {}),
+            **self._compiled(),
         }
 
     def observed(self) -> dict[str, Any]:
@@ -112,6 +112,12 @@ class AotiRunner(PytorchRunner):
     @property
     def _routes(self) -> Routes:
         return Routes() if self._model is None else self._model.routes
+
+    def _compiled(self) -> dict[str, Any]:
+        routes = self._routes
+        if not routes.fixed:
+            return {}
+        return {"compiled_for": routes.compiled_for(), "routes": routes.to_record()}
 
     def _compute(self) -> Any:
         assert self._model is not None

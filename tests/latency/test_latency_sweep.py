@@ -12,6 +12,7 @@ from optcli.latency.messages import Held, Opening, Round, WarmUp
 from optcli.latency.sweep import sweep
 from optcli.latency.sweep_plan import allot, cost_s, ladder
 from optcli.observer import Silent
+from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, SweepPoint, flags
 from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 
@@ -68,18 +69,22 @@ class Sized:
         return Round(ns=ns, device_ns=None, waited_ns=waited_ns, first_feed=0, feeds=1, **quiet)
 
     def do_memory(self, size, command):
-        return Held(peak_memory_bytes=50 * MB + self.model.image_bytes * self.last)
+        padded = {str(size): to for size, to in self.model.padded.items() if size <= self.last}
+        return Held(
+            observed={"padded_batch_sizes": padded} if padded else {},
+            peak_memory_bytes=50 * MB + self.model.image_bytes * self.last,
+        )
 
 
 @pytest.fixture
 def run(monkeypatch, plain_runner, candidate, tmp_path):
     def run(
         times, *, dies_at=10**6, image_bytes=MB, fails=None, inputs=None, p99_ms=None, foreign=False,
-        waits=lambda size, launch: 0.0, **settings,
+        waits=lambda size, launch: 0.0, padded=(), **settings,
     ):  # fmt: skip
         model = SimpleNamespace(
             times=times, dies_at=dies_at, image_bytes=image_bytes, fails=fails, children=[], said=[],
-            timed={}, waits=waits, confined=[],
+            timed={}, waits=waits, confined=[], padded=dict(padded),
         )  # fmt: skip
         run.model = model
 
@@ -113,6 +118,15 @@ def sizes(found):
 
 def line(size):
     return 4 + size
+
+
+def test_a_point_says_to_which_compiled_size_its_batches_were_padded(run):
+    found = run(line, padded={2: 8, 4: 8}, max=16)
+    assert {point.batch_size: point.padded_to for point in found.points} == {
+        1: None, 2: 8, 4: 8, 8: None, 16: None,
+    }  # fmt: skip
+    said = " ".join(sentences(found))
+    assert "the runner padded batches of sizes 2 and 4 to 8, the next compiled size" in said
 
 
 def test_all_sizes_of_a_line_are_found_in_fresh_processes(run):

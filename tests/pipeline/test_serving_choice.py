@@ -73,6 +73,18 @@ def test_the_report_says_how_to_serve_at_the_promised_rate(tmp_path):
     assert begin in markdown(built)
     assert begin in page(built, {})
     assert Report.model_validate_json(built.to_json()).serving == choice
+    assert "pads" not in line
+
+
+def test_the_report_says_which_batches_the_server_pads(tmp_path):
+    built = report(point(1, 10.0), point(8, 38.0))
+    runner = {"shapes": "static", "compiled_batch_sizes": [1, 8]}
+    eager = built.variants["eager"].model_copy(update={"runner": runner})
+    built = built.model_copy(update={"variants": {"eager": eager}})
+    choice = chosen(tmp_path, built, p95_ms=120, rate_per_s=200)
+    assert (choice.batch, choice.padded_from) == (8, {8: 2})
+    line = serving_line(built.model_copy(update={"serving": choice}))
+    assert "(the server pads batches of 2 to 7 to 8)" in line
 
 
 def test_a_promise_that_nothing_keeps_is_said(tmp_path):

@@ -73,6 +73,8 @@ def test_a_size_in_between_goes_where_it_takes_less_time(monkeypatch, slow, said
     assert (list(made.forms), forms.destinations) == ([1, 4], {})
     run(forms, 3)
     assert (list(made.forms), forms.destinations) == ([1, 4, None], said)
+    assert observed(forms)["padded_batch_sizes"] == ({"3": 4} if filled else {})
+    assert described(forms)["can_pad"] is True
     assert forms.current is made.forms[4 if filled else None]
     last = forms.current.given[-1]["x"]
     assert len(last) == (4 if filled else 3)
@@ -106,6 +108,7 @@ def test_what_cannot_be_padded_is_not(monkeypatch, inputs, can_pad):
     forms = StaticForms(made, (4,), inputs, can_pad=can_pad)
     run(forms, 3)
     assert forms.destinations == {3: "the form for any size"}
+    assert described(forms)["can_pad"] is False
 
 
 def test_sizes_are_those_that_the_inputs_take():
@@ -153,6 +156,7 @@ def test_a_padded_batch_is_cut_again(onnx, kind, monkeypatch):
     with kind(threads=1, shapes="static", batch_sizes=(1, 4)).open(onnx, IMAGE) as static:
         found = static.run(values)["output"]
         assert static.observed()["other_batch_sizes"] == {"3": "padded to 4"}
+        assert static.observed()["padded_batch_sizes"] == {"3": 4}
     with kind(threads=1).open(onnx, IMAGE) as dynamic:
         assert np.allclose(found, dynamic.run(values)["output"], atol=1e-5)
 

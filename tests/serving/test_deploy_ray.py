@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from small_variants import IMAGE, onnx_model, variant
 
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
+from optcli.latency.measured_curve import MeasuredCurve
+from optcli.queueing import Curve, Forms, with_forms
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
@@ -128,14 +131,76 @@ def test_a_fixed_batch_is_computed_alone(tmp_path, plan):
 
 
 @pytest.mark.slow
-def test_static_shapes_are_compiled_for_the_batches_that_occur(tmp_path, model, plan):
+def test_static_shapes_are_those_of_the_measurement_as_far_as_they_occur(tmp_path, model, plan):
     static = replace(
-        model, effective={**model.effective, "shapes": "static", "compiled_batch_sizes": [1, 3, 8]}
+        model, effective={**model.effective, "shapes": "static", "compiled_batch_sizes": [1, 3, 8, 16]}
     )
-    made = bundled(static, plan, tmp_path / "out").bundle
-    assert made.runner.settings["batch_sizes"] == [1, 2, 3, 4]
-    assert made.runner.settings["batch_names"] == ["batch"]
-    assert made.runner.settings["any_above"] is False
+    prepared = bundled(static, plan, tmp_path / "out")
+    settings = prepared.bundle.runner.settings
+    # Batches of up to 4: nothing was compiled for 2 and 4.
+    assert settings["batch_sizes"] == [1, 3, 8]
+    assert settings["padded_from"] == {"1": 1, "3": 1, "8": 1}
+    assert settings["any_size"] is False
+    assert settings["batch_names"] == ["batch"]
+    said = " ".join(ray_bundle.notes_of(prepared, looked_at(static, tmp_path / "looked")))
+    assert "compiled for batch sizes 1, 3 and 8, as it was measured" in said
+    assert "a replica pads batches of 2 to 3 and 4 to 7 to 8" in said
+
+
+@pytest.mark.parametrize(
+    ("forms", "padded_from", "sent"),
+    [
+        (Forms((1, 8)), {"1": 1, "8": 2}, [1, 8, 8, 8, 8, 8, 8, 8]),
+        (
+            Forms((1, 8), gains={1: 1.2, 8: 1.25}),
+            {"1": 1, "8": 6},
+            [1, None, None, None, None, 8, 8, 8],
+        ),
+        (Forms((1, 8), can_pad=False), {"1": 1, "8": 8}, [1, *[None] * 6, 8]),
+    ],
+    ids=["padded", "the faster of both", "not padded"],
+)
+def test_a_bundle_sends_each_batch_where_the_curve_of_the_plan_has_it(forms, padded_from, sent):
+    curve = with_forms(Curve.from_points({1: 5.0, 8: 16.0}), forms)
+    effective = {"shapes": "static", "compiled_batch_sizes": [1, 8]}
+    built = SimpleNamespace(effective=effective)
+    found = ray_runtimes.served_forms(built, 8, MeasuredCurve(curve, "a test", forms=forms))
+    settings = found.settings()
+    assert (settings["batch_sizes"], settings["padded_from"]) == ([1, 8], padded_from)
+    assert settings["any_size"] is (None in sent)
+    assert [_goes_to(settings, rows) for rows in range(1, 9)] == sent
+    # What a batch takes in the bundle is what the plan counts on.
+    for rows, form in enumerate(sent, start=1):
+        if form is not None:
+            assert curve.time_ms(rows) == curve.time_ms(form)
+    few = ray_runtimes.served_forms(built, 1, MeasuredCurve(curve, "a test", forms=forms))
+    assert (few.sizes, few.any_size) == ((1,), False)
+
+
+def _goes_to(settings, rows):
+    from optcli.serving.deploy.ray_files.forms import Forms as Served
+
+    seen = []
+
+    def make(size):
+        def call(feed):
+            seen.append(size)
+            return {"y": 2 * feed["x"]}
+
+        return call
+
+    settings = json.loads(json.dumps(settings))
+    served = Served(
+        make,
+        settings["batch_sizes"],
+        "x",
+        padded_from=settings["padded_from"],
+        any_size=settings["any_size"],
+    )
+    x = np.arange(float(rows))
+    assert np.array_equal(served.run({"x": x})["y"], 2 * x)
+    (form,) = seen
+    return form
 
 
 @pytest.mark.slow
@@ -144,9 +209,9 @@ def test_batches_that_were_measured_in_the_form_for_any_size_go_there(tmp_path, 
     static = replace(model, effective={**model.effective, "shapes": "static", **measured})
     prepared = bundled(static, plan, tmp_path / "out")
     settings = prepared.bundle.runner.settings
-    assert (settings["batch_sizes"], settings["any_above"]) == ([1, 2], True)
+    assert (settings["batch_sizes"], settings["any_size"]) == ([1, 2], True)
     said = " ".join(ray_bundle.notes_of(prepared, looked_at(static, tmp_path / "looked")))
-    assert "compiled for batch sizes 1, 2; a replica pads others to the next of these; larger" in said
+    assert "batch sizes 1 and 2, as it was measured; other batches go to a form for any size" in said
 
 
 def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
@@ -162,9 +227,10 @@ def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
         return call
 
     rows = np.arange(5.0)
-    for any_above, wanted in ((False, [(2, 2), (2, 2), (1, 1)]), (True, [(None, 5)])):
+    for any_size, wanted in ((False, [(2, 2), (2, 2), (1, 1)]), (True, [(None, 5)])):
         calls.clear()
-        found = Forms(make, [1, 2], "x", any_above=any_above).run({"x": rows})
+        forms = Forms(make, [1, 2], "x", padded_from={}, any_size=any_size)
+        found = forms.run({"x": rows})
         assert np.array_equal(found["y"], 2 * rows)
         assert calls == wanted
 

@@ -68,7 +68,7 @@ def _sections(plan: Plan) -> Iterator[Markup]:
     yield section(
         "How it was planned",
         None,
-        tag("p", f"{plan_text.curve(plan.curve)}. Seed {plan.seed}."),
+        tag("p", f"{plan_text.curve(plan.curve)}. {plan_text.padded(plan.curve)} Seed {plan.seed}."),
         tag("p", f"Mode: {plan.mode.reason}."),
         folded("What the words mean", glossary),
     )

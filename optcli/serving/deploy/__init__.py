@@ -15,6 +15,7 @@ from pydantic import Field
 
 from optcli import environment, runners
 from optcli.errors import UsageError
+from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent
 from optcli.results import Report
@@ -172,13 +173,15 @@ def deploy(
                 sample_inputs=sample_inputs,
                 known=known_answers,
             )
-            written = _bundle(fresh, name, built, report, interface, runs_in, made, lanes, more)
+            static = built.effective.get("shapes") == "static"
+            known = plans.measured(variant, report, path) if static else None
+            written = _bundle(fresh, name, built, report, interface, runs_in, made, lanes, more, known)
         else:
             written = _repository(fresh, name, built, interface, runs_in, made, uri, images=images)
         notes = [*doubts, *written.notes, *built.samples.notes]
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
-        known = [*notes, *written.closing]
-        text = instructions.text(name, interface, written.about, written.steps, known)
+        told = [*notes, *written.closing]
+        text = instructions.text(name, interface, written.about, written.steps, told)
         (fresh / README).write_text(text, encoding="utf-8")
         files = tuple(sorted(p.relative_to(fresh).as_posix() for p in fresh.rglob("*") if p.is_file()))
         _place(fresh, out)
@@ -262,9 +265,10 @@ def _bundle(
     plan: Plan,
     lanes: tuple[ray_lanes.Lane, ...],
     more: extras.Extras,
+    known: MeasuredCurve | None,
 ) -> _Written:
     """Write a bundle for Ray, with these deployments of the model."""
-    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, lanes)
+    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, lanes, known)
     made = more.applied(prepared.bundle)
     outputs = [each.name for each in made.outputs]
     scores = class_scores.of_samples(built.samples, outputs, answers_classes=more.answers_classes)

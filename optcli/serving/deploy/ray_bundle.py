@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optcli import environment
 from optcli.artifact import ABOUT
 from optcli.errors import InputError, UsageError
+from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant
+from optcli.report import wording
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving import bundle
@@ -20,7 +23,7 @@ from optcli.serving.bundle import Bundle, BundleInput, BundleRecipe, BundleRunne
 from optcli.serving.deploy import model_configuration, ray_config
 from optcli.serving.deploy.interface import PROTOCOL_TYPES, Interface
 from optcli.serving.deploy.ray_lanes import Lane
-from optcli.serving.deploy.ray_runtimes import Runtime, static_sizes, threads_of
+from optcli.serving.deploy.ray_runtimes import Runtime, served_forms, threads_of
 from optcli.settings import TensorSpec
 
 SERVER = "Ray Serve"
@@ -65,8 +68,9 @@ def prepared(
     runtime: Runtime,
     plan: Plan,
     lanes: tuple[Lane, ...],
+    known: MeasuredCurve | None = None,
 ) -> Prepared:
-    """What is to be written, with these deployments of the model.
+    """What is to be written, with these deployments of the model; `known` is its measured curve.
 
     Raises `UsageError` where the model cannot take the plan.
     """
@@ -80,8 +84,7 @@ def prepared(
     row_bytes, row_elements = _sizes(built.inputs, inputs, largest)
     settings = {**runtime.settings, **interface.settings}
     if "forms" in runtime.beside:
-        sizes = settings["batch_sizes"] = static_sizes(built, batching.largest)
-        settings["any_above"] = bool(sizes) and batching.largest > max(sizes)
+        settings |= served_forms(built, batching.largest, known).settings()
     made = Bundle(
         model=name,
         variant=built.name,
@@ -98,7 +101,7 @@ def prepared(
         wait_ms=usual.wait_ms,
         least_wait_ms=usual.one.least_wait_ms,
         adaptive_wait=usual.adapts(batched=batched),
-        single_ms=plan.curve.points_ms.get(1) or _by_line(plan),
+        single_ms=_single_ms(plan),
         sealed_batches=max(1, *(lane.max_ongoing // lane.one.batch for lane in lanes)),
         instances=sum(lane.one.instances for lane in lanes),
         concurrency=usual.one.concurrency,
@@ -165,14 +168,7 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
             " serve_config.yaml makes it wait"
         )
     if made.runner.settings.get("batch_sizes"):
-        sizes = made.runner.settings["batch_sizes"]
-        noun = "batch size" if len(sizes) == 1 else "batch sizes"
-        pads = "; a replica pads others to the next of these" if len(sizes) > 1 else ""
-        above = made.runner.settings["any_above"]
-        notes.append(
-            f"the model is compiled for {noun} {', '.join(map(str, sizes))}{pads}"
-            f"{'; larger batches go to a form for any size' if above else ''}"
-        )
+        notes.append(_compiled(made.runner.settings))
     machines = sum(lane.one.machines for lane in prepared.lanes)
     if machines > len(prepared.lanes):
         notes.append(
@@ -191,6 +187,18 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
             "the package is native code: it needs this kind of processor and this version of torch"
         )
     return tuple(notes)
+
+
+def _compiled(settings: Mapping[str, Any]) -> str:
+    sizes = settings["batch_sizes"]
+    noun = "batch size" if len(sizes) == 1 else "batch sizes"
+    firsts = {int(size): first for size, first in settings["padded_from"].items()}
+    below = dict(zip(sizes, (0, *sizes), strict=False))
+    ranges = {size: max(first, below[size] + 1) for size, first in firsts.items()}
+    padded = wording.padded({size: first for size, first in ranges.items() if first < size})
+    text = f"the model is compiled for {noun} {wording.listed([*map(str, sizes)])}, as it was measured"
+    text += f"; a replica pads {padded}" if padded else ""
+    return f"{text}; other batches go to a form for any size" if settings["any_size"] else text
 
 
 def closing(prepared: Prepared) -> Sequence[str]:
@@ -235,7 +243,10 @@ def _full(made: Bundle) -> str:
     )
 
 
-def _by_line(plan: Plan) -> float | None:
+def _single_ms(plan: Plan) -> float | None:
+    known = plan.curve.points_ms.get(1) or plan.curve.between_ms.get(1)
+    if known is not None:
+        return known
     fixed, per_image = plan.curve.fixed_ms, plan.curve.per_image_ms
     return None if fixed is None or per_image is None else fixed + per_image
 

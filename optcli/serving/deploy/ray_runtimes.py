@@ -12,6 +12,7 @@ from optcli.environment import usable_cores
 from optcli.errors import InputError
 from optcli.formats import aoti, onnx, openvino, ort, torchscript
 from optcli.formats.aoti_models import Routes
+from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
 from optcli.workers import memory
@@ -71,20 +72,49 @@ def threads_of(built: BuiltVariant) -> int:
     return threads if isinstance(threads, int) and threads > 0 else usable_cores()
 
 
-def static_sizes(built: BuiltVariant, largest: int) -> list[int]:
-    """The batch sizes to compile for by themselves; none where the variant was measured otherwise.
+@dataclass(frozen=True)
+class ServedForms:
+    """What a bundle compiles a model for, and where it sends a batch.
 
-    The powers of two are among them: a batch in between is filled up to the next size. None is above
-    the sizes of the measurement, if that gave larger batches to the form for any size.
+    `sizes` are compiled by themselves; none where one form computes all batches. `padded_from` has for
+    each of them the smallest batch that is padded to it. Other batches go to the form for any size,
+    which a bundle has with `any_size`.
     """
-    if built.effective.get("shapes") != "static" or largest < 1:
-        return []
-    measured = built.effective.get("compiled_batch_sizes") or ()
-    others = built.effective.get("other_batch_sizes") or {}
-    if measured and any(int(size) > max(measured) for size in others):
-        largest = min(largest, max(measured))
-    powers = (2**exponent for exponent in range(largest.bit_length()))
-    return sorted({size for size in (*measured, *powers, largest) if size <= largest})
+
+    sizes: tuple[int, ...] = ()
+    padded_from: Mapping[int, int] = field(default_factory=dict)
+    any_size: bool = True
+
+    def settings(self) -> dict[str, Any]:
+        """The same as settings of a bundle."""
+        return {
+            "batch_sizes": list(self.sizes),
+            "padded_from": {str(size): first for size, first in self.padded_from.items()},
+            "any_size": self.any_size,
+        }
+
+
+def served_forms(built: BuiltVariant, largest: int, known: MeasuredCurve | None) -> ServedForms:
+    """The forms of the variant as it was measured, as far as batches of up to `largest` need them.
+
+    `known` is the measured curve, by which a plan decides: the bundle pads where the curve does.
+    Without one, every batch below a compiled size is padded.
+    """
+    compiled = built.effective.get("compiled_batch_sizes") or ()
+    if built.effective.get("shapes") != "static" or largest < 1 or not compiled:
+        return ServedForms()
+    pads = known is None and built.effective.get("can_pad") is not False
+    padded_from = {size: 1 if pads else size for size in compiled}
+    if known is not None:
+        padded_from |= {size: first for first, size in known.curve.padded}
+
+    def form_of(rows: int) -> int | None:
+        larger = min((size for size in compiled if size >= rows), default=None)
+        return None if larger is None or padded_from[larger] > rows else larger
+
+    forms = {form_of(rows) for rows in range(1, largest + 1)}
+    sizes = tuple(sorted(size for size in forms if size is not None))
+    return ServedForms(sizes, {size: padded_from[size] for size in sizes}, None in forms)
 
 
 def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def of_plan(plan: Plan) -> Model:
     """The plan's own curve and overhead."""
     known = plan.curve
     if known.points_ms:
-        curve = Curve.from_points(known.points_ms)
+        padded = [(first, size) for size, first in known.padded_from.items()]
+        curve = Curve.from_points(known.points_ms).stepped(known.between_ms, padded)
     else:
         curve = Curve.from_line(known.fixed_ms or 0.0, known.per_image_ms or 0.0)
     asked = plan.asked.get("overhead") or {}

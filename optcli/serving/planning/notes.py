@@ -251,12 +251,19 @@ def doubts(
             text=f"extrapolated: batch {batch} was not measured, the curve knows"
             f" {', '.join(map(str, curve.sizes))}",
         )
-    elif curve.sizes and curve.sizes[0] > 1:
+    elif curve.knots and curve.knots[0] > 1:
         yield PlanNote(
             kind="extrapolated",
-            figures={"below": curve.sizes[0]},
-            text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
+            figures={"below": curve.knots[0]},
+            text=f"extrapolated: batches under {curve.knots[0]} are taken from the line, and the"
             " simulation has many of them",
+        )
+    larger = None if batch is None else curve.padded_to(batch)
+    if batch is not None and larger is not None:
+        yield PlanNote(
+            kind="padded",
+            figures={"batch": batch, "to": larger},
+            text=f"padded: the server pads batches of {batch} to {larger}: they take as long",
         )
     is_asked = "on_full" in settings.model_fields_set
     if settings.semantics == "sealed" and is_asked and settings.on_full != "reject-newest":

@@ -145,7 +145,8 @@ def _asked_for(settings: PlanSettings, at_the_model: float | None) -> float | No
 
 
 def _check_batch(settings: PlanSettings, curve: Curve) -> None:
-    if settings.batch is not None and len(curve.points) == 1 and settings.batch != curve.sizes[0]:
+    alone = len(curve.points) == 1 and settings.batch is not None
+    if alone and curve.is_extrapolated(settings.batch or 1):
         raise UsageError(
             f"the curve knows batch {curve.sizes[0]} alone, found batch {settings.batch}",
             place="--batch",
@@ -416,6 +417,9 @@ def _curve(known: MeasuredCurve, limit_ms: float | None, overhead_ms: float) -> 
         if room is None or not curve.sizes
         else curve.largest_within(room, curve.sizes),
         largest_by_the_line=None if room is None else curve.largest_on_line(room),
+        compiled=() if known.forms is None else tuple(sorted(known.forms.compiled)),
+        padded_from={size: first for first, size in curve.padded},
+        between_ms=dict(curve.between),
     )
 
 

@@ -238,11 +238,7 @@ def scaled(curve: Curve, factor: float) -> Curve:
     """The curve with every time multiplied. Raises `InputError` for a factor that is not above 0."""
     if factor <= 0:
         raise InputError(f"found the factor {factor:g}", place="curve", hint="wanted more than 0")
-    if curve.samples_ms:
-        return Curve.from_samples({size: ms * factor for size, ms in curve.samples_ms.items()})
-    if curve.points:
-        return Curve.from_points({size: ms * factor for size, ms in curve.points})
-    return Curve.from_line((curve.fixed_ms or 0.0) * factor, (curve.per_image_ms or 0.0) * factor)
+    return curve.scaled(factor)
 
 
 def _count(instances: int) -> str:

@@ -14,8 +14,9 @@ class Forms:
     """Calls of a model; `make` compiles it for a batch size, or for any (None).
 
     With `sizes` a batch goes to the smallest form that holds it, filled up with copies of its last
-    row, which are cut off the outputs. A batch above the largest goes there in parts, or with
-    `any_above` to the form for any size.
+    row, which are cut off the outputs. With `any_size` there is also a form for any size, to which all
+    others go: batches above the largest size, and those with fewer rows than `padded_from` has for the
+    next one. Without it, a batch above the largest size is computed in parts.
     """
 
     def __init__(
@@ -24,10 +25,11 @@ class Forms:
         sizes: Sequence[int],
         first: str,
         *,
-        any_above: bool = False,
+        padded_from: Mapping[str, int],
+        any_size: bool,
     ) -> None:
-        self._sizes, self._first = sorted(sizes), first
-        self._any = make(None) if any_above or not sizes else None
+        self._sizes, self._first, self._padded_from = sorted(sizes), first, padded_from
+        self._any = make(None) if any_size or not sizes else None
         self._forms = {size: make(size) for size in self._sizes}
 
     def run(self, feed: Arrays) -> Arrays:
@@ -44,6 +46,8 @@ class Forms:
         size = next(size for size in self._sizes if size >= rows)
         if size == rows:
             return self._forms[size](feed)
+        if self._any is not None and rows < self._padded_from.get(str(size), 1):
+            return self._any(feed)
         outputs = self._forms[size]({name: filled(array, size) for name, array in feed.items()})
         return {name: array[:rows] for name, array in outputs.items()}
 

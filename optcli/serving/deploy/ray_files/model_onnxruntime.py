@@ -25,9 +25,13 @@ class Model:
         self._path = str(folder / bundle["file"])
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        sizes, above = self._settings["batch_sizes"], self._settings["any_above"]
-        first = bundle["inputs"][0]["name"]
-        self.run = Forms(self._opened, sizes, first, any_above=above).run
+        self.run = Forms(
+            self._opened,
+            self._settings["batch_sizes"],
+            bundle["inputs"][0]["name"],
+            padded_from=self._settings["padded_from"],
+            any_size=self._settings["any_size"],
+        ).run
 
     def _opened(self, size: int | None) -> Callable[[Arrays], Arrays]:
         options = onnxruntime.SessionOptions()

@@ -23,9 +23,13 @@ class Model:
         self._model = self._core.read_model(str(folder / bundle["file"]))
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        sizes, above = self._settings["batch_sizes"], self._settings["any_above"]
-        first = bundle["inputs"][0]["name"]
-        self.run = Forms(self._compiled, sizes, first, any_above=above).run
+        self.run = Forms(
+            self._compiled,
+            self._settings["batch_sizes"],
+            bundle["inputs"][0]["name"],
+            padded_from=self._settings["padded_from"],
+            any_size=self._settings["any_size"],
+        ).run
 
     def _compiled(self, size: int | None) -> Callable[[Arrays], Arrays]:
         model = self._model
