@@ -106,7 +106,7 @@ class Finetune(Pass):
     autocast: Autocast = Field(
         "auto",
         description="compute products and convolutions in bfloat16 while training, weights stay FP32; "
-        "`auto`: on CPUs with instructions for it, where most products are those of dense convolutions",
+        "`auto`: on CPUs with instructions for it, where the network has enough products for its size",
     )
     validate_epochs: bool = Field(
         True, description="judge every epoch on the validation data and keep the best; false: the last"
