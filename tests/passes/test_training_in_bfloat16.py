@@ -72,7 +72,7 @@ def test_products_are_counted_as_layers_define_them():
     query, key = (torch.ones(2, 4, n, 32) for n in (5, 50))
     with bfloat16.counting() as work:
         functional.scaled_dot_product_attention(query.requires_grad_(), key, key)
-    assert work.wide == 2 * 4 * 5 * 50 * 32 * 2, "queries by keys, and the scores by values"
+    assert (work.calls, work.values, work.wide) == (1, 2 * 4 * 5 * (50 + 32), 0)
 
 
 @pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d])
@@ -95,6 +95,31 @@ def test_convolutions_with_few_channels_in_a_group_stay_in_fp32(kind, stride):
         found = narrow(taken)
     assert torch.equal(found, narrow(taken.float()))
     assert network(images).dtype == torch.float32, "as before, outside"
+
+
+@pytest.mark.parametrize("mask", [None, torch.zeros(5, 5), torch.zeros(5, 5) > 0])
+def test_attention_stays_in_fp32(monkeypatch, mask):
+    seen = []
+    given = functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        functional,
+        "scaled_dot_product_attention",
+        lambda *args, **named: (
+            seen.append([value.dtype for value in args[:3]]) or given(*args, **named)
+        ),
+    )
+    attending, taken = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+    exact = attending(taken, taken, taken, need_weights=False, attn_mask=mask)[0]
+    before = functional.scaled_dot_product_attention
+    with bfloat16.casting(attending, "cpu")():
+        found = attending(taken, taken, taken, need_weights=False, attn_mask=mask)[0]
+        query = torch.randn(2, 5, 8, dtype=torch.bfloat16)
+        functional.scaled_dot_product_attention(query, query, value=query, attn_mask=None)
+    found.square().mean().backward()
+    assert all(kind == torch.float32 for kinds in seen for kind in kinds)
+    assert found.dtype == torch.bfloat16, "its linear layers"
+    assert torch.allclose(found.float(), exact, atol=0.05)
+    assert functional.scaled_dot_product_attention is before
 
 
 def test_other_networks_are_not_looked_into(monkeypatch):

@@ -5,14 +5,17 @@ Measured on an EPYC with AVX512_BF16 and PyTorch 2.15, forward and backward, in 
 - Linear layers and dense convolutions are up to 4 and 2 times as fast in bfloat16. They gain nothing
   where a value is the sum of few products, because the casts around them cost as much as the products.
 - A convolution with one or two channels in a group takes up to 3 times as long in bfloat16, and with a
-  stride up to 100 times. These convolutions are computed in FP32 amidst the others.
+  stride up to 100 times.
+- The gradient of attention takes 3 times as long for some 64 positions, and longer for fewer.
 - Each call costs some 0.1 ms more. A call of few products does not earn that back.
+
+So attention and convolutions with few channels in a group are computed in FP32 amidst the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from optcli.formats import torch_modules
@@ -54,18 +57,46 @@ def casting(model: torch.nn.Module, device: str) -> Callable[[], AbstractContext
 
     @contextmanager
     def cast() -> Iterator[None]:
-        with torch.autocast(kind, torch.bfloat16):
-            if not narrow:  # the mode looks at every call
-                yield
-                return
-            with _narrow_in_fp32():
-                yield
+        with ExitStack() as stack:
+            stack.enter_context(torch.autocast(kind, torch.bfloat16))
+            if kind == "cpu":
+                stack.enter_context(_attention_in_fp32())
+            if narrow:  # it looks at every call
+                stack.enter_context(_narrow_in_fp32())
+            yield
 
     return cast
 
 
 def _is_narrow(weight: torch.Tensor, groups: int) -> bool:
     return groups > 1 and weight.shape[1] < _LEAST_GROUP
+
+
+def _in_fp32(function: Callable[..., Any], args: Any, named: Any) -> Any:
+    import torch
+
+    def exact(value: Any) -> Any:
+        return value.float() if torch.is_tensor(value) and value.is_floating_point() else value
+
+    with torch.autocast("cpu", enabled=False):
+        return function(*map(exact, args), **{name: exact(value) for name, value in named.items()})
+
+
+@contextmanager
+def _attention_in_fp32() -> Iterator[None]:
+    """Within it, attention is computed in FP32.
+
+    By its name in `torch.nn.functional`, because PyTorch's own multi-head attention hides from modes
+    what it calls.
+    """
+    from torch.nn import functional
+
+    given = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = lambda *args, **named: _in_fp32(given, args, named)
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = given
 
 
 def _narrow_in_fp32() -> TorchFunctionMode:
@@ -87,16 +118,15 @@ def _narrow_in_fp32() -> TorchFunctionMode:
             if func not in convolutions or len(args) < 2:
                 return func(*args, **named)
             groups = args[6] if len(args) > 6 else named.get("groups", 1)
-            if not _is_narrow(args[1], groups):
-                return func(*args, **named)
-            with torch.autocast("cpu", enabled=False):
-                return func(args[0].float(), *args[1:], **named)
+            if _is_narrow(args[1], groups):
+                return _in_fp32(func, args, named)
+            return func(*args, **named)
 
     return NarrowInFP32()
 
 
 class Work:
-    """What was computed: `wide` are the products in sums that are long enough."""
+    """What was computed: `wide` are the products that are quicker in bfloat16."""
 
     wide = values = calls = 0
 
@@ -131,10 +161,9 @@ def counting() -> Iterator[Work]:
                 narrow = _is_narrow(weight, groups)
                 work.add(around.numel() * weight[0].numel(), output.numel(), narrow=narrow)
             elif operation is attention:
-                query, key, value = args[:3]
-                rows, scores = query.numel() // query.shape[-1], key.shape[-2]
-                widths = query.shape[-1] + value.shape[-1]
-                work.add(rows * scores * widths, rows * (scores + value.shape[-1]))
+                query, key = args[:2]
+                scores = query.numel() // query.shape[-1] * key.shape[-2]
+                work.add(0, output[0].numel() + scores, narrow=True)
             return output
 
     with Counting():
