@@ -13,9 +13,9 @@ channels first, no checks, with optcli's settings of OpenMP. `--tuned` adds one 
 bfloat16 and a fused optimizer. `--learned SEEDS` times nothing: it prunes the network, fine-tunes it in
 FP32 and in bfloat16 with each of so many seeds, and tells top-1 on the images of `test`.
 
-`--vit` takes a small vision transformer. Its weights and images are random. With `--learned` they are
-`vit_tiny_fashion.safetensors` and those of `FashionMNIST` as torchvision stores them, and the network is
-judged on 2,000 of the test images.
+`--vit` takes a small vision transformer with random weights and images. With `--learned` it takes the
+weights `vit_tiny_fashion.safetensors` and the images of `FashionMNIST` as torchvision stores them, and
+judges by 2,000 of the test images.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 One thread, random weights and images (NAME@SIZE of torchvision; `vit_tiny@32` is a small vision
 transformer), AdamW. In processor time, because other work on the machine changes that the least. In
 brackets: beside the first way of the same turn, the least and the most of the turns. It is what
-`finetune` goes by.
+`finetune` goes by. `--layers` takes single layers, in FP32 and in bfloat16, forward and backward.
 """
 
 from __future__ import annotations
@@ -29,6 +29,25 @@ WAYS = {
     "channels last, memory kept, bfloat16": (True, "bf16", True),
     "channels last, memory kept, mixed": (True, "mixed", True),
 }
+# Rows by width of linear layers; channels, size of the image, kernel, stride, groups of convolutions.
+LINEAR = [(32, 64), (32, 256), (32, 1024), (256, 32), (256, 64), (2048, 64), (2048, 192), (2048, 768)]
+CONVOLUTIONS = [
+    *((32, 32, 1, 1, 1), (192, 8, 1, 1, 1), (64, 32, 3, 1, 1), (192, 8, 3, 1, 1)),
+    *(
+        (96, 16, 3, 1, 12),
+        (64, 16, 3, 1, 16),
+        (64, 16, 3, 1, 32),
+        (64, 16, 3, 2, 16),
+        (64, 16, 3, 2, 32),
+    ),
+    *(
+        (64, 32, 3, 1, 64),
+        (64, 32, 7, 1, 64),
+        (240, 8, 5, 1, 240),
+        (64, 32, 3, 2, 64),
+        (672, 4, 3, 2, 672),
+    ),
+]
 
 
 def main() -> None:
@@ -39,8 +58,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=16, help="in a step")
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--ways", default=";".join(WAYS), help="of the table's columns, with ; between")
+    parser.add_argument("--layers", action="store_true", help="single layers in place of networks")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.layers:
+        _print_layers(arguments.turns, arguments.seconds)
+        return
     if arguments.one:
         network, way = arguments.one.split("|")
         rate = _trained(network, arguments.images, *WAYS[way], arguments.seconds)
@@ -109,6 +132,57 @@ def _trained(name: str, count: int, last: bool, precision: str, kept: bool, seco
         step()
         steps += 1
     return count * steps / (time.process_time() - began)
+
+
+def _print_layers(turns: int, seconds: float) -> None:
+    """The milliseconds of layers, a mean over turns, and how many times as fast bfloat16 is."""
+    import torch
+    from torch import nn
+
+    from optcli.workers import memory
+
+    memory.keep_freed()
+    torch.set_num_threads(1)
+    made: dict[str, tuple[Any, Any]] = {}
+    for rows, width in LINEAR:
+        name = f"linear, {width} to {4 * width}, {rows} rows"
+        made[name] = (nn.Linear(width, 4 * width), torch.randn(rows, width))
+    for channels, size, kernel, stride, groups in CONVOLUTIONS:
+        name = f"convolution {kernel}x{kernel}, stride {stride}, {channels}@{size}"
+        layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+        images = torch.randn(16, channels, size, size)
+        made[f"{name}, {channels // groups} channels in a group"] = tuple(
+            each.to(memory_format=torch.channels_last) for each in (layer, images)
+        )
+    sys.stdout.write("| layer | FP32 ms | bfloat16 ms | times as fast |\n| --- | --- | --- | --- |\n")
+    for name, (layer, taken) in made.items():
+        found = [[_layer_ms(layer, taken, c, seconds) for c in (False, True)] for _ in range(turns)]
+        exact, cast = (sum(column) / turns for column in zip(*found, strict=True))
+        ratios = sorted(a / b for a, b in found)
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        sys.stdout.write(f"| {name} | {exact:.2f} | {cast:.2f} | {spread} |\n")
+        sys.stdout.flush()
+
+
+def _layer_ms(layer: Any, taken: Any, cast: bool, seconds: float) -> float:
+    import torch
+
+    taken = taken.clone().requires_grad_()
+
+    def step() -> None:
+        taken.grad = None
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            given = layer(taken)
+        given.backward(torch.ones_like(given))
+
+    step()
+    step()
+    steps, began = 0, time.process_time()
+    while time.process_time() < began + seconds:
+        step()
+        steps += 1
+    return 1e3 * (time.process_time() - began) / steps
 
 
 def _network(kind: str, size: int) -> Any:
