@@ -18,9 +18,12 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-NETWORKS = "resnet18@32,resnet18@112,vgg11_bn@32,squeezenet1_1@64,mobilenet_v3_large@64,vit_tiny@32"
-# Channels last, products in bfloat16, freed memory kept. "mixed" is the bfloat16 of `finetune`:
-# convolutions with few channels in a group stay in FP32.
+NETWORKS = (
+    "vit_tiny@32,swin_t@64,convnext_tiny@64,efficientnet_v2_s@64,resnext50_32x4d@64,regnet_y_400mf@64,"
+    "squeezenet1_1@64,resnet18@32,efficientnet_b0@64,mobilenet_v3_large@64,shufflenet_v2_x1_0@64"
+)
+# Channels last, precision of products, freed memory kept. "mixed" is the bfloat16 of `finetune`:
+# attention and convolutions with few channels in a group stay in FP32.
 WAYS = {
     "channels first": (False, "fp32", False),
     "channels first, memory kept": (False, "fp32", True),
