@@ -12,6 +12,10 @@ The plain loop reads all images into one tensor and then does what a tutorial do
 channels first, no checks, with optcli's settings of OpenMP. `--tuned` adds one with channels last,
 bfloat16 and a fused optimizer. `--learned SEEDS` times nothing: it prunes the network, fine-tunes it in
 FP32 and in bfloat16 with each of so many seeds, and tells top-1 on the images of `test`.
+
+`--vit` takes a small vision transformer with random weights and images. With `--learned` it takes the
+weights `vit_tiny_fashion.safetensors` and the images of `FashionMNIST` as torchvision stores them, and
+judges by 2,000 of the test images.
 """
 
 from __future__ import annotations
@@ -70,6 +74,16 @@ class Net(nn.Module):
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))
 '''
+VIT = '''\
+"""A vision transformer: 6 layers, 128 wide, 4 heads, patches of 4 x 4 pixels, 10 classes."""
+
+from torchvision.models import VisionTransformer
+
+
+class Net(VisionTransformer):
+    def __init__(self, blocks=6):
+        super().__init__(32, 4, blocks, 4, 128, 256, num_classes=10)
+'''
 RECIPE = """\
 version: 1
 name: training
@@ -102,8 +116,9 @@ data:
 latency: {{threads: {threads}}}
 variants:
   eager: []
-  tuned: [{{prune: {{ratio: 0.3}}}}, {{finetune: {options}}}]
+  tuned: [{{prune: {{ratio: {ratio}}}}}, {{finetune: {options}}}]
 """
+VIT_PREPARE = "{scale: 1/255, mean: [0.286, 0.286, 0.286], std: [0.353, 0.353, 0.353]}"
 
 
 def main() -> None:
@@ -118,7 +133,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
         folder = Path(place)
-        (folder / "net.py").write_text(NETWORK)
+        (folder / "net.py").write_text(VIT if arguments.vit else NETWORK)
         job = _job(arguments, folder)
         contenders = _contenders(job, folder, tuned=arguments.tuned)
         turns: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
@@ -154,9 +169,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tuned", action="store_true", help="also the plain loop made faster by hand")
     parser.add_argument("--learned", type=int, metavar="SEEDS", help="compare top-1, time nothing")
+    parser.add_argument("--vit", action="store_true", help="a small vision transformer")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.vit and not arguments.learned and (arguments.models or arguments.datasets):
+        parser.error("--vit without --learned takes random weights and images")
+    return arguments
 
 
 def _job(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -164,7 +183,7 @@ def _job(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     job: dict[str, Any] = {
         "images": arguments.images,
         "epochs": arguments.epochs,
-        "blocks": arguments.blocks,
+        "blocks": 6 if arguments.vit else arguments.blocks,
         "batch_size": arguments.batch_size,
         "threads": arguments.threads,
         "net": str(folder / "net.py"),
@@ -306,15 +325,14 @@ def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
 
-    (folder / "net.py").write_text(NETWORK)
-    job, store = _job(arguments, folder), Store(folder / "store")
-    validation = job["training"].replace("train", "test")
+    store = Store(folder / "store")
+    job = _vit_job(arguments, folder) if arguments.vit else _resnet_job(arguments, folder)
     found: dict[str, Any] = {"pruned": [], "off": [], "bf16": []}
     for seed in range(arguments.learned):
         for autocast in ("off", "bf16"):
             options = {"epochs": arguments.epochs, "autocast": autocast, "threads": arguments.threads}
-            given = {**job, "seed": seed, "validation": validation, "prepare": PREPARE}
-            (folder / "recipe.yaml").write_text(LEARNED.format(**given, options=json.dumps(options)))
+            given = {**job, "seed": seed, "options": json.dumps(options)}
+            (folder / "recipe.yaml").write_text(LEARNED.format(**given))
             to_do = planned(folder / "recipe.yaml", store, [], [])
             made = make(to_do, store, Silent(), Settings(), Phases())
             facts = made.artifacts["tuned"].facts["finetuning"]
@@ -323,6 +341,37 @@ def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 found["pruned"].append(facts["validation_accuracy_before"])
             sys.stderr.write(f"seed {seed}, {autocast}: {facts['validation_accuracy']}\n")
     return found
+
+
+def _resnet_job(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    (folder / "net.py").write_text(NETWORK)
+    job = _job(arguments, folder)
+    validation = job["training"].replace("train", "test")
+    return {**job, "validation": validation, "prepare": PREPARE, "ratio": 0.3}
+
+
+def _vit_job(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """A vision transformer with half of its channels to be pruned, and its images as arrays."""
+    import numpy as np
+    from PIL import Image
+    from torchvision.datasets import FashionMNIST
+
+    (folder / "net.py").write_text(VIT)
+    for role, count in (("training", arguments.images), ("validation", 2000)):
+        stored = FashionMNIST(str(arguments.datasets), train=role == "training")
+        sizes = [Image.fromarray(image).resize((32, 32)) for image in stored.data[:count].numpy()]
+        images = np.stack([np.asarray(image.convert("RGB")) for image in sizes])
+        np.savez(folder / f"{role}.npz", image=images, label=stored.targets[:count].numpy())
+    return {
+        "blocks": 6,
+        "weights": str((arguments.models / "vit_tiny_fashion.safetensors").absolute()),
+        "training": f"npz:{folder / 'training.npz'}",
+        "validation": f"npz:{folder / 'validation.npz'}",
+        "images": arguments.images,
+        "threads": arguments.threads,
+        "prepare": VIT_PREPARE,
+        "ratio": 0.5,
+    }
 
 
 def _recipe(

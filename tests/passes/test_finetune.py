@@ -313,12 +313,10 @@ def test_autocast_only_where_the_cpu_has_it_and_the_key_says_which(
 @pytest.mark.parametrize(
     ("network", "gains"),
     [
-        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)), True),
-        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8)), False),
-        (
-            lambda nn: nn.Sequential(nn.Conv2d(1, 4, 4, stride=4), nn.Flatten(), nn.Linear(16, 64)),
-            False,
-        ),
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.Conv2d(64, 64, 3)), True),
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 64, 3), nn.Conv2d(64, 64, 3, groups=64)), False),
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)), False),
+        (lambda nn: nn.Sequential(nn.Flatten(), nn.Linear(64, 4096), nn.Linear(4096, 64)), True),
         (lambda nn: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), False),
     ],
 )
@@ -331,7 +329,24 @@ def test_of_their_own_only_networks_that_gain_are_trained_in_bfloat16(
     assert computing.chosen(*around, autocast="auto", channels_last=None).autocast == gains
     assert computing.chosen(*around, autocast="bf16", channels_last=None).autocast
     assert not computing.chosen(*around, autocast="off", channels_last=None).autocast
-    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(("count", "gains"), [(8, False), (128, True)])
+def test_what_a_step_computes_decides_about_bfloat16(monkeypatch, bf16, count, gains):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": ["avx512_bf16"]})
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 512), torch.nn.Linear(512, 64))
+    batch = ExampleSet(Stripes(count), "training").batch(range(count))
+    found = computing.chosen(model, IMAGE, batch, "cpu", autocast="auto", channels_last=None)
+    assert found.autocast is gains
+
+
+def test_a_network_that_fails_is_trained_in_fp32(monkeypatch, bf16):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": ["avx512_bf16"]})
+    batch = ExampleSet(Stripes(8), "training").batch(range(8))
+    found = computing.chosen(
+        torch.nn.Linear(3, 4), IMAGE, batch, "cpu", autocast="auto", channels_last=None
+    )
+    assert found == computing.Computing("cpu")
 
 
 def test_where_pytorch_may_not_use_the_instructions_it_trains_in_fp32(tmp_path, monkeypatch):

@@ -3,12 +3,13 @@
 Images with their channels last and products in bfloat16 are what CPUs are quickest at, but not every
 network takes the one (a `view` that wants contiguous memory) or stays itself in the other. So both are
 tried on a few samples first, against the plain way. Not every network gains from bfloat16, either: see
-`_gains`.
+`bfloat16`. What decides are facts of the network, of its batches and of the CPU; nothing is timed, so
+that the same training on the same CPU gives the same weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli import environment
 from optcli.errors import StepError
 from optcli.formats import torch_modules
+from optcli.passes._torch import bfloat16
 from optcli.passes._torch.examples import Examples
 from optcli.passes._torch.learning import caller
 from optcli.settings import TensorSpec
@@ -99,7 +101,7 @@ def chosen(
         casting = False
     batch = _first(examples)
     if casting and autocast == "auto":
-        casting = _gains(model, lambda: _trial(plain, model, inputs, batch))
+        casting = _gains(model, inputs, examples)
     reference = _trial(plain, model, inputs, batch)
     computing = plain
     if reference is None:  # what is wrong with it, training says
@@ -158,34 +160,15 @@ def _has_convolutions(model: torch.nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in torch_modules.modules(model))
 
 
-def _gains(model: torch.nn.Module, run: Callable[[], object]) -> bool:
-    """Whether training gains from bfloat16: where most products are those of dense convolutions.
-
-    Measured on an EPYC with AVX512_BF16 (benchmarks/training_ways.py): beside FP32 in the same layout
-    such networks are 1.3 to 1.8 times as fast, one with depthwise convolutions half as fast.
-    """
-    import torch
-
-    dense = others = 0
-    grouped = False
-
-    def count(module: torch.nn.Module, _: object, output: torch.Tensor) -> None:
-        nonlocal dense, others, grouped
-        if isinstance(module, torch.nn.Linear):
-            others += output.numel() * module.in_features
-        elif isinstance(module, torch.nn.modules.conv._ConvNd):
-            grouped = grouped or module.groups > 1
-            dense += output.numel() * module.weight[0].numel()
-
-    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
-    parts = [module for module in torch_modules.modules(model) if isinstance(module, kinds)]
-    hooks = [module.register_forward_hook(count) for module in parts]
+def _gains(model: torch.nn.Module, inputs: Sequence[TensorSpec], examples: Examples) -> bool:
+    """Whether training on batches like `examples` gains from bfloat16; False where it fails."""
+    batch = _first(examples)
+    call = caller(model, inputs, "cpu")
+    torch_modules.evaluating(model)
     try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return not grouped and dense > others
+        return bfloat16.gains(lambda: call(batch), len(examples.positions) / len(batch.positions))
+    except StepError:  # what is wrong with it, training says
+        return False
 
 
 def _first(examples: Examples) -> Examples:

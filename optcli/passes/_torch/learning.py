@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, first_line
 from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, flatten_outputs
+from optcli.passes._torch.bfloat16 import casting
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.settings import TensorSpec
 
@@ -56,6 +58,7 @@ def caller(
     import torch
 
     call = arguments(model, inputs)
+    cast = casting(model, device) if autocast else nullcontext
 
     def run(batch: Examples) -> Outputs:
         feed = {name: value.to(device) for name, value in batch.feed.items()}
@@ -65,7 +68,7 @@ def caller(
         try:
             if not autocast or not (always or model.training):
                 return flatten_outputs(model(*positional, **keyword))
-            with torch.autocast(device.partition(":")[0], torch.bfloat16):
+            with cast():
                 outputs = flatten_outputs(model(*positional, **keyword))
             # A loss is a small difference of large sums: 8 bits are too few for it.
             return {
