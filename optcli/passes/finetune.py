@@ -108,8 +108,8 @@ class Finetune(Pass):
     autocast: Autocast = Field(
         "auto",
         description="compute linear layers and convolutions in bfloat16 while training; weights stay "
-        "FP32, on CPUs attention and depthwise convolutions, too; `auto`: on CPUs with instructions for "
-        "it, where the network has enough products for each value to gain from it",
+        "FP32, on CPUs attention and depthwise convolutions, too; `auto`: on CPUs with instructions "
+        "for it, where the network has enough products for each value to gain from it",
     )
     validate_epochs: bool = Field(
         True, description="judge every epoch on the validation data and keep the best; false: the last"
