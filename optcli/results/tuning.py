@@ -22,16 +22,16 @@ class TuningTrial(Result):
 
     `passes` and `runner` are written as a recipe has them. `speedups` are over the reference by batch
     size: measured in turns, or over the best trial so far times what that gained. `ahead` is the speed
-    over the best trial so far, in turns. `score` is the objective, as a
-    multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
-    `samples` validation samples: of the metric, or without labels the share of samples whose largest
-    output is another; `bar` is the largest loss allowed, and `certain` says whether the bound of the
-    loss lies inside it too. `stage` says how far it came, `reason` why no further. `parameters` are
-    what the search chose. `operators` counts those that compute on integers, `family` says whether the
-    network is a `transformer` or `convolutional`, `float_groups` names layers that may be left in
-    float, where quantizing has cost too much. `judging_s` is how long judging it on all validation
-    samples took, with the baseline where that was not judged before. `ended_early` says why its
-    training took less than its `train_s`, and `trained_share` how much of that. Times are in seconds.
+    over the best trial so far, in turns. `score` is the objective, as a multiple of the reference's:
+    larger is better. `loss` is what is lost against the baseline on `samples` validation samples: of
+    the metric, or without labels the share of samples whose largest output is another; `bar` is the
+    largest loss allowed, and `certain` says whether the bound of the loss lies inside it too. `stage`
+    says how far it came, `reason` why no further. `parameters` are what the search chose. `operators`
+    counts those that compute on integers, `family` says whether the network is a `transformer` or
+    `convolutional`, `float_groups` names layers that may be left in float, where quantizing has cost
+    too much. `judging_s` is how long judging it on all validation samples took, with the baseline where
+    that was not judged before. `ended_early` says why its training took less than its `train_s`, and
+    `trained_share` how much of that. Times are in seconds.
     """
 
     number: int

@@ -379,6 +379,15 @@ def test_another_layout_changes_no_more_than_rounding(tmp_path):
         assert torch.allclose(value.float(), model.state_dict()[name].float(), atol=1e-4), name
 
 
+def test_a_gradient_that_is_very_short_has_a_direction_all_the_same(tmp_path):
+    """As that of a deep network with random weights in evaluation mode: 1e-11 and less."""
+    short = changed(written(tmp_path), tmp_path / "short", lambda m: m.head.weight.mul_(1e-13))
+    short = changed(short, tmp_path / "shorter", lambda m: m.head.bias.mul_(1e-13))
+    _, facts, heard = tuned(short, tmp_path / "b", epochs=1, channels_last=True, autocast="off")
+    assert facts["channels_last"]
+    assert not any("layout" in warning for warning in heard.warnings)
+
+
 def test_a_network_that_does_not_take_the_layout_keeps_its_own(tmp_path):
     _, facts, heard = tuned(written(tmp_path, "Viewing"), tmp_path / "b", autocast="off", epochs=1)
     assert not facts["channels_last"]
