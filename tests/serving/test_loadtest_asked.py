@@ -116,12 +116,15 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
         payloads.golden_of(setup)
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, named):
+@pytest.mark.parametrize(
+    "more",
+    [["--encoding", "image"], ["--encoding", "image", "--images"], ["--compare-encodings", "--images"]],
+)
+def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, more):
     """Whoever then named some would only hear that the bundle takes none."""
     described_alone(tmp_path, images=False)
-    more = ["--images", str(tmp_path)] if named else []
-    assert cli.run(["loadtest", str(tmp_path), "--encoding", "image", *more]) == 2
+    named = [str(tmp_path)] if more[-1] == "--images" else []
+    assert cli.run(["loadtest", str(tmp_path), *more, *named]) == 2
     said = capsys.readouterr().err
     assert "the bundle takes no images" in said
     assert "deploy the variant again with --images" in said

@@ -136,13 +136,14 @@ def require_options(options: Options, target: str) -> None:
             place="--with-cache",
             hint="calibrate without it",
         )
-    if options.encoding != "image":
+    compared = options.compare_encodings and options.images is not None
+    if options.encoding != "image" and not compared:
         return
     # No image helps a bundle that takes none.
     if not is_url(target) and not bundle.read(Path(target)).images:
         raise UsageError(
             "the bundle takes no images",
-            place="--encoding image",
+            place="--images" if compared else "--encoding image",
             hint="deploy the variant again with --images",
         )
     folder = options.golden or Path(target)
