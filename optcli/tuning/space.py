@@ -147,6 +147,8 @@ class Space:
             parameters["threads"] = choose("threads", self.threads)
         if runtime in ("openvino", "onnxruntime"):
             parameters["shapes"] = choose(f"{runtime} shapes", ("static", "dynamic"))
+        if self._has_layouts(runtime, precision):
+            parameters["layout"] = choose(f"{runtime} layout", (None, "channels_last"))
         if runtime == "onnxruntime":
             parameters["optimization_level"] = choose("optimization_level", (None, "extended"))
         if runtime == "openvino" and self.recipe.tune.objective == "throughput":
@@ -175,6 +177,10 @@ class Space:
         wide = runtime == "openvino" and "bf16" in self.precisions.get(runtime, ())
         return ("bf16", None) if wide else (None,)
 
+    def _has_layouts(self, runtime: str, precision: str) -> bool:
+        """Whether the layout of images is a choice: other runtimes and INT8 have their own."""
+        return runtime == "pytorch" and precision == "fp32" and self.source == Format.TORCH
+
     def _quantizers(self, runtime: str) -> tuple[str, ...]:
         known = _QUANTIZERS[runtime]
         return tuple(n for n in known if not environment.missing(passes.find(n).needs)) or known
@@ -182,7 +188,7 @@ class Space:
     def names(self, parameters: Mapping[str, Any]) -> Parameters:
         """The parameters by the names that Optuna knows them by."""
         runtime, quantizer = parameters["runtime"], parameters.get("quantizer")
-        owners = dict.fromkeys(("precision", "quantizer", "shapes", "rest"), runtime)
+        owners = dict.fromkeys(("precision", "quantizer", "shapes", "rest", "layout"), runtime)
         owners |= dict.fromkeys(_OPTIONS.get(str(quantizer), {}), quantizer)
         named: Parameters = {}
         for key, value in parameters.items():
@@ -259,6 +265,8 @@ class Space:
         if runtime == "pytorch":
             if precision == "int8":
                 yield "quantize_pt2e", _options("quantize_pt2e", parameters)
+            elif parameters.get("layout"):
+                yield parameters["layout"], {}
             yield "aot_inductor", {}
             return
         for name in passes_between(self.source, (_FORMATS[runtime],)) or ():
@@ -373,6 +381,8 @@ def _label(parameters: Mapping[str, Any]) -> str:
         words[0] += f" by quantization-aware training ({parameters['aware_s']} s)"
     elif quantizer:
         words[0] += f" by {quantizer}"
+    if parameters.get("layout"):
+        words.append("channels last")
     if parameters.get("rest"):
         words.append(f"float layers in {parameters['rest']}")
     if parameters.get("floats"):

@@ -481,3 +481,28 @@ def test_training_with_quantization_follows_what_is_inside_and_not_surely(tmp_pa
     assert any(trial.parameters.get("aware_s") for trial in done)
     sure = Simulated(Strategy(space(load(own.path)), BAR, 900.0), lambda _: 0.5 * BAR).run()
     assert not any(trial.parameters.get("aware_s") for trial in sure)
+
+
+def test_the_layout_of_images_is_a_choice_where_pytorch_computes_in_float(recipe: Recipe) -> None:
+    float_only = {"openvino": ("fp32",), "pytorch": ("fp32", "int8")}
+    whole = dataclasses.replace(
+        space(recipe, trains=False), runtimes=("openvino", "pytorch"), precisions=float_only
+    )
+    asked: dict[str, tuple[Any, ...]] = {}
+
+    class Asking:
+        def suggest_categorical(self, name: str, values: tuple[Any, ...]) -> Any:
+            asked[name] = values
+            return values[-1 if name == "runtime" else 0]
+
+    chosen = whole.suggest(Asking())  # type: ignore[arg-type]
+    assert asked["pytorch layout"] == (None, "channels_last")
+    assert chosen["layout"] is None
+    last = {**chosen, "layout": "channels_last"}
+    assert whole.candidate(chosen).passes == (("aot_inductor", {}),)
+    assert whole.candidate(last).passes == (("channels_last", {}), ("aot_inductor", {}))
+    assert whole.candidate(last).label == "pytorch fp32, channels last"
+    assert whole.names(last)["pytorch layout"] == "channels_last"
+    asked.clear()
+    dataclasses.replace(whole, source=Format.EXPORTED).suggest(Asking())  # type: ignore[arg-type]
+    assert "pytorch layout" not in asked, "an exported program keeps its layout"
