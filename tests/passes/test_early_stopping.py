@@ -42,7 +42,7 @@ def test_it_ends_once_it_is_as_good_as_its_teacher(origin, damaged, tmp_path):
     assert last["lost"] == 0.0
     assert all(look["lost"] > 0.0 for look in before)
     assert stopping["why"] == (
-        "it has reached its aim: 0.0 points lost on 16 samples held out of the training, 0 allowed"
+        "it has reached its aim: 0.0 points lost on 16 samples held out of the training, 0 may be lost"
     )
     # The last epoch is the one in which the rate falls to zero.
     assert facts["curve"][-1]["loss"] < facts["curve"][1]["loss"]
@@ -131,6 +131,14 @@ def test_when_it_ends(lost, share, why):
     judge = type("Judging", (), {"examples": range(100)})()
     found = EarlyStopping(judge, 0.9, 0.01, 0.2).why(lost, share)
     assert (found is None) if why is None else (why in str(found))
+
+
+def test_what_must_be_gained_is_said():
+    judge = type("Judging", (), {"examples": range(100)})()
+    assert EarlyStopping(judge, 0.9, -0.015, None).why(-0.02, 0.3) == (
+        "it has reached its aim: 2.0 points gained on 100 samples held out of the training,"
+        " 1.5 must be gained"
+    )
 
 
 def test_it_is_looked_at_at_equal_steps_of_its_course():

@@ -48,13 +48,17 @@ class EarlyStopping:
 
     def why(self, lost: float, share: float) -> str | None:
         """Why a training may end of which a share is done; None where it goes on."""
-        samples = len(self.judge.examples)
-        at = f"{100 * lost:.1f} points lost on {samples} samples held out of the training"
+        changed = f"{100 * lost:.1f} points lost" if lost >= 0 else f"{-100 * lost:.1f} points gained"
+        at = f"{changed} on {len(self.judge.examples)} samples held out of the training"
         if self.enough is not None and lost <= self.enough:
-            return f"it has reached its aim: {at}, {100 * self.enough:g} allowed"
+            return f"it has reached its aim: {at}, {_limit(self.enough)}"
         if self.hopeless is not None and share >= _HALF and lost > self.hopeless:
-            return f"it will not reach its aim: {at} after half of it, {100 * self.hopeless:g} allowed"
+            return f"it will not reach its aim: {at} after half of it, {_limit(self.hopeless)}"
         return None
+
+
+def _limit(share: float) -> str:
+    return f"{100 * share:g} may be lost" if share >= 0 else f"{-100 * share:g} must be gained"
 
 
 def facts(stopping: EarlyStopping, looks: list[dict[str, float]], why: str | None) -> dict[str, Any]:
