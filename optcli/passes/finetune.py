@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from optcli.passes._torch.learning import Call
 
 _RATES = {"adamw": 5e-4, "sgd": 0.01}
+_HELD_OUT = 512
 
 
 class Finetune(Pass):
@@ -128,7 +129,7 @@ class Finetune(Pass):
         "lost against the teacher when half of the training is over",
     )  # fmt: skip
     held_out: int = Field(
-        512, ge=1, description="training samples that are held out for `stop_at_drop` and "
+        _HELD_OUT, ge=1, description="training samples that are held out for `stop_at_drop` and "
         "`give_up_at_drop`, at most a tenth of all; without these options none",
     )  # fmt: skip
 
@@ -142,6 +143,15 @@ class Finetune(Pass):
     def _patience_needs_validation(self) -> Self:
         if self.patience is not None and not self.validate_epochs:
             raise ValueError("`patience` needs the validation data: leave out `validate_epochs: false`")
+        return self
+
+    @model_validator(mode="after")
+    def _early_ends_fit(self) -> Self:
+        stop, give_up = self.stop_at_drop, self.give_up_at_drop
+        if stop is None and give_up is None and self.held_out != _HELD_OUT:
+            raise ValueError("`held_out` does nothing without `stop_at_drop` or `give_up_at_drop`")
+        if stop is not None and give_up is not None and stop >= give_up:
+            raise ValueError("`give_up_at_drop` must be more than `stop_at_drop`")
         return self
 
     @model_validator(mode="after")
@@ -258,7 +268,8 @@ class Finetune(Pass):
         if job.origin.format != Format.TORCH:
             raise StepError(
                 f"the teacher is the model as it came from its source, which is {job.origin.format}",
-                hint="set `distillation_weight: 0` and `feature_weight: 0` to learn from labels alone",
+                hint="set `distillation_weight: 0` and `feature_weight: 0` to learn from labels alone,"
+                " and leave out `stop_at_drop` and `give_up_at_drop`",
             )
         model = torch_format.open(job.origin.path).to(job.device)
         computing.lay_out(model)

@@ -1,6 +1,6 @@
 """The speed of one trial, in turns with the best so far, or with the reference where there is none.
 
-Where the best is timed beside a trial, the reference is not: in float it takes most of the time, and
+Where the best is timed beside a trial, the reference is not: in float its calls are the longest, and
 what the best gains over it is known. A trial that is behind the best beyond doubt after one launch
 has no second one.
 """

@@ -49,6 +49,13 @@ def test_it_ends_once_it_is_as_good_as_its_teacher(origin, damaged, tmp_path):
     assert heard.fractions[-1] == 1.0
 
 
+def test_epochs_of_one_step_are_looked_at_too(origin, damaged, tmp_path):
+    limits = {"epochs": 40, "stop_at_drop": 0.0, "validate_epochs": False, "batch_size": 160}
+    _, facts, _ = tuned(damaged, tmp_path / "b", origin=origin, data=DATA, **limits)
+    assert facts["early_stopping"]["looks"]
+    assert facts["curve"][-1]["loss"] > 0.0
+
+
 def test_it_ends_where_it_will_not_come_there(origin, damaged, tmp_path):
     limits = {"epochs": MANY, "give_up_at_drop": 0.1, "learning_rate": 1e-6, "validate_epochs": False}
     _, facts, _ = tuned(damaged, tmp_path / "b", origin=origin, data=DATA, **limits)
@@ -67,7 +74,7 @@ def test_one_that_is_not_stopped_trains_as_without_looking_but_for_what_is_held_
     assert len(facts["early_stopping"]["looks"]) > 10
     assert facts["early_stopping"]["why"] is None
     assert not facts["stopped_early"]
-    del limits["give_up_at_drop"]
+    del limits["give_up_at_drop"], limits["held_out"]
     rest = _Without(159, held=tuple(ExampleSet(DATA, "training").divided(1)[1]._chosen))
     plain, _, _ = tuned(damaged, tmp_path / "c", origin=origin, data=rest, **limits)
     assert states_equal(looked, plain)

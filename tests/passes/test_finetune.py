@@ -239,6 +239,8 @@ def test_odd_labels_say_so(tmp_path):
         ({"epochs": 0}, "reestimate_batchnorm"),
         ({"patience": 2, "validate_epochs": False}, "validation"),
         ({"label_smoothing": 0.1, "distillation_weight": 1}, "labels"),
+        ({"held_out": 100}, "does nothing without"),
+        ({"stop_at_drop": 0.2, "give_up_at_drop": 0.1}, "must be more than"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, words):

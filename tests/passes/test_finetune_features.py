@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
-import numpy as np
 import pytest
 import torch
+from stripes import IMAGE, Stripes
 from tiny_networks import Heard, artifact
 
 from optcli import environment
@@ -23,8 +23,6 @@ from optcli.passes._torch.learning import caller
 from optcli.passes._torch.pace import Budget
 from optcli.passes.finetune import Finetune
 from optcli.passes.prune import Prune
-from optcli.sample import Sample
-from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 
 pytestmark = pytest.mark.slow
@@ -65,27 +63,6 @@ CODE = """
         def forward(self, image):
             return self.head(self.second(self.first(image)).flatten(1))
     """
-IMAGE = (TensorSpec(name="image", shape=["batch", 1, 8, 8]),)
-
-
-@dataclass
-class Stripes:
-    """Noisy stripes, horizontal or vertical, bright on one half or the other: four classes."""
-
-    count: int = 128
-    seed: int = 0
-    labelled: bool = True
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Sample:
-        image = np.zeros((8, 8), np.float32)
-        image[index % 2 :: 2] = 1.0
-        image = image.T if index % 4 >= 2 else image
-        noise = 0.3 * np.random.default_rng([self.seed, index]).standard_normal((1, 8, 8))
-        target = index % 4 if self.labelled else None
-        return Sample(f"{index}", {"image": (image + noise).astype(np.float32)}, target)
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _LEAST_GROUP = 4
 # Sums of fewer products than this are no faster in bfloat16.
 _LEAST_PRODUCTS = 32
-# Networks gain whose values take so many products on average, and their calls so many. Networks of
-# depthwise convolutions have up to 65 of the first and gain nothing, SqueezeNet has 86 and gains.
+# A network gains if a value takes so many products on average, and a call so many. Networks of
+# depthwise convolutions have up to 65 products a value and gain nothing, SqueezeNet has 86 and gains.
 _PRODUCTS_A_VALUE, _PRODUCTS_A_CALL = 75, 2_000_000
 
 

@@ -275,12 +275,6 @@ class Training:
             if step >= steps:
                 break
             at = begun + step if steps == planned else begun + planned * step / steps
-            began = self.clock()
-            if step and self._may_stop(progress, at, course):
-                progress.share, progress.shows_views = at / course, views is not None
-                progress.planned, progress.steps = number + 1, min(ending(at), self._steps())
-                return total / step, waited_s
-            looked += self.clock() - began
             rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -292,12 +286,18 @@ class Training:
                 )
             total += loss
             news.trained(number, len(batch.positions), (step + 1) / steps, total / (step + 1))
+            began = self.clock()
+            if self._may_stop(progress, at + 1, course):
+                progress.share, progress.shows_views = (at + 1) / course, views is not None
+                progress.planned, progress.steps = number + 1, min(ending(at + 1), self._steps())
+                return total / (step + 1), waited_s
             asked = self.clock()
+            looked += asked - began
         progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
 
     def _may_stop(self, progress: Progress, at: float, course: float) -> bool:
-        """Whether the training may end at a step: what held-out samples say of the network."""
+        """Whether the training may end after so many steps of its course: held-out samples say so."""
         stopping, share = self.stopping, at / course
         if stopping is None or progress.stopped or not stopping.is_due(share, len(progress.looks)):
             return False
