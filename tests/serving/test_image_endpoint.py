@@ -82,6 +82,10 @@ class Stages:
         assert seconds >= 0
 
 
+def admitting(modules: Any, limit: int) -> Any:
+    return modules.admission.Admission(modules.admission.Bound(limit), 1.0)
+
+
 class Around:
     """An endpoint and its lane, whose model gives the mean of the image, and what it was asked."""
 
@@ -90,7 +94,7 @@ class Around:
     ):
         (folder / "images.json").write_text(json.dumps(IMAGES))
         (folder / "postprocess.json").write_text(json.dumps({**POSTPROCESS, **answers}))
-        self.admission, self.metrics = modules.admission.Admission(limit, 1.0), Stages()
+        self.admission, self.metrics = admitting(modules, limit), Stages()
         self.calls, self.cache = 0, cache
         self.outputs: Any = None
         self.endpoint = modules.image_endpoint.ImageEndpoint(folder, cache)

@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -169,16 +170,113 @@ def test_inputs_of_other_sizes_are_a_batch_of_their_own(copied):
 
 
 def test_admission_counts_those_inside(copied):
-    admission, refused = copied["admission"].Admission(2, 0.3), copied["oip"].Refused
-    with admission.admitted():
-        with pytest.raises(ZeroDivisionError), admission.admitted():
-            1 / 0  # noqa: B018
+    bound, refused = copied["admission"].Bound(2), copied["oip"].Refused
+    admission = copied["admission"].Admission(bound, 0.3)
+
+    async def ask():
         with admission.admitted():
-            with pytest.raises(refused) as caught, admission.admitted():
-                pass
-            assert (caught.value.status, caught.value.cause) == (429, "queue_full")
-            assert caught.value.headers == {"retry-after": "1"}
+            with pytest.raises(ZeroDivisionError), admission.admitted():
+                1 / 0  # noqa: B018
+            with admission.admitted():
+                with pytest.raises(refused) as caught, admission.admitted():
+                    pass
+                assert (caught.value.status, caught.value.cause) == (429, "queue_full")
+                assert caught.value.headers == {"retry-after": "1"}
+
+    asyncio.run(ask())
     assert admission.inside == 0
+
+
+class Server:
+    """Answers `per_s` requests a second, each after those inside; `bound` says how many these are."""
+
+    def __init__(self, bound, per_s, begins=0.0):
+        self.bound, self.each_s, self.now = bound, 1 / per_s, begins
+        self.begun, self.took = [], []
+
+    def run(self, seconds, *, unread_s=0.0):
+        """Be full for a while; what the answers took."""
+        until, self.took = self.now + seconds, []
+        while self.now < until:
+            self.begun += [self.now] * (self.bound.at(self.now) - len(self.begun))
+            self.now += self.each_s
+            if self.begun:
+                begun = self.begun.pop(0)
+                self.took.append(unread_s + self.now - begun)
+                self.bound.answered(begun, self.now, unread_s)
+        return np.array(self.took)
+
+
+def test_a_server_that_is_slower_than_planned_admits_fewer(copied):
+    bound = copied["admission"].Bound(60, 4, {0.95: 0.15})
+    server = Server(bound, 300)
+    took = server.run(30.0)
+    assert took[:80].max() > 0.18
+    late = took[len(took) // 2 :]
+    assert np.mean(late > 0.15) < 0.05
+    # Nine tenths of the promise are used: 40 requests of 60.
+    assert 30 < bound.at(server.now) <= 41
+    # Half of the time passes before requests are read: half as many may be inside.
+    took = server.run(30.0, unread_s=0.075)
+    assert np.mean(took[len(took) // 2 :] > 0.15) < 0.05
+    assert 12 < bound.at(server.now) <= 19
+
+
+def test_the_bound_is_the_planned_one_while_the_promise_is_kept(copied):
+    bound = copied["admission"].Bound(60, 4, {0.95: 0.15})
+    assert Server(bound, 500).run(20.0).max() < 0.15
+    assert bound.at(20.0) == 60
+    # Four of a hundred answers take long, which is fewer than the promise leaves.
+    for count in range(2000):
+        bound.answered(20 + count / 100, 20 + count / 100 + (1.0 if count % 25 == 0 else 0.01), 0.0)
+    assert bound.at(40.9) == 60
+
+
+def test_a_lowered_bound_rises_again(copied):
+    bound = copied["admission"].Bound(60, 4, {0.95: 0.15})
+    slow = Server(bound, 100)
+    slow.run(20.0)
+    assert bound.at(slow.now) < 20
+    fast = Server(bound, 500, begins=slow.now)
+    fast.run(10.0)
+    assert bound.at(fast.now) == 60
+    slow = Server(bound, 100, begins=fast.now)
+    slow.run(20.0)
+    # What was seen long ago says nothing of the next burst.
+    assert bound.at(slow.now) < 20
+    assert bound.at(slow.now + 1.5) == 60
+
+
+def test_a_promise_that_cannot_be_kept_leaves_the_model_its_work(copied):
+    bound = copied["admission"].Bound(60, 20, {0.5: 0.001, 0.99: 0.1})
+    server = Server(bound, 100)
+    server.run(30.0)
+    assert bound.at(server.now) == 20
+    quarter = copied["admission"].Bound(60, 1, {0.5: 0.001})
+    server = Server(quarter, 100)
+    server.run(60.0)
+    assert quarter.at(server.now) == 15
+    assert copied["admission"].Bound(3, 8).at(0.0) == 3
+
+
+def test_the_time_before_a_request_is_read_is_a_round_of_the_event_loop(copied):
+    seen = []
+
+    class Noted(copied["admission"].Bound):
+        def answered(self, begun, now, before):
+            seen.append(before)
+
+    admission = copied["admission"].Admission(Noted(100), 1.0)
+
+    async def busy():
+        for _ in range(60):
+            with admission.admitted():
+                time.sleep(0.01)
+            await asyncio.sleep(0)
+
+    asyncio.run(busy())
+    assert seen[0] == 0.0
+    assert 0.015 < seen[-1] < 0.1
 
 
 def test_a_request_longer_than_a_batch_goes_in_parts(copied):
@@ -223,7 +321,7 @@ def test_metrics_of_priorities_have_a_label(copied):
     every = copied["metrics"].Metrics(lanes)
     times = {"arrived": 1.0, "sealed": 1.5, "start": 2.0, "end": 2.25, "outputs": {}}
     every.of("high").observe([{**times, "replica": "a", "rows": 3, "usage": (4.0, 5)}], 0.5)
-    every.of("low").waiting(7)
+    every.of("low").waiting(7, 9)
     every.of("low").answered(429, "queue_full")
     every.of("").answered(400, "")  # its priority was never read
     lines = every.text().decode().splitlines()

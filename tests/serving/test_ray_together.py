@@ -170,6 +170,9 @@ def about(name):
         "most_in_flight": 1,
         "shared_calls": True,
         "deadline_ms": 100.0,
+        "instances": 1,
+        "concurrency": 1,
+        "slo_ms": {"p95": 50.0},
     }
 
 
@@ -182,14 +185,18 @@ def test_a_lane_is_full_unless_answers_are_kept(lanes, names):
     first = every.known(names[0] or None)
     assert first is every.every[0]
     assert not first.full
-    with first.admission.admitted():
-        assert first.full
-        with pytest.raises(oip.Refused) as caught:
-            first.admission.require_room()
-        assert caught.value.cause == "queue_full"
-        first.cache = object()
-        assert not first.full  # the answer may be kept
-        first.cache = None
+
+    async def scene():
+        with first.admission.admitted():
+            assert first.full
+            with pytest.raises(oip.Refused) as caught:
+                first.admission.require_room()
+            assert caught.value.cause == "queue_full"
+            first.cache = object()
+            assert not first.full  # the answer may be kept
+            first.cache = None
+
+    asyncio.run(scene())
     assert not first.full
 
 
@@ -247,3 +254,66 @@ def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, shared
 
     asyncio.run(scene())
     assert made == calls
+
+
+def test_a_lane_admits_by_its_own_plan_and_the_common_promise(lanes):
+    module, _ = lanes
+    high, low = {**about("high"), "most_in_flight": 40}, {**about("low"), "most_in_flight": 80}
+    for each in (high, low):
+        del each["slo_ms"], each["concurrency"]
+    bundle = {**about(""), "concurrency": 2, "priorities": [high, low]}
+    described = module.about(bundle)
+    every = module.Lanes(bundle, [Handle(), Handle()], module.Metrics(described)).every
+    assert [lane.admission.most for lane in every] == [40, 80]
+
+    async def scene():
+        # Each takes longer than the 50 ms that were promised.
+        for lane in every:
+            for _ in range(2):
+                with lane.admission.admitted():
+                    await asyncio.sleep(0.06)
+        waiting = [every[0].admission.admitted() for _ in range(8)]
+        for each in waiting:
+            each.__enter__()
+        await asyncio.sleep(0.06)
+        for each in waiting:
+            each.__exit__(None, None, None)
+
+    asyncio.run(scene())
+    assert [lane.admission.most for lane in every] == [36, 80]
+
+
+def test_ray_is_asked_for_replicas_where_the_answer_may_be_new(lanes, monkeypatch):
+    module, oip = lanes
+    answers = [TimeoutError(), module.RayServeException("gone"), asyncio.CancelledError()]
+
+    async def infer(*_):
+        raise answers[0]
+
+    remote = SimpleNamespace(remote=lambda *sent: asyncio.ensure_future(infer(*sent)))
+    handle = SimpleNamespace(infer=remote, infer_rows=remote)
+    described = {**about(""), "largest_batch": 1}
+    every = module.Lanes({**described, "priorities": []}, [handle], module.Metrics([described]))
+    asked = SimpleNamespace(feed={}, rows=1, parts=lambda _: [({}, 1)])
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+
+    def look(running):
+        every.seen({"Model": SimpleNamespace(replica_states={"RUNNING": running})})
+
+    assert every.in_doubt  # nothing is known yet
+    look(0)
+    assert every.in_doubt
+    look(2)
+    assert not every.in_doubt
+    assert every.ready
+    now += 5.0
+    assert every.in_doubt
+    look(2)
+    for expected, doubt in ((oip.Refused, True), (oip.Refused, True), (asyncio.CancelledError, False)):
+        with pytest.raises(expected):
+            asyncio.run(every.every[0].computed(asked, time.time() + 60))
+        assert every.in_doubt is doubt
+        look(2)
+        assert not every.in_doubt
+        del answers[0]

@@ -28,7 +28,10 @@ from optcli.settings import TensorSpec
 
 SERVER = "Ray Serve"
 MODEL, FILES = "model", Path(__file__).parent / "ray_files"
-_ALWAYS = ("app", "launch", "oip", "large_json", "lanes", "admission", "together", "batches", "metrics")
+_ALWAYS = (
+    *("app", "launch", "oip", "large_json", "direct", "lanes", "admission", "together", "batches"),
+    *("metrics", "garbage"),
+)
 _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")
 _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 # Characters of a number in JSON, with what stands between two.

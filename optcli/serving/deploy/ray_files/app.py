@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from batches import Batches, Item
+from direct import Direct
+from garbage import leave_out_what_exists
 from lanes import Lanes, about
 from metrics import CONTENT_TYPE, Metrics
 from oip import HEADER, Protocol, Refused, body_of
@@ -46,6 +48,7 @@ class Model:
         self._pool = ThreadPoolExecutor(BUNDLE["concurrency"])
         self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE)
         self._identity = serve.get_replica_context().replica_id.unique_id
+        leave_out_what_exists()
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml, which may change while the server runs."""
@@ -110,8 +113,9 @@ class Ingress:
             self._kept = keeping.Kept(HERE, BUNDLE["sample_inputs"])
             for lane in self._lanes.every:
                 lane.kept = self._kept
+        leave_out_what_exists()
 
-    def __serve_build_asgi_app__(self) -> Starlette:
+    def __serve_build_asgi_app__(self) -> Direct:
         pages = {
             "/v2": {"name": "ray-serve", "version": "1", "extensions": ["binary_tensor_data"]},
             "/v2/health/live": {"live": True},
@@ -126,10 +130,12 @@ class Ingress:
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
         method = Refused(405, "use POST for infer and images, GET for all other pages").response
         handlers: Any = {404: lambda *_: missing(), 405: lambda *_: method()}
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return Direct(asked, self.infer, Starlette(routes=routes, exception_handlers=handlers))
 
     async def check_health(self) -> None:
-        """Ray asks every second; here it counts the replicas that can answer."""
+        """Ray asks every second; here it counts the replicas that can answer, where that may be new."""
+        if not self._lanes.in_doubt:
+            return
         status = await asyncio.to_thread(serve.status)
         application = status.applications.get(self._app_name)
         self._lanes.seen(application.deployments if application else {})
@@ -149,7 +155,7 @@ class Ingress:
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
         for lane in self._lanes.every:
-            lane.metrics.waiting(lane.admission.inside)
+            lane.metrics.waiting(lane.admission.inside, lane.admission.most)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     async def infer(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from admission import Admission
+from admission import Admission, Bound
 from metrics import Metrics
 from oip import Asked, Refused, seconds_of
 from ray.exceptions import RayError, RayTaskError
@@ -19,25 +19,31 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from together import Together
 
+_LOOK_S = 4.5
+
 
 def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `bundle.json` says of each lane, the most urgent first."""
-    return bundle["priorities"] or [{**bundle, "name": "", "deployment": "Model"}]
+    common = {name: bundle[name] for name in ("concurrency", "slo_ms")}
+    return [{**common, **each} for each in bundle["priorities"]] or [
+        {**bundle, "name": "", "deployment": "Model"}
+    ]
 
 
 class Lane:
     """Requests of one priority, or all of them, and the deployment that answers them.
 
     `cache` keeps their answers where it is set, `kept` the statistics of inputs that are computed: one
-    sample over all lanes. `replicas` are those that can answer now.
+    sample over all lanes. `replicas` are those that could answer when Ray was last asked; `doubtful`
+    says that a call since then had no answer.
     """
 
     def __init__(self, about: Mapping[str, Any], model: DeploymentHandle, metrics: Metrics) -> None:
         self.name: str = about["name"]
         self.deployment: str = about["deployment"]
-        self.admission = Admission(about["most_in_flight"], about["deadline_ms"] / 1000)
+        self.admission = Admission(_bound(about), about["deadline_ms"] / 1000)
         self.metrics = metrics.of(self.name)
-        self.replicas = 0
+        self.replicas, self.doubtful = 0, False
         self.cache: Any = None
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
@@ -86,10 +92,11 @@ class Lane:
                 response.cancel()
             if isinstance(error, RayTaskError):
                 raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
-            if isinstance(error, TimeoutError):
-                raise Refused.late() from error
             if isinstance(error, asyncio.CancelledError):
                 raise
+            self.doubtful = True
+            if isinstance(error, TimeoutError):
+                raise Refused.late() from error
             raise Refused(503, "the replica that had the request is gone", cause="replica") from error
         self.metrics.observe(results, sent)
         if failed := next((result["failed"] for result in results if result["failed"]), None):
@@ -108,6 +115,7 @@ class Lanes:
         described = zip(about(bundle), models, strict=True)
         self.every = [Lane(each, model, metrics) for each, model in described]
         self._by_name = {lane.name: lane for lane in self.every if lane.name}
+        self._looked = 0.0
 
     def of(self, header: str | None, named: object = None) -> Lane:
         """The lane of a request, which may name a priority in a header or in its parameters.
@@ -134,8 +142,26 @@ class Lanes:
         """The requests that wait or are computed."""
         return sum(lane.admission.inside for lane in self.every)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether to ask Ray for the replicas, which takes much longer than a request does.
+
+        One was missing or did not answer, or the last time is some seconds ago.
+        """
+        doubtful = any(lane.doubtful or not lane.replicas for lane in self.every)
+        return doubtful or time.monotonic() - self._looked > _LOOK_S
+
     def seen(self, deployments: Mapping[str, Any]) -> None:
         """Take note of the replicas that run, by what Ray says of the deployments."""
+        self._looked = time.monotonic()
         for lane in self.every:
             deployment = deployments.get(lane.deployment)
             lane.replicas = deployment.replica_states.get("RUNNING", 0) if deployment else 0
+            lane.doubtful = False
+
+
+def _bound(about: Mapping[str, Any]) -> Bound:
+    """What the plan admits to a lane, and at the least two batches for each call at a time."""
+    computed = about["instances"] * about["concurrency"] * about["largest_batch"]
+    promised = {float(name[1:]) / 100: ms / 1000 for name, ms in about["slo_ms"].items()}
+    return Bound(about["most_in_flight"], 2 * computed, promised)

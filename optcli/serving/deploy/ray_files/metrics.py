@@ -45,6 +45,7 @@ class Metrics:
         sizes = sorted({2**power for power in range(max(largest).bit_length())} | largest)
         self.rows = Histogram("model_batch_rows", "Rows of a call", by, buckets=sizes, **to)
         self.depth = Gauge("model_queue_depth", "Requests that wait or are computed", by, **to)
+        self.bound = Gauge("model_queue_bound", "Requests that may wait or be computed now", by, **to)
         self.dropped = Counter("model_dropped", "Requests not answered", ["cause", *by], **to)
         self.requests = Counter("model_requests", "Requests by HTTP status", ["code", *by], **to)
         self.hits = Counter("model_cache_hits", "Requests that the cache answered", **to)
@@ -82,6 +83,7 @@ class OfPriority:
         label = self._label
         self._rows = metrics.rows.labels(**label) if label else metrics.rows
         self._depth = metrics.depth.labels(**label) if label else metrics.depth
+        self._bound = metrics.bound.labels(**label) if label else metrics.bound
         for cause in ("queue_full", "deadline", "replica"):
             metrics.dropped.labels(cause=cause, **self._label)
 
@@ -89,9 +91,10 @@ class OfPriority:
         """A stage of a request took so long."""
         self._metrics.stage.labels(stage=name, **self._label).observe(seconds)
 
-    def waiting(self, count: int) -> None:
-        """So many requests wait or are computed."""
+    def waiting(self, count: int, most: int) -> None:
+        """So many requests wait or are computed, of so many that may."""
         self._depth.set(count)
+        self._bound.set(most)
 
     def answered(self, code: int, cause: str) -> None:
         """A request got an HTTP status; `cause` says why it was dropped, where it was."""
