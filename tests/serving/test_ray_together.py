@@ -283,37 +283,43 @@ def test_a_lane_admits_by_its_own_plan_and_the_common_promise(lanes):
     assert [lane.admission.most for lane in every] == [36, 80]
 
 
-def test_ray_is_asked_for_replicas_where_the_answer_may_be_new(lanes, monkeypatch):
+def test_ray_is_asked_for_replicas_where_no_answer_shows_that_there_is_one(lanes):
     module, oip = lanes
-    answers = [TimeoutError(), module.RayServeException("gone"), asyncio.CancelledError()]
+    times = dict.fromkeys(("arrived", "sealed", "start", "end"), 0.0)
+    good = {**times, "outputs": {}, "failed": None}
 
-    async def infer(*_):
-        raise answers[0]
+    async def infer(feed, rows, deadline):
+        if isinstance(feed["now"], BaseException):
+            raise feed["now"]
+        return feed["now"]
 
     remote = SimpleNamespace(remote=lambda *sent: asyncio.ensure_future(infer(*sent)))
     handle = SimpleNamespace(infer=remote, infer_rows=remote)
-    described = {**about(""), "largest_batch": 1}
-    every = module.Lanes({**described, "priorities": []}, [handle], module.Metrics([described]))
-    asked = SimpleNamespace(feed={}, rows=1, parts=lambda _: [({}, 1)])
-    now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    named = [{**about(name), "largest_batch": 1} for name in ("high", "low")]
+    bundle = {**about(""), "priorities": named}
+    every = module.Lanes(bundle, [handle, handle], module.Metrics(named))
+    high, low = every.every
 
-    def look(running):
-        every.seen({"Model": SimpleNamespace(replica_states={"RUNNING": running})})
+    def call(lane, now):
+        feed = {"now": now}
+        asked = SimpleNamespace(feed=feed, rows=1, parts=lambda _: [(feed, 1)])
+        return asyncio.run(lane.computed(asked, time.time() + 60))
 
-    assert every.in_doubt  # nothing is known yet
-    look(0)
-    assert every.in_doubt
-    look(2)
-    assert not every.in_doubt
-    assert every.ready
-    now += 5.0
-    assert every.in_doubt
-    look(2)
-    for expected, doubt in ((oip.Refused, True), (oip.Refused, True), (asyncio.CancelledError, False)):
-        with pytest.raises(expected):
-            asyncio.run(every.every[0].computed(asked, time.time() + 60))
-        assert every.in_doubt is doubt
-        look(2)
-        assert not every.in_doubt
-        del answers[0]
+    assert every.in_doubt()  # nothing is known yet
+    call(high, good)
+    assert every.in_doubt()  # nothing of the other one
+    call(high, good)
+    call(low, good)
+    assert not every.in_doubt()
+    assert every.in_doubt()  # no answer since then
+    for failure in (TimeoutError(), module.RayServeException("gone")):
+        call(high, good)
+        with pytest.raises(oip.Refused):
+            call(low, failure)
+        call(low, good)
+        assert every.in_doubt()
+    call(high, good)
+    call(low, good)
+    with pytest.raises(asyncio.CancelledError):
+        call(low, asyncio.CancelledError())  # the client went away
+    assert not every.in_doubt()

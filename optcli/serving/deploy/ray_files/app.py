@@ -134,7 +134,7 @@ class Ingress:
 
     async def check_health(self) -> None:
         """Ray asks every second; here it counts the replicas that can answer, where that may be new."""
-        if not self._lanes.in_doubt:
+        if not self._lanes.in_doubt():
             return
         status = await asyncio.to_thread(serve.status)
         application = status.applications.get(self._app_name)

@@ -19,8 +19,6 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from together import Together
 
-_LOOK_S = 4.5
-
 
 def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `bundle.json` says of each lane, the most urgent first."""
@@ -34,8 +32,8 @@ class Lane:
     """Requests of one priority, or all of them, and the deployment that answers them.
 
     `cache` keeps their answers where it is set, `kept` the statistics of inputs that are computed: one
-    sample over all lanes. `replicas` are those that could answer when Ray was last asked; `doubtful`
-    says that a call since then had no answer.
+    sample over all lanes. `replicas` are those that could answer when Ray was last asked. `heard` says
+    whether all calls since the last look had an answer; None: there was no call.
     """
 
     def __init__(self, about: Mapping[str, Any], model: DeploymentHandle, metrics: Metrics) -> None:
@@ -43,7 +41,8 @@ class Lane:
         self.deployment: str = about["deployment"]
         self.admission = Admission(_bound(about), about["deadline_ms"] / 1000)
         self.metrics = metrics.of(self.name)
-        self.replicas, self.doubtful = 0, False
+        self.replicas = 0
+        self.heard: bool | None = None
         self.cache: Any = None
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
@@ -94,10 +93,11 @@ class Lane:
                 raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
             if isinstance(error, asyncio.CancelledError):
                 raise
-            self.doubtful = True
+            self.heard = False
             if isinstance(error, TimeoutError):
                 raise Refused.late() from error
             raise Refused(503, "the replica that had the request is gone", cause="replica") from error
+        self.heard = self.heard is not False
         self.metrics.observe(results, sent)
         if failed := next((result["failed"] for result in results if result["failed"]), None):
             raise Refused(500, f"the model failed: {failed}")
@@ -115,7 +115,6 @@ class Lanes:
         described = zip(about(bundle), models, strict=True)
         self.every = [Lane(each, model, metrics) for each, model in described]
         self._by_name = {lane.name: lane for lane in self.every if lane.name}
-        self._looked = 0.0
 
     def of(self, header: str | None, named: object = None) -> Lane:
         """The lane of a request, which may name a priority in a header or in its parameters.
@@ -142,22 +141,21 @@ class Lanes:
         """The requests that wait or are computed."""
         return sum(lane.admission.inside for lane in self.every)
 
-    @property
     def in_doubt(self) -> bool:
         """Whether to ask Ray for the replicas, which takes much longer than a request does.
 
-        One was missing or did not answer, or the last time is some seconds ago.
+        Not where each lane had answers since the last look, and no call without one.
         """
-        doubtful = any(lane.doubtful or not lane.replicas for lane in self.every)
-        return doubtful or time.monotonic() - self._looked > _LOOK_S
+        heard = [lane.heard for lane in self.every]
+        for lane in self.every:
+            lane.heard = None
+        return not all(heard)
 
     def seen(self, deployments: Mapping[str, Any]) -> None:
         """Take note of the replicas that run, by what Ray says of the deployments."""
-        self._looked = time.monotonic()
         for lane in self.every:
             deployment = deployments.get(lane.deployment)
             lane.replicas = deployment.replica_states.get("RUNNING", 0) if deployment else 0
-            lane.doubtful = False
 
 
 def _bound(about: Mapping[str, Any]) -> Bound:
