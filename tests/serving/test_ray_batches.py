@@ -214,12 +214,12 @@ def test_a_server_that_is_slower_than_planned_admits_fewer(copied):
     assert took[:80].max() > 0.18
     late = took[len(took) // 2 :]
     assert np.mean(late > 0.15) < 0.05
-    # Nine tenths of the promise are used: 40 requests of 60.
-    assert 30 < bound.at(server.now) <= 41
+    # 0.95 of the promise is used: 43 requests of 60.
+    assert 33 < bound.at(server.now) <= 43
     # Half of the time passes before requests are read: half as many may be inside.
     took = server.run(30.0, unread_s=0.075)
     assert np.mean(took[len(took) // 2 :] > 0.15) < 0.05
-    assert 12 < bound.at(server.now) <= 19
+    assert 14 < bound.at(server.now) <= 21
 
 
 def test_the_bound_is_the_planned_one_while_the_promise_is_kept(copied):

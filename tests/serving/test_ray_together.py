@@ -63,7 +63,7 @@ async def rounds(count=5):
 def test_what_comes_at_once_goes_in_calls_of_the_largest_batch():
     async def scene():
         replica = Replica()
-        gathering = together.Together(replica.ask, 4)
+        gathering = together.Together(replica.ask, 4, lambda: 8)
         replica.free.set()
         assert await asyncio.gather(*started(gathering, range(6))) == [0, 10, 20, 30, 40, 50]
         assert replica.calls == [[0, 1, 2, 3], [4, 5]]
@@ -74,7 +74,7 @@ def test_what_comes_at_once_goes_in_calls_of_the_largest_batch():
 def test_a_row_does_not_wait_for_others():
     async def scene():
         replica = Replica()
-        gathering = together.Together(replica.ask, 4)
+        gathering = together.Together(replica.ask, 4, lambda: 8)
         (first,) = started(gathering, [1])
         await rounds()
         assert replica.calls == [[1]]
@@ -87,11 +87,64 @@ def test_a_row_does_not_wait_for_others():
     asyncio.run(scene())
 
 
+def test_rows_wait_for_each_other_while_the_replicas_have_enough_to_do():
+    async def scene():
+        replica, away = Replica(), 8
+        gathering = together.Together(replica.ask, 4, lambda: away)
+        busy = started(gathering, range(7))
+        await rounds()
+        assert replica.calls == [[0, 1, 2, 3], [4, 5, 6]]
+        waiting = started(gathering, range(7, 9))
+        await rounds()
+        waiting += started(gathering, range(9, 12))
+        await rounds()
+        assert len(replica.calls) == 2  # one place is free, which two of them would not fit in
+        waiting.pop(1).cancel()
+        replica.free.set()
+        assert await asyncio.gather(*busy) == [10 * row for row in range(7)]
+        assert await asyncio.gather(*waiting) == [70, 90, 100, 110]
+        assert replica.calls[2:] == [[7, 9, 10, 11]]
+        # With one more replica as much again goes at once; and never less than a call.
+        replica.free.clear()
+        away, before = 16, len(replica.calls)
+        busy = started(gathering, range(17))
+        await rounds()
+        assert [len(call) for call in replica.calls[before:]] == [4] * 4
+        replica.free.set()
+        assert len(await asyncio.gather(*busy)) == 17
+        replica.free.clear()
+        away, before = 0, len(replica.calls)
+        busy = started(gathering, range(6))
+        await rounds()
+        assert [len(call) for call in replica.calls[before:]] == [4]
+        replica.free.set()
+        assert len(await asyncio.gather(*busy)) == 6
+
+    asyncio.run(scene())
+
+
+def test_rows_that_wait_are_sent_after_a_call_that_failed():
+    async def scene():
+        replica = Replica(failing=ConnectionError("the replica is gone"))
+        gathering = together.Together(replica.ask, 4, lambda: 4)
+        lost = started(gathering, range(4))
+        await rounds()
+        waiting = started(gathering, range(4, 6))
+        await rounds()
+        assert replica.calls == [[0, 1, 2, 3]]
+        replica.free.set()
+        results = await asyncio.gather(*lost, *waiting, return_exceptions=True)
+        assert [str(each) for each in results] == ["the replica is gone"] * 6
+        assert replica.calls == [[0, 1, 2, 3], [4, 5]]
+
+    asyncio.run(scene())
+
+
 def test_every_row_of_a_failed_call_fails_alike():
     async def scene():
         replica = Replica(failing=ConnectionError("the replica is gone"))
         replica.free.set()
-        gathering = together.Together(replica.ask, 4)
+        gathering = together.Together(replica.ask, 4, lambda: 8)
         results = await asyncio.gather(*started(gathering, range(3)), return_exceptions=True)
         assert [str(each) for each in results] == ["the replica is gone"] * 3
         assert replica.calls == [[0, 1, 2]]
@@ -104,7 +157,7 @@ def test_a_call_that_cannot_be_made_fails_at_once():
         raise ConnectionError("there is no way to a replica")
 
     async def scene():
-        result = together.Together(ask, 4).result(row(1))
+        result = together.Together(ask, 4, lambda: 8).result(row(1))
         with pytest.raises(ConnectionError, match="no way to a replica"):
             await asyncio.wait_for(result, 10)
 
@@ -114,7 +167,7 @@ def test_a_call_that_cannot_be_made_fails_at_once():
 def test_a_row_that_was_given_up_is_not_sent():
     async def scene():
         replica = Replica()
-        gathering = together.Together(replica.ask, 4)
+        gathering = together.Together(replica.ask, 4, lambda: 8)
         requests = started(gathering, range(2))
         await asyncio.sleep(0)  # both wait, and nothing is sent yet
         requests[0].cancel()
@@ -128,7 +181,7 @@ def test_a_row_that_was_given_up_is_not_sent():
 def test_a_call_is_cancelled_where_nobody_waits_for_any_of_its_rows():
     async def scene():
         replica = Replica()
-        gathering = together.Together(replica.ask, 4)
+        gathering = together.Together(replica.ask, 4, lambda: 8)
         requests = started(gathering, range(2))
         await rounds()
         requests[0].cancel()
@@ -254,6 +307,15 @@ def test_single_rows_of_a_batching_lane_share_calls(lanes, rows, largest, shared
 
     asyncio.run(scene())
     assert made == calls
+
+
+def test_a_lane_gives_its_replicas_what_they_compute_and_as_much_to_go_on_with(lanes):
+    module, _ = lanes
+    described = {**about(""), "instances": 3, "concurrency": 2, "most_in_flight": 90}
+    lane = module.Lane(described, Handle(), module.Metrics([described]))
+    assert lane.may_be_away() == 2 * 3 * 2 * 4  # as planned, until Ray has said how many there are
+    lane.replicas = 1
+    assert lane.may_be_away() == 2 * 2 * 4
 
 
 def test_a_lane_admits_by_its_own_plan_and_the_common_promise(lanes):

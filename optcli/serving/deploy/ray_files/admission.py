@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from oip import Refused
 
 # Of the promised time this part may pass in the server: the rest is for the way there and back.
-_INSIDE = 0.9
+_INSIDE = 0.95
 # So many late answers beyond their share lower the bound, by this factor, to this part at least.
 _TOO_MANY, _LOWER, _LEAST = 3.0, 0.9, 0.25
 # After so long without an answer nothing is known of the server any more.

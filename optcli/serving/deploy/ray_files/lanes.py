@@ -46,9 +46,15 @@ class Lane:
         self.cache: Any = None
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
-        self._together = Together(model.infer_rows.remote, self._largest_batch)
+        self._computed_at_once = about["concurrency"] * self._largest_batch
+        self._planned_replicas: int = about["instances"]
+        self._together = Together(model.infer_rows.remote, self._largest_batch, self.may_be_away)
         self._shares: bool = about["shared_calls"] and self._largest_batch > 1
         self._deadline_s = about["deadline_ms"] / 1000
+
+    def may_be_away(self) -> int:
+        """Rows that replicas should have at once: what they compute, and as much to go on with."""
+        return 2 * self._computed_at_once * (self.replicas or self._planned_replicas)
 
     def deadline_s(self, shorter_ms: str | None) -> float:
         """Seconds that a request has; the header x-deadline-ms may ask for fewer. Raises `Refused`."""
