@@ -1,10 +1,11 @@
 """What a running server does beyond its limit, and what its batching costs.
 
-    .venv/bin/python benchmarks/serving_limits.py --work FOLDER [--models NAMES]
+    .venv/bin/python benchmarks/serving_limits.py --work FOLDER [--models NAMES] [--search]
 
 FOLDER is that of `serving_points.py`, which made the bundles and their calibrations. For each network a
 plan is made with the calibration (`optcli plan --calibration`) for 0.7 times the limit, and a bundle
-with that plan, whose queue then fits the server as it is:
+with that plan, whose queue then fits the server as it is. The limit is that of `serving_points.py`;
+with `--search` it is searched anew, since the speed of a shared machine is not that of another day:
 
 - overload: 60 s at 1.5 times the highest rate that was confirmed (or that the calibration predicts).
   Wanted is: goodput of at least 85 % of that rate, p99 of what was answered within the deadline, memory
@@ -52,17 +53,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, required=True, help="that of serving_points.py")
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--search", action="store_true", help="search for the limits first")
     given = parser.parse_args()
     known = json.loads(RESULTS.read_text())["rows"]
     rows, missed = [], []
     for name in given.models.split(","):
-        bundle = _fitted(given.work.absolute() / name, name, known)
-        row = {"model": name, "batches": _batches(bundle), "overload": _overload(bundle, name, known)}
+        work = given.work.absolute() / name
+        limit = _searched(work / "bundle") if given.search else _limit(name, known)
+        bundle = _fitted(work, name, limit)
+        row = {"model": name, "batches": _batches(bundle), "overload": _overload(bundle, limit)}
         rows.append(row)
         missed += _missed(row)
         print(json.dumps(row), flush=True)
         content = {
-            "command": "benchmarks/serving_limits.py --work FOLDER",
+            "command": f"benchmarks/serving_limits.py --work FOLDER{' --search' * given.search}",
             "machine": platform.platform(),
             "rows": rows,
         }
@@ -73,17 +77,26 @@ def main() -> None:
 
 def _limit(name: str, known: list[dict[str, Any]]) -> float:
     """The highest rate that was confirmed, else the predicted one."""
-    limit = next(row["limit"] for row in known if row["model"] == name and "limit" in row)
+    return _rate_of(next(row["limit"] for row in known if row["model"] == name and "limit" in row))
+
+
+def _searched(bundle: Path) -> float:
+    """The same, searched for now."""
+    pinned = ["--model-cpus", "0", "--client-cpus", "1", "--json"]
+    return _rate_of(json.loads(optcli("loadtest", str(bundle), "--find-limit", *pinned))["limit"])
+
+
+def _rate_of(limit: dict[str, Any]) -> float:
     return float(limit["rate_per_s"] or limit["predicted_per_s"]["calibration"])
 
 
-def _fitted(work: Path, name: str, known: list[dict[str, Any]]) -> Path:
+def _fitted(work: Path, name: str, limit: float) -> Path:
     """A bundle whose plan knows what was calibrated."""
     about, recipe, bundle = MODELS[name], str(work / "recipe.yaml"), work / "fitted"
     calibration, places = work / "bundle" / "calibration.json", ["--artifacts", str(work / "artifacts")]
     plan = optcli(
         *("plan", "--calibration", str(calibration), "--slo", about["slo"]),
-        *("--rate", f"{_PLANNED * _limit(name, known):.4g}", "--semantics", "sealed", "--json"),
+        *("--rate", f"{_PLANNED * limit:.4g}", "--semantics", "sealed", "--json"),
         *("--instances", "1", "--batch", about["batch"]),
     )
     (work / "fitted.json").write_text(plan)
@@ -96,9 +109,8 @@ def _fitted(work: Path, name: str, known: list[dict[str, Any]]) -> Path:
     return bundle
 
 
-def _overload(bundle: Path, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
+def _overload(bundle: Path, carried: float) -> dict[str, Any]:
     """A minute at 1.5 times the limit."""
-    carried = _limit(name, known)
     test = json.loads(
         optcli(
             *("loadtest", str(bundle), "--rate", f"{_TIMES * carried:.4g}", "--seconds", "60"),
