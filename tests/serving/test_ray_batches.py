@@ -247,6 +247,14 @@ def test_a_lowered_bound_rises_again(copied):
     assert bound.at(slow.now + 1.5) == 60
 
 
+def test_a_server_of_few_answers_is_remembered_between_them(copied):
+    bound = copied["admission"].Bound(12, 2, {0.95: 5.0})
+    server = Server(bound, 0.5)  # one answer every two seconds
+    server.run(300.0)
+    assert bound.at(server.now + 1.9) == 3
+    assert bound.at(server.now + 21.0) == 12
+
+
 def test_a_promise_that_cannot_be_kept_leaves_the_model_its_work(copied):
     bound = copied["admission"].Bound(60, 20, {0.5: 0.001, 0.99: 0.1})
     server = Server(bound, 100)

@@ -17,8 +17,8 @@ from oip import Refused
 _INSIDE = 0.95
 # So many late answers beyond their share lower the bound, by this factor, to this part at least.
 _TOO_MANY, _LOWER, _LEAST = 3.0, 0.9, 0.25
-# After so long without an answer nothing is known of the server any more.
-_FORGOTTEN_S = 1.0
+# Without an answer for so long, and so many times the promise, nothing is known of the server any more.
+_FORGOTTEN_S, _FORGOTTEN_TIMES = 1.0, 4.0
 NOTHING: Mapping[float, float] = {}
 
 
@@ -36,11 +36,13 @@ class Bound:
         self._most, self._least = most, min(most, max(least, round(_LEAST * most)))
         self._limits = [(1 - part, _INSIDE * seconds) for part, seconds in promised.items()]
         self._beyond = [0.0] * len(self._limits)
+        longest_s = max(promised.values(), default=0.0)
+        self._forgotten_s = max(_FORGOTTEN_S, _FORGOTTEN_TIMES * longest_s)
         self._now, self._lowered, self._answered = float(most), -1.0, -1.0
 
     def at(self, now: float) -> int:
         """The bound at a time, in seconds."""
-        if now - self._answered > _FORGOTTEN_S:
+        if now - self._answered > self._forgotten_s:
             self._now, self._beyond = float(self._most), [0.0] * len(self._limits)
         return round(self._now)
 
