@@ -66,7 +66,8 @@ def main() -> None:
         missed += _missed(row)
         print(json.dumps(row), flush=True)
         content = {
-            "command": f"benchmarks/serving_limits.py --work FOLDER{' --search' * given.search}",
+            "command": f"benchmarks/serving_limits.py --work FOLDER --models {given.models}"
+            f"{' --search' * given.search}",
             "machine": platform.platform(),
             "rows": rows,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import sys
 import time
 from types import SimpleNamespace
@@ -136,6 +137,31 @@ def test_rows_that_wait_are_sent_after_a_call_that_failed():
         results = await asyncio.gather(*lost, *waiting, return_exceptions=True)
         assert [str(each) for each in results] == ["the replica is gone"] * 6
         assert replica.calls == [[0, 1, 2, 3], [4, 5]]
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_hangs_keeps_no_place_of_rows_that_nobody_waits_for():
+    async def scene():
+        replica = Replica()  # being cancelled does not end its calls
+        gathering = together.Together(replica.ask, 4, lambda: 4)
+        hanging = started(gathering, range(4))
+        await rounds()
+        waiting = started(gathering, range(4, 6))
+        await rounds()
+        for request in hanging:
+            request.cancel()
+        await rounds()
+        assert replica.cancelled == [[0, 1, 2, 3]]
+        assert replica.calls == [[0, 1, 2, 3], [4, 5]]
+        replica.free.set()  # what then ends after all is not counted twice
+        assert await asyncio.gather(*waiting) == [40, 50]
+        replica.free.clear()
+        more = started(gathering, range(8))
+        await rounds()
+        assert replica.calls[2:] == [[0, 1, 2, 3]]
+        replica.free.set()
+        assert len(await asyncio.gather(*more)) == 8
 
     asyncio.run(scene())
 
@@ -385,3 +411,12 @@ def test_ray_is_asked_for_replicas_where_no_answer_shows_that_there_is_one(lanes
     with pytest.raises(asyncio.CancelledError):
         call(low, asyncio.CancelledError())  # the client went away
     assert not every.in_doubt()
+    # The number of replicas may have changed while all calls had answers.
+    asked_at = []
+    for look in range(20):
+        call(high, good)
+        call(low, good)
+        if every.in_doubt():
+            asked_at.append(look)
+    assert len(asked_at) == 4
+    assert {after - before for before, after in itertools.pairwise(asked_at)} == {5}

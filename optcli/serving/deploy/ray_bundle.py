@@ -159,7 +159,7 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
     if one.on_full != "reject-newest":
         notes.append(
             f"{SERVER} cannot drop a request that waits: it refuses new ones while"
-            f" {made.most_in_flight} are in flight"
+            f" {made.most_in_flight} are in flight, or fewer where answers are late"
         )
     if made.priorities:
         listed = ", ".join(_of_lane(lane) for lane in prepared.lanes)
@@ -230,9 +230,9 @@ def _full(made: Bundle) -> str:
     late = "the header `x-deadline-ms` may ask for less"
     if not made.priorities:
         return (
-            f"the queue is full with {made.most_in_flight} requests in flight: the server answers 429"
-            f" to the next. It answers 504 to a request that has no answer after"
-            f" {made.deadline_ms:.4g} ms; {late}"
+            f"the queue is full with {made.most_in_flight} requests in flight, or fewer while answers"
+            " are later than promised: the server answers 429 to the next. It answers 504 to a request"
+            f" that has no answer after {made.deadline_ms:.4g} ms; {late}"
         )
     each = "; ".join(
         f"{one.name}: 429 from {one.most_in_flight} requests in flight, 504 after"
@@ -240,9 +240,9 @@ def _full(made: Bundle) -> str:
         for one in made.priorities
     )
     return (
-        "each priority has a queue of its own. When it is full, the server answers 429 to the next"
-        " request. It answers 504 to a request that has no answer in time;"
-        f" {late}. Limits: {each}"
+        "each priority has a queue of its own, which is shorter while answers are later than promised."
+        " When it is full, the server answers 429 to the next request. It answers 504 to a request that"
+        f" has no answer in time; {late}. Limits: {each}"
     )
 
 

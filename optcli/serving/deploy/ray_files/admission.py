@@ -19,7 +19,7 @@ _INSIDE = 0.95
 _TOO_MANY, _LOWER, _LEAST = 3.0, 0.9, 0.25
 # Without an answer for so long, and so many times the promise, nothing is known of the server any more.
 _FORGOTTEN_S, _FORGOTTEN_TIMES = 1.0, 4.0
-NOTHING: Mapping[float, float] = {}
+_NONE: Mapping[float, float] = {}
 
 
 class Bound:
@@ -32,7 +32,7 @@ class Bound:
     `least` at the least. Each answer in time raises it a little: by one for as many as are inside.
     """
 
-    def __init__(self, most: int, least: int = 0, promised: Mapping[float, float] = NOTHING) -> None:
+    def __init__(self, most: int, least: int = 0, promised: Mapping[float, float] = _NONE) -> None:
         self._most, self._least = most, min(most, max(least, round(_LEAST * most)))
         self._limits = [(1 - part, _INSIDE * seconds) for part, seconds in promised.items()]
         self._beyond = [0.0] * len(self._limits)

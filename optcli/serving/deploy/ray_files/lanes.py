@@ -19,6 +19,9 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from together import Together
 
+# Ray is asked at least every so many looks.
+_ASKED_EVERY = 5
+
 
 def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `bundle.json` says of each lane, the most urgent first."""
@@ -121,6 +124,7 @@ class Lanes:
         described = zip(about(bundle), models, strict=True)
         self.every = [Lane(each, model, metrics) for each, model in described]
         self._by_name = {lane.name: lane for lane in self.every if lane.name}
+        self._unasked = 0
 
     def of(self, header: str | None, named: object = None) -> Lane:
         """The lane of a request, which may name a priority in a header or in its parameters.
@@ -150,12 +154,14 @@ class Lanes:
     def in_doubt(self) -> bool:
         """Whether to ask Ray for the replicas, which takes much longer than a request does.
 
-        Not where each lane had answers since the last look, and no call without one.
+        Not where each lane had answers since the last look, and no call without one; yet Ray is asked
+        now and then, since their number may have changed.
         """
-        heard = [lane.heard for lane in self.every]
+        heard = all(lane.heard for lane in self.every)
         for lane in self.every:
             lane.heard = None
-        return not all(heard)
+        self._unasked = self._unasked + 1 if heard else 0
+        return self._unasked % _ASKED_EVERY == 0
 
     def seen(self, deployments: Mapping[str, Any]) -> None:
         """Take note of the replicas that run, by what Ray says of the deployments."""

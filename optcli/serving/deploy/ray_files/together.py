@@ -20,7 +20,7 @@ Row = tuple[Mapping[str, Any], float]
 class Together:
     """Gathers rows for `ask`, which gives the result of each, `most` of them at a time.
 
-    `away` says how many rows may be with the replicas, at least `most`.
+    `away` says how many rows may be with the replicas. One full call may always be.
     """
 
     def __init__(self, ask: Callable[[Sequence[Row]], Any], most: int, away: Callable[[], int]) -> None:
@@ -62,12 +62,20 @@ class Together:
     async def _called(self, waiting: Sequence[tuple[Row, asyncio.Future[Any]]]) -> None:
         """One call; where nobody waits for any of its rows any more, it is cancelled."""
         futures = [future for _, future in waiting]
+        away = len(waiting)
+
+        def returned() -> None:
+            nonlocal away
+            self._away, away = self._away - away, 0
+            self._look()
+
         try:
             response = self._ask([row for row, _ in waiting])
 
             def given_up(_: object) -> None:
-                if all(future.cancelled() for future in futures):
+                if away and all(future.cancelled() for future in futures):
                     response.cancel()
+                    returned()  # a replica that hangs may never answer that
 
             for future in futures:
                 future.add_done_callback(given_up)
@@ -78,8 +86,7 @@ class Together:
                     future.set_exception(error)
             return
         finally:
-            self._away -= len(waiting)
-            self._look()
+            returned()
         for future, result in zip(futures, results, strict=True):
             if not future.done():
                 future.set_result(result)
