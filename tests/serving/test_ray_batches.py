@@ -339,6 +339,7 @@ def test_metrics_of_priorities_have_a_label(copied):
         'model_batch_rows_bucket{le="16.0",priority="high"} 1.0',
         'model_batch_rows_count{priority="low"} 0.0',
         'model_queue_depth{priority="low"} 7.0',
+        'model_queue_bound{priority="low"} 9.0',
         'model_dropped_total{cause="queue_full",priority="low"} 1.0',
         'model_dropped_total{cause="queue_full",priority="high"} 0.0',
         'model_requests_total{code="400",priority=""} 1.0',
