@@ -34,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--model", default="medium", choices=list(measuring.MODELS))
+    parser.add_argument("--engine", type=Path, help="an engine of TensorRT, in place of the model")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--hogs", type=int, default=0)
     parser.add_argument("--slower", type=float, default=0.0, help="below 0: the baseline is slowed")
@@ -44,16 +45,20 @@ def main() -> int:
     answers: Counter[str] = Counter()
     seconds, pairs = [], []
     with tempfile.TemporaryDirectory() as folder, measuring.hogs(chosen.hogs):
-        artifact, inputs = measuring.model(chosen.model, Path(folder))
+        if chosen.engine is None:
+            artifact, inputs = measuring.model(chosen.model, Path(folder))
+        else:
+            artifact, inputs = measuring.engine(chosen.engine)
+        runner = "onnxruntime" if chosen.engine is None else artifact.format.value
         plain, slow = "optcli.latency.process:serve", "measuring:serve_slower"
         before = Candidate(
             "baseline",
             artifact,
-            "onnxruntime",
+            runner,
             interpreter=chosen.baseline_python,
             serve=slow if chosen.slower < 0 else plain,
         )
-        now = Candidate("now", artifact, "onnxruntime", serve=slow if chosen.slower > 0 else plain)
+        now = Candidate("now", artifact, runner, serve=slow if chosen.slower > 0 else plain)
         # Of a run of the gate, what the comparison of latencies reads.
         made = Some(plan=Some(recipe=Some(inputs=inputs)), feeds=None)
         known = Some(
@@ -70,7 +75,7 @@ def main() -> int:
             pairs.append(p50.pairs)
             print(f"{run + 1:3d}: {p50.outcome:<12} {p50.reason}; p95 {p95.reason}", flush=True)
     print(
-        f"{chosen.model}, slower by {chosen.slower:.0%}, {chosen.hogs} hogs: {dict(answers)} of "
+        f"{chosen.engine or chosen.model}, slower by {chosen.slower:.0%}, {chosen.hogs} hogs: {dict(answers)} of "
         f"{chosen.runs}; median {median(pairs):g} pairs, {median(seconds):.1f} s, at most "
         f"{max(seconds):.1f} s"
     )

@@ -63,6 +63,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--shared", type=Path, default=REPOSITORY.parent / "shared",
                         help="folder with models/ and datasets/, where there is one")  # fmt: skip
+    parser.add_argument("--stages", help="some of torch, tensorrt and more, with commas; default: all")
+    parser.add_argument("--variants", help="some of the variants, by name, with commas; default: all")
+    parser.add_argument("--jobs", type=int, help="steps of a build, and tests, side by side")
     parser.add_argument("--no-tests", action="store_true", help="leave the tests marked `gpu` out")
     parser.add_argument("--dry-run", action="store_true", help="a tiny network on the CPU")
     return parser.parse_args()
@@ -135,7 +138,9 @@ class Check:
             self.found["tests"] = {"exit_code": None, "summary": "pytest is not here"}
             return
         self._say("tests marked gpu")
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "tests"]
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "tests/gpu"]
+        if self._options.jobs and importlib.util.find_spec("xdist"):
+            command += ["-n", str(self._options.jobs)]
         code, text = self._command(command, min(_TESTS_S, self._left_s()), "tests")
         lines = [line for line in text.splitlines() if line.strip()]
         self.found["tests"] = {"exit_code": code, "summary": lines[-1] if lines else "nothing was said"}
@@ -148,7 +153,8 @@ class Check:
             gpu_recipes.write(network, self._work, dry=dry)
         rows = self.found["networks"].setdefault(network.name, {})
         for stage, variants in gpu_recipes.stages(network, dry=dry).items():
-            if (stage in gpu_recipes.LATE) != late:
+            variants = {name: each for name, each in variants.items() if self._is_wanted(stage, name)}
+            if (stage in gpu_recipes.LATE) != late or not variants:
                 continue
             if self._left_s() < 30:
                 rows.update(
@@ -164,6 +170,10 @@ class Check:
                     self._compare_alone(network, name, rows[name])
             self._keep()
 
+    def _is_wanted(self, stage: str, variant: str) -> bool:
+        pairs = ((self._options.stages, stage), (self._options.variants, variant))
+        return all(not wanted or name in wanted.split(",") for wanted, name in pairs)
+
     def _build(
         self, recipe: Path, network: gpu_recipes.Network, stage: str, names: list[str]
     ) -> dict[str, Any]:
@@ -173,6 +183,8 @@ class Check:
         report.unlink(missing_ok=True)
         command = [sys.executable, "-m", "optcli", "build", str(recipe), "--timeout", str(_STEP_S)]
         command += ["--store", str(self._work / "store"), "--artifacts", str(artifacts)]
+        if self._options.jobs:
+            command += ["--jobs", str(self._options.jobs)]
         for name in names:
             command += ["--only", name]
         code, text = self._command(command, self._left_s(), f"{network.name}-{stage}")

@@ -146,6 +146,7 @@ class IExecutionContext:
     def __init__(self, plan, engine, logger):
         self._plan, self.engine, self._logger = plan, engine, logger
         self._profile, self._shapes, self._addresses, self._allocators = 0, {}, {}, {}
+        self._given = {}  # sizes of outputs that depended on the data
         self._kept, self._settings = [], ()
         self.calls, self.switches = 0, []
         IExecutionContext.last = self
@@ -175,7 +176,9 @@ class IExecutionContext:
         if each["mode"] == "INPUT":
             return list(self._shapes[name])
         if each.get("varies"):
-            return [-1, *each["shape"][1:]]
+            # 8.6 remembers the size that the last call gave.
+            last = self._given.get(name) if self._plan.get("old") else None
+            return last or [-1, *each["shape"][1:]]
         return list(self._shapes[self._of("INPUT")[self._of("OUTPUT").index(each)]["name"]])
 
     def set_tensor_address(self, name, memory):
@@ -232,6 +235,7 @@ class IExecutionContext:
             return
         if found.nbytes:
             ctypes.memmove(address, found.ctypes.data, found.nbytes)
+        self._given[given["name"]] = list(found.shape)
         allocator.notify_shape(given["name"], list(found.shape))
 
     def _of(self, mode):

@@ -65,6 +65,8 @@ def command(python: str | None, module: str) -> list[str]:
 def environment(python: str | None) -> dict[str, str]:
     """The environment of such a process: another interpreter must not get this one's packages."""
     variables = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
+    # TensorRT 8.6 was built for a CUDA that loads every kernel at the start, wanted or not.
+    variables.setdefault("CUDA_MODULE_LOADING", "LAZY")
     if python is not None:
         for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"):
             variables.pop(name, None)

@@ -91,7 +91,8 @@ def described(text: str) -> dict[str, Any]:
     profiling verbosity layers are bare names, and `detailed` is false. `reformats` counts those that
     only change how a tensor lies in memory, or its type.
     """
-    content = json.loads(text)
+    # TensorRT 8.6 separates the names of merged layers by bare control characters.
+    content = json.loads(text, strict=False)
     listed = content.get("Layers", [])
     layers = [_engine_layer(each) for each in listed]
     precisions = Counter(layer["precision"] for layer in layers if layer["precision"])

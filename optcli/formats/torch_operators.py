@@ -25,6 +25,11 @@ _CHOICES = frozenset({
     "rounding_mode", "side", "unary_algorithm", "unary_attr", "unary_post_op",
     "unary_post_op_algorithm", "zero_point_domain",
 })
+# Names of dimensions, which torch had until 2.14: overloads of `aten::mean` and others take them.
+_DIMENSIONS = frozenset({
+    "dim", "dim0", "dim1", "dim2", "dims", "end_dim", "names", "order", "out_dim", "outdim",
+    "start_dim",
+})
 # Parameters of operators on texts, lists and dictionaries of TorchScript: they give values alone.
 _VALUES = frozenset({
     "a", "b", "chars", "default_value", "dict", "el", "elem", "fillchar", "idx", "ind", "input",
@@ -47,9 +52,9 @@ def only_computes(namespace: str, name: str) -> bool:
         return False
     if namespace == "profiler":  # they take the name of what is timed
         return True
+    harmless = _CHOICES | _VALUES | (_DIMENSIONS if namespace == "aten" else frozenset())
     for schema in torch._C._jit_get_schemas_for_operator(qualified):
         for argument in schema.arguments:
-            harmless = argument.name in _CHOICES or argument.name in _VALUES
-            if "str" in str(argument.type) and not harmless:
+            if "str" in str(argument.type) and argument.name not in harmless:
                 return False
     return True

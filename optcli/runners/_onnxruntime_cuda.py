@@ -55,6 +55,8 @@ class CudaCalls:
             if self._in_flight:  # bound again before anything was computed: the copy may be under way
                 self._stream.synchronize()
             self._slot = slot = self._slot_of(arrays)
+            if not self._graphs:
+                self._bind_outputs(slot)
             for name, array in arrays.items():
                 buffer = slot.inputs[name]
                 np.copyto(buffer.array(array.shape, array.dtype), array)
@@ -115,9 +117,13 @@ class CudaCalls:
     def _new_slot(self) -> _Slot:
         graph = str(len(self._slots) + 1) if self._graphs else None
         slot = _Slot(self.session.io_binding(), _run_options(graph))
+        self._bind_outputs(slot)
+        return slot
+
+    def _bind_outputs(self, slot: _Slot) -> None:
+        """Let ONNX Runtime allocate the outputs of the next run: else it wants the last run's sizes."""
         for name in self._names:
             slot.binding.bind_output(name, "cuda", self._gpu.device.index)
-        return slot
 
     def _find_outputs(self, slot: _Slot) -> None:
         """Run once without recording, then bind outputs to memory that stays."""

@@ -84,6 +84,10 @@ class CudaCalls:
 
         return torch.cuda.stream(self._stream)
 
+    def forget(self) -> None:
+        """Let no call have been timed: those that only compiled are none."""
+        self._timed = False
+
     def device_ms(self) -> float | None:
         """Milliseconds between the events around the last computation; None before the first."""
         return float(self._start.elapsed_time(self._stop)) if self._timed else None

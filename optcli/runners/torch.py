@@ -145,6 +145,8 @@ class TorchRunner(PytorchRunner):
                 compilation.mark(self.inputs, feed)
                 self._bind(feed)
                 self.execute()
+            if self._cuda is not None:
+                self._cuda.forget()
         except OptcliError:
             self.close()
             raise

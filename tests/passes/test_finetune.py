@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from needs import needs
 from pydantic import ValidationError
 from stripes import IMAGE, Stripes, changed, states_equal, tuned, written
 from tiny_networks import Heard
@@ -40,15 +39,6 @@ def one_thread():
 def bf16(monkeypatch):
     """Products in bfloat16 are computed whether or not this CPU has instructions for them."""
     monkeypatch.setattr(computing, "_torch_has_bf16", lambda: True)
-
-
-@pytest.mark.gpu
-def test_it_learns_on_a_gpu(tmp_path):
-    needs("gpu in torch")
-    options = {"device": "cuda", "distillation_weight": 0.3, "epochs": 6, "reestimate_batchnorm": True}
-    model, facts, _ = tuned(written(tmp_path), tmp_path / "b", **options)
-    assert facts["validation_accuracy"] > 0.95
-    assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -13,7 +13,13 @@ from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.precision import precision_of
 from optcli.passes._tensorrt.constraints import violations
 from optcli.passes._tensorrt.expectation import work
-from optcli.passes._tensorrt.grids import fold_weights, make_fp8, make_signed, unfold_weights
+from optcli.passes._tensorrt.grids import (
+    declare_kernels,
+    fold_weights,
+    make_fp8,
+    make_signed,
+    unfold_weights,
+)
 from optcli.passes._tensorrt.pairs import keep_pairs_before_products
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -145,6 +151,24 @@ def test_weights_are_stored_and_taken_out_exactly():
     assert applied(unfold_weights, model) == 1
     onnx.checker.check_model(model, full_check=True)
     assert sqnr_db(before, computed(model, noise())) > 100
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_kernels_of_dequantized_weights_are_declared(stored):
+    model = layer(stored=stored)
+    (conv,) = (node for node in model.graph.node if node.op_type == "Conv")
+    sizes = [each for each in conv.attribute if each.name == "kernel_shape"]
+    for each in sizes:
+        conv.attribute.remove(each)
+    before = computed(model, noise())
+    assert applied(declare_kernels, model) == 1
+    onnx.checker.check_model(model, full_check=True)
+    (conv,) = (node for node in model.graph.node if node.op_type == "Conv")
+    weights = next(each for each in model.graph.initializer if each.name in ("w", "wq"))
+    (declared,) = (list(each.ints) for each in conv.attribute if each.name == "kernel_shape")
+    assert declared == list(weights.dims[2:])
+    assert np.array_equal(before, computed(model, noise()))
+    assert applied(declare_kernels, model) == 0
 
 
 def test_fp8_has_the_range_of_the_integers():

@@ -42,7 +42,8 @@ class Slot:
 
     def place(self, context: Any, shape: Sequence[int] | None) -> None:
         """Memory for a shape, known to the context; for an unknown one TensorRT asks while it runs."""
-        self.varies = shape is None or any(size < 0 for size in shape)
+        # For good: TensorRT 8.6 gives the last call's size once there was one.
+        self.varies = self.varies or shape is None or any(size < 0 for size in shape)
         if self.varies:
             self._require(context.set_output_allocator(self.name, self._allocator), "an allocator")
             return

@@ -134,6 +134,25 @@ def fold_weights(model: Model) -> int:
     return folded
 
 
+def declare_kernels(model: Model) -> int:
+    """Say how large the kernels of convolutions are, where their weights are dequantized; how many.
+
+    ONNX lets a convolution leave `kernel_shape` out. TensorRT 8.6 then takes the size from weights that
+    are a constant, and refuses all others: "The input tensor shape misaligns with the input kernel shape".
+    """
+    import onnx_ir
+
+    declared = 0
+    for node in model.graph.all_nodes():
+        if node.op_type not in ("Conv", "ConvTranspose") or "kernel_shape" in node.attributes:
+            continue
+        values = numbers(node.inputs[1]) if constant(node.inputs[1]) is None else None
+        if values is not None:
+            node.attributes.add(onnx_ir.AttrInt64s("kernel_shape", values.shape[2:]))
+            declared += 1
+    return declared
+
+
 def unfold_weights(model: Model) -> int:
     """Store quantized weights as floats before a QuantizeLinear: TensorRT 8 wants them so; how many.
 

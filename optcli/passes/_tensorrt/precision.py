@@ -26,7 +26,7 @@ from optcli.passes._onnx.half_range import not_in, out_of_range
 from optcli.passes._onnx.models import chosen, modern
 from optcli.passes._tensorrt.constraints import require_constraints
 from optcli.passes._tensorrt.expectation import counts, expectation
-from optcli.passes._tensorrt.grids import fit_scales_to_half, unfold_weights
+from optcli.passes._tensorrt.grids import declare_kernels, fit_scales_to_half, unfold_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -200,7 +200,7 @@ def _kept(model: ModelProto, keep: Keep) -> set[str]:
 def _for_weak_typing(model: ModelProto, product: str, job: Job) -> ModelProto:
     """What TensorRT 8's parser wants: weights in floats before QuantizeLinear, an opset it knows."""
     graph = read(model)
-    if unfold_weights(graph):
+    if declare_kernels(graph) + unfold_weights(graph):
         model = written(graph)
     opset = opset_of(model)
     if opset > _TENSORRT_8_OPSET:
