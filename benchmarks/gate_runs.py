@@ -75,9 +75,9 @@ def main() -> int:
             pairs.append(p50.pairs)
             print(f"{run + 1:3d}: {p50.outcome:<12} {p50.reason}; p95 {p95.reason}", flush=True)
     print(
-        f"{chosen.engine or chosen.model}, slower by {chosen.slower:.0%}, {chosen.hogs} hogs: {dict(answers)} of "
-        f"{chosen.runs}; median {median(pairs):g} pairs, {median(seconds):.1f} s, at most "
-        f"{max(seconds):.1f} s"
+        f"{chosen.engine or chosen.model}, slower by {chosen.slower:.0%}, {chosen.hogs} hogs: "
+        f"{dict(answers)} of {chosen.runs}; median {median(pairs):g} pairs, {median(seconds):.1f} s, "
+        f"at most {max(seconds):.1f} s"
     )
     return 0
 

@@ -138,7 +138,7 @@ def declare_kernels(model: Model) -> int:
     """Say how large the kernels of convolutions are, where their weights are dequantized; how many.
 
     ONNX lets a convolution leave `kernel_shape` out. TensorRT 8.6 then takes the size from weights that
-    are a constant, and refuses all others: "The input tensor shape misaligns with the input kernel shape".
+    are a constant, and refuses others: "The input tensor shape misaligns with the input kernel shape".
     """
     import onnx_ir
 
