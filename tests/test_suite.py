@@ -398,3 +398,14 @@ def test_what_is_written_is_found_in_this_project():
     here = Path(__file__).relative_to(REPOSITORY)
     assert f"{here}::test_what_is_written_is_found_in_this_project" in found.tests
     assert len({test.partition("::")[0] for test in found.tests}) > 150
+
+
+def test_what_needs_a_gpu_lies_in_its_own_folder():
+    """`make gpu-check` runs that folder: others import what machines with a GPU may lack."""
+    here = Path(__file__).parent
+    marked = {
+        path.relative_to(here).parts[0]
+        for path in here.rglob("test_*.py")
+        if "pytest.mark.gpu" in path.read_text() and path != Path(__file__)
+    }
+    assert marked == {"gpu"}

@@ -105,9 +105,9 @@ class EngineRunner(Runner):
         }
 
     def observed(self) -> dict[str, Any]:
-        """Whether calls were launched as CUDA graphs, and with which profile."""
+        """Whether calls were launched as CUDA graphs, where they were timed, and with which profile."""
         settings = self.effective()
-        return {name: settings[name] for name in ("cuda_graphs", "profile")}
+        return {name: settings[name] for name in ("cuda_graphs", "device_times", "profile")}
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)

@@ -71,6 +71,13 @@ NEW = {
 }
 
 
+def test_names_may_hold_control_characters():
+    """TensorRT 8.6 writes what separates the names of merged layers as it is."""
+    merged = "[ONNX Layer: conv1]\x1e[ONNX Layer: relu1]"
+    (layer,) = inspection.described(f'{{"Layers": [{{"Metadata": "{merged}"}}]}}')["layers"]
+    assert layer["metadata"] == merged
+
+
 def test_layers_of_an_engine_with_precision_and_tactic():
     found = inspection.described(json.dumps(OLD))
     assert found["detailed"]

@@ -178,6 +178,14 @@ def test_nothing_runs_before_something_is_bound(execution):
         engine.fetch()
 
 
+def test_an_output_that_is_larger_than_its_memory_is_an_error(execution):
+    output = {"varies": True, "shape": [-1], "unbounded": True}
+    engine = execution(plan(output=output, old=True))
+    assert run(engine, np.ones((2, 3), "float32")).shape == (6,)
+    with pytest.raises(EngineError, match=r"made 48 bytes of the output 'logits' and asked for 24"):
+        run(engine, np.ones((4, 3), "float32"))
+
+
 @pytest.mark.parametrize("old", [False, True])  # 8.6 has reallocate_output alone
 def test_outputs_whose_size_depends_on_the_data(execution, old):
     engine = execution(plan(output={"varies": True, "shape": [-1]}, old=old))
@@ -196,7 +204,7 @@ def test_graphs_cannot_be_demanded_of_such_an_engine(execution):
 
 
 def test_memory_that_such_an_output_cannot_get_is_an_error(execution, monkeypatch):
-    engine = execution(plan(output={"varies": True, "shape": [-1]}))
+    engine = execution(plan(output={"varies": True, "shape": [-1], "unbounded": True}))
     engine.bind({"image": np.ones((8, 3), "float32")})
     monkeypatch.setenv("FAKE_CUDA_FAIL", "cuMemAlloc_v2")
     with pytest.raises(EngineError, match="no memory for the output 'logits'"):
@@ -320,6 +328,7 @@ def test_what_runs_is_described(execution):
         "profiles": 2,
         "profile": 0,
         "cuda_graphs": "not yet",
+        "device_times": "around the launch",
         "streams": 2,
         "layers": 7,
     }

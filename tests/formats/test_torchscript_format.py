@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from optcli.errors import InputError, TrustError
+from optcli.formats import torch_operators
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.scanning import Scan
 from optcli.formats.torchscript_archive import scan_code
@@ -108,3 +109,14 @@ def test_weights_alone_are_not_taken_for_a_network(tmp_path):
     torch.save({"a": torch.ones(2)}, tmp_path / torchscript_format.FILE)
     with pytest.raises(InputError, match="holds no TorchScript"):
         torchscript_format.open(tmp_path)
+
+
+def test_names_of_dimensions_reach_nothing(monkeypatch):
+    """Until 2.14 torch had overloads that name dimensions by texts: `mean` is harmless all the same."""
+    old = ["aten::mean.names_dim(Tensor self, str[1] dim, bool keepdim=False) -> Tensor"]
+    monkeypatch.setattr(
+        torch._C, "_jit_get_schemas_for_operator", lambda _: [*map(torch._C.parse_schema, old)]
+    )
+    asked = torch_operators.only_computes.__wrapped__
+    assert asked("aten", "mean")
+    assert not asked("elsewhere", "mean"), "there a text called dim may be anything"

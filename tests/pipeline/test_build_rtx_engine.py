@@ -44,6 +44,16 @@ def test_it_is_built_and_not_run(project, monkeypatch):
     assert project.build().variants["engine"].status == "cached"
 
 
+def test_the_parser_checks_somebodys_file_in_a_confined_worker(project, monkeypatch):
+    """Such a worker starts no programs, and so no process for the parser."""
+    needs("package", "tensorrt_rtx")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe("  plain: []\n  engine: {passes: [tensorrt_engine], required: false}\n")
+    variant = project.build().variants["engine"]
+    assert variant.status == "skipped"
+    assert any("parser takes all" in found for found in variant.checked), variant.checked
+
+
 def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
     needs("package", "tensorrt_rtx")

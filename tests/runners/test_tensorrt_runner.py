@@ -76,14 +76,22 @@ def test_what_is_effective_is_read_back(settings, tmp_path):
             flags.built_on_other_gpu(built_on="NVIDIA H100", gpu="Fake GPU 0").model_dump()
         ]
         runner.run({"image": np.ones((40, 3), "float32")})
-        assert runner.observed() == {"cuda_graphs": "on", "profile": 1}
+        assert runner.observed() == {
+            "cuda_graphs": "on",
+            "device_times": "in the graph",
+            "profile": 1,
+        }
 
 
 def test_options_arrive(settings, tmp_path):
     found = artifact(tmp_path / "engine", plan(profiles=(SHORT, LONG)))
     with opened(found, settings, cuda_graphs="off", profile=1) as runner:
         runner.run({"image": np.ones((8, 3), "float32")})
-        assert runner.observed() == {"cuda_graphs": "off (not wanted)", "profile": 1}
+        assert runner.observed() == {
+            "cuda_graphs": "off (not wanted)",
+            "device_times": "around the launch",
+            "profile": 1,
+        }
 
 
 def test_refusals_have_place_and_hint(settings, tmp_path):

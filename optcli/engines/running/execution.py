@@ -137,6 +137,7 @@ class Execution:
             "profiles": len(self._profiles),
             "profile": self._profile if self._wanted_profile is None else self._wanted_profile,
             "cuda_graphs": self._graphs.state,
+            "device_times": self._graphs.timed,
             "streams": 1 + int(getattr(self._engine, "num_aux_streams", 0)),
             "layers": int(self._engine.num_layers),
         }

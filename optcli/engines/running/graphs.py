@@ -39,6 +39,14 @@ class Graphs:
             return "on"
         return f"off ({self._without})" if self._without else "not yet"
 
+    @property
+    def timed(self) -> str:
+        """Where the events of the device's time lie: in the recorded graph, or around its launch.
+
+        Around it, the time that the processor takes to launch the graph is in the figure.
+        """
+        return "in the graph" if self._timed_inside else "around the launch"
+
     def forbid(self, why: str) -> None:
         """Note why calls with these inputs and outputs cannot be recorded; empty: they can.
 

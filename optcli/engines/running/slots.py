@@ -14,6 +14,9 @@ from optcli.engines.running.elements import Element
 if TYPE_CHECKING:
     import numpy as np
 
+# More is not set aside for an output that may be small.
+_MOST_AHEAD_BYTES = 1 << 30
+
 
 def slots_of(bindings: Bindings, engine: Any, gpu: Gpu) -> list[Slot]:
     """Every input and output, in the engine's order."""
@@ -45,6 +48,7 @@ class Slot:
         # For good: TensorRT 8.6 gives the last call's size once there was one.
         self.varies = self.varies or shape is None or any(size < 0 for size in shape)
         if self.varies:
+            self._reserve_most(context)
             self._require(context.set_output_allocator(self.name, self._allocator), "an allocator")
             return
         assert shape is not None
@@ -53,6 +57,17 @@ class Slot:
         self._view = self.buffer.array(shape, self.dtype)
         address = self.buffer.host_address if self.on_host else self.buffer.address
         self._require(context.set_tensor_address(self.name, address), "its address")
+
+    def _reserve_most(self, context: Any) -> None:
+        """Memory for the largest size that these inputs can give, where TensorRT knows one.
+
+        TensorRT 8.6 was seen to ask for memory at the first call alone, and to give more in later ones.
+        """
+        memory: Buffer = self._allocator.buffer
+        most_bytes = int(context.get_max_output_size(self.name))
+        if 0 < most_bytes <= _MOST_AHEAD_BYTES:
+            memory.reserve(most_bytes)
+            self._require(context.set_tensor_address(self.name, memory.address), "its address")
 
     def store(self, values: np.ndarray) -> None:
         """Write a batch into pinned memory."""
@@ -68,6 +83,12 @@ class Slot:
             raise EngineError(f"TensorRT never said how large the output {self.name!r} is")
         self.size_bytes = math.prod(allocator.shape) * self.dtype.itemsize
         memory: Buffer = allocator.buffer
+        if self.size_bytes > memory.size_bytes:
+            raise EngineError(
+                f"TensorRT made {self.size_bytes} bytes of the output {self.name!r} and asked for "
+                f"{memory.size_bytes}",
+                hint="open the engine anew for inputs of another size",
+            )
         self._view = memory.array(allocator.shape, self.dtype)
         return memory
 
