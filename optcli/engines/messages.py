@@ -114,6 +114,12 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         _REBUILD,
     ),
     (
+        r"cannot run on this GPU, which has compute capability (?P<here>[\d.]+)\. Supported compute "
+        r"capabilities: (?P<known>[\d.> ]+)\. TensorRT-RTX does not support",
+        "TensorRT-RTX knows GPUs of compute capability {known}, and the GPU here has {here}",
+        "build an engine of TensorRT itself: `tensorrt_engine`",
+    ),
+    (
         r"no optimization profile has been defined",
         "sizes of the inputs vary, and no optimization profile says how far",
         "give every symbol of the inputs a range in the recipe: `batch: {{min: 1, opt: 8, max: 32}}`",

@@ -75,6 +75,13 @@ SAID = [
         "Error Code 1: Myelin (x graph_jit.cpp:278: CHECK(status == CUDA_SUCCESS) failed. y)",
         "the builder needs a GPU, and found none",
     ),
+    (
+        "IRuntime::deserializeCudaEngine: Error Code 6: API Usage Error (The engine cannot run on this "
+        "GPU, which has compute capability 9.0. Supported compute capabilities: 8.0 8.6 8.9 12.0 12.1 "
+        ">12.0. TensorRT-RTX does not support this compute capability, so the engine cannot be rebuilt "
+        "for it. In throwUnlessComputeCapSupported at /_src/runtime/dispatch/runtime.cpp:84)",
+        "knows GPUs of compute capability 8.0 8.6 8.9 12.0 12.1 >12.0, and the GPU here has 9.0",
+    ),
 ]
 
 
