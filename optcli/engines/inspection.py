@@ -155,8 +155,14 @@ def expectation(
     text = f"you asked for {asked.upper()}; {len(matching)} of {len(precisions)} {kind} run in it"
     if by == "network":
         text = text.replace("run in it", "can run in it (by the parsed network, without a GPU)")
-    if others:
-        text += f", the others in {', '.join(sorted(others))}{_because(wanted, by, precisions, sound)}"
+    silent = [name for name, precision in precisions.items() if not precision]
+    if len(silent) < sum(others.values()):
+        known = {name: precision for name, precision in precisions.items() if precision}
+        said = ", ".join(sorted(set(others) - {"unknown"}))
+        text += f", the others in {said}{_because(wanted, by, known, sound)}"
+    if silent:
+        who = "the inspector" if by == "engine" else "the parsed network"
+        text += f"; {who} names no precision of {len(silent)} ({', '.join(silent[:3])})"
     return {
         "asked": asked,
         "by": by,

@@ -116,6 +116,9 @@ def test_one_name_within_another_is_not_taken_for_it():
     found = inspection.expectation("fp16", network, inspection.described(json.dumps(NEW)))
     assert found["matching"] == 0
     assert found["others"] == {"unknown": 1}
+    assert found["text"] == (
+        "you asked for FP16; 0 of 1 convolutions run in it; the inspector names no precision of 1 (conv)"
+    )
 
 
 def test_without_a_gpu_the_network_promises_and_that_is_said():
