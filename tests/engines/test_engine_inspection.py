@@ -117,7 +117,8 @@ def test_one_name_within_another_is_not_taken_for_it():
     assert found["matching"] == 0
     assert found["others"] == {"unknown": 1}
     assert found["text"] == (
-        "you asked for FP16; 0 of 1 convolutions run in it; the inspector names no precision of 1 (conv)"
+        "you asked for FP16; 0 of 1 convolutions run in it; the inspector names no precision of 1 "
+        "(conv)"
     )
 
 
