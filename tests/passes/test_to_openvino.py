@@ -12,6 +12,7 @@ from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino, _round_pools_plainly
 from optcli.settings import TensorSpec
+from optcli.sources.python import PythonSource
 from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
@@ -107,6 +108,70 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
     # One at the end, which makes a vector of each image; shuffled channels have one each.
     shuffles = 16 if name.startswith("shufflenet") else 0
     assert kinds(found).count("Reshape") <= 1 + 2 * shuffles
+
+
+NETWORKS = """
+import torch
+import torchvision
+
+
+def vit():
+    torch.manual_seed(0)
+    model = torchvision.models.VisionTransformer(
+        image_size=64, patch_size=16, num_layers=2, num_heads=3, hidden_dim=96, mlp_dim=192,
+        num_classes=10,
+    )
+    torch.nn.init.normal_(model.heads.head.weight, std=0.05)
+    return model
+
+
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        whole = torchvision.models.detection.ssdlite320_mobilenet_v3_large(
+            weights=None, weights_backbone=None
+        )
+        self.backbone, self.head = whole.backbone, whole.head
+
+    def forward(self, image):
+        found = self.head(list(self.backbone(image).values()))
+        return {"scores": found["cls_logits"], "boxes": found["bbox_regression"]}
+
+
+def detector():
+    torch.manual_seed(0)
+    return Detector()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", [Export, ExportOnnx])
+@pytest.mark.parametrize(("name", "side", "working_out_shapes"), [("vit", 64, 1), ("detector", 128, 0)])
+def test_a_vit_and_a_detector_from_pytorch(tmp_path, name, side, working_out_shapes, way):
+    from optcli.artifact import Artifact, Format
+
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    inputs = [TensorSpec.model_validate({"name": "image", "shape": ["batch", 3, side, side]})]
+    (tmp_path / "torch").mkdir()
+    facts = PythonSource(target=f"nets.py:{name}", folder=tmp_path).write(tmp_path / "torch", inputs)
+    network = Artifact(
+        "key", Format.TORCH, tmp_path / "torch", "fp32", 0, "digest", {"outputs": list(facts.outputs)}
+    )
+    parent = apply(way(), network, tmp_path / "exported", inputs)
+    found = openvino_format.open(apply(ToOpenvino(), parent, tmp_path / "openvino", inputs).path)
+    # The class token of a transformer is repeated for each image.
+    assert kinds(found).count("ShapeOf") == working_out_shapes
+    assert kinds(found).count("Broadcast") == working_out_shapes
+    model = torch_format.open(network.path)
+    compiled = openvino.compile_model(found, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for batch_size in (1, 3):
+        rows = feed(inputs, batch_size)
+        with torch.no_grad():
+            outputs = model(*map(torch.from_numpy, rows.values()))
+        wanted = list(outputs.values()) if isinstance(outputs, dict) else [outputs]
+        for place, array in enumerate(wanted):
+            close = 1e-4 * float(array.abs().max())
+            np.testing.assert_allclose(compiled(rows)[place], array.numpy(), atol=close)
 
 
 def test_a_pool_that_rounds_up_is_computed_in_int8(tmp_path):
