@@ -155,8 +155,7 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     label = f"{name}: " if name else ""
     if error["type"] in ("value_error", "assertion_error"):
         message = excerpt(str(error["ctx"]["error"]), _MOST_SAID)
-        hint = "change one of them" if " <" in message or "beside" in message else "write it as wanted"
-        return f"{label}{message}", hint
+        return f"{label}{message}", _advice(message)
     wants = dict.fromkeys(
         _WANTED.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
         for problem in group
@@ -165,6 +164,14 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     choices = [choice for problem in group for choice in _choices(problem)]
     hint = hint_for(error["type"], node.plain(), choices, path or (where,))
     return f"{label}found {found(node.value, wanted)}, wanted {wanted}", hint
+
+
+def _advice(message: str) -> str:
+    """What to do about values that are sound by themselves and not together."""
+    if "neither" in message:
+        return "add one of them"
+    several = " <" in message or "beside" in message or message.count("`") > 2
+    return "change one of them" if several else "change it, or remove it"
 
 
 def _choices(error: Any) -> list[str]:

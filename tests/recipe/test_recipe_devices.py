@@ -61,7 +61,7 @@ def test_this_machine_need_not_be_listed(loaded: Loaded) -> None:
     ("devices", "message", "hint"),
     [
         ("{edge: {rays: {}}}", "unknown key 'rays' in devices.edge", "did you mean 'ray'?"),
-        ("{edge: {ray: {}}}", "neither resources nor accelerator", "write it as wanted"),
+        ("{edge: {ray: {}}}", "neither resources nor accelerator", "add one of them"),
         (
             "{edge: {ray: {resource: {edge: 1}}}}",
             "unknown key 'resource' in devices.edge.ray",
