@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+# Older ones the newer exporter makes by converting what it has, which few networks allow.
+_DYNAMO_OPSET = 18
+
+
 class ExportOnnx(Pass):
     """Exports a PyTorch network to ONNX.
 
@@ -52,7 +56,8 @@ class ExportOnnx(Pass):
     )
     exporter: Literal["auto", "dynamo", "torchscript"] = Field(
         "auto",
-        description="`dynamo`: by torch.export; `torchscript`: by tracing; `auto`: in this order",
+        description="`dynamo`: by torch.export; `torchscript`: by tracing; `auto`: in this order, or for "
+        "an opset below 18 in the other",
     )
     optimize: bool = Field(True, description="fold constants and simplify the graph")
 
@@ -63,6 +68,8 @@ class ExportOnnx(Pass):
         if self.exporter != "auto":
             return (self,)
         order: tuple[Literal["dynamo", "torchscript"], ...] = ("dynamo", "torchscript")
+        if self.opset is not None and self.opset < _DYNAMO_OPSET:
+            order = ("torchscript", "dynamo")
         return tuple(self.model_copy(update={"exporter": exporter}) for exporter in order)
 
     def run(self, source: Artifact, job: Job) -> Made:

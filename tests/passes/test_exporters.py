@@ -102,6 +102,8 @@ def test_an_opset_that_the_exporter_cannot_make_is_an_error(tmp_path):
 
 def test_automatic_choices_are_tried_in_turn():
     assert [each.exporter for each in ExportOnnx().attempts()] == ["dynamo", "torchscript"]
+    old = ExportOnnx(opset=17).attempts()  # such as TensorRT 8.6 wants
+    assert [each.exporter for each in old] == ["torchscript", "dynamo"]
     assert ExportOnnx(exporter="torchscript").attempts() == (ExportOnnx(exporter="torchscript"),)
     assert [each.strict for each in Export().attempts()] == [False, True]
     assert Export(strict=True).attempts() == (Export(strict=True),)
