@@ -56,8 +56,8 @@ class ExportOnnx(Pass):
     )
     exporter: Literal["auto", "dynamo", "torchscript"] = Field(
         "auto",
-        description="`dynamo`: by torch.export; `torchscript`: by tracing; `auto`: in this order, or for "
-        "an opset below 18 in the other",
+        description="`dynamo`: by torch.export; `torchscript`: by tracing; `auto`: in this order, or "
+        "for an opset below 18 in the other",
     )
     optimize: bool = Field(True, description="fold constants and simplify the graph")
 
