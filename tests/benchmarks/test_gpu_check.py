@@ -107,12 +107,12 @@ def test_device_times_are_held_against_a_bare_loop(module, ours, outcome):
 
 
 def test_outputs_must_stay_close_to_fp32(module):
-    near, far = row(1.0, sqnr_db=41.0), row(1.0, sqnr_db=39.0)
+    near, far = row(1.0, sqnr_db=29.0), row(1.0, sqnr_db=27.0)
     results = module("gpu_results")
     bars = results.bars(found(**{"trt-fp16": near, "rtx-fp16": far, "compile": far}))
     assert {bar["bar"]: bar["outcome"] for bar in bars[1:]} == {
-        "resnet50 trt-fp16: at least 40 dB": "pass",
-        "resnet50 rtx-fp16: at least 40 dB": "fail",
+        "resnet50 trt-fp16: at least 28 dB": "pass",
+        "resnet50 rtx-fp16: at least 28 dB": "fail",
     }
 
 
@@ -150,3 +150,19 @@ def test_the_dry_run_goes_all_the_way(tmp_path):
     text = page.read_text()
     assert "## tiny" in text
     assert "| script | fp32 |" in text
+
+
+def test_a_part_can_be_asked_for(module, tmp_path, monkeypatch):
+    check, recipes = module("gpu_check"), module("gpu_recipes")
+    stages = recipes.stages(recipes.torch_network("resnet50", 224))
+
+    def wanted(*asked):
+        words = ["gpu_check.py", "--work", str(tmp_path), *asked]
+        monkeypatch.setattr(check.sys, "argv", words)
+        one = check.Check(check._options())
+        return {(s, name) for s, names in stages.items() for name in names if one._is_wanted(s, name)}
+
+    parts = wanted("--variants", "trt-fp16,aoti", "--jobs", "4")
+    assert parts == {("tensorrt", "trt-fp16"), ("torch", "aoti")}
+    assert {stage for stage, _ in wanted("--stages", "tensorrt")} == {"tensorrt"}
+    assert len(wanted()) == sum(map(len, stages.values()))
