@@ -6,7 +6,8 @@ Builds through optcli's own recipes, one after the other, and writes what is kno
 `benchmarks/results/gpu-DATE.json` and `.md`, since machines may vanish. Bars: FP16 TensorRT at least
 2.5 times as fast as eager FP32 on ResNet-50 at batch size 8; every engine's device time within 3 % of
 trtexec's, or of a bare loop's; outputs close to FP32's. Exit code 0 where all hold, 1 where one does
-not, 5 where one could not be told, 3 where there is no GPU. `--dry-run` goes the same way on the CPU.
+not, 5 where one could not be told, 2 for a part that does not exist, 3 where there is no GPU.
+`--dry-run` goes the same way on the CPU.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def main() -> int:
     if not options.dry_run and (reason := _absence()):
         sys.stderr.write(f"gpu-check cannot run here: {reason}\n")
         return 3
+    if reason := _unknown_part(options):
+        sys.stderr.write(f"{reason}\n")
+        return 2
     check = Check(options)
     check.run()
     return check.exit_code
@@ -84,6 +88,23 @@ def _absence() -> str:
 
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees none (built for CUDA {torch.version.cuda})"
+    return ""
+
+
+def _unknown_part(options: argparse.Namespace) -> str:
+    """Which network, stage or variant was asked for that does not exist; empty where all do."""
+    networks = gpu_recipes.networks(options.shared)
+    stages = [pair for each in networks for pair in gpu_recipes.stages(each).items()]
+    known = {
+        "networks": {each.name for each in networks},
+        "stages": {stage for stage, _ in stages},
+        "variants": {name for _, names in stages for name in names},
+    }
+    for part, names in known.items():
+        wanted = getattr(options, part)
+        for name in wanted.split(",") if wanted else ():
+            if name not in names:
+                return f"--{part}: found {name!r}, wanted some of {', '.join(sorted(names))}"
     return ""
 
 

@@ -25,7 +25,8 @@ _CHOICES = frozenset({
     "rounding_mode", "side", "unary_algorithm", "unary_attr", "unary_post_op",
     "unary_post_op_algorithm", "zero_point_domain",
 })
-# Names of dimensions, which torch had until 2.14: overloads of `aten::mean` and others take them.
+# Names of dimensions: older torch has overloads of `aten::mean` and others that take them (2.11 does,
+# 2.15 does not).
 _DIMENSIONS = frozenset({
     "dim", "dim0", "dim1", "dim2", "dims", "end_dim", "names", "order", "out_dim", "outdim",
     "start_dim",

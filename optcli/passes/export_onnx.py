@@ -43,7 +43,8 @@ class ExportOnnx(Pass):
 
     Sizes that the recipe's `inputs` write as symbols stay dynamic; inputs and outputs keep the
     recipe's names. The newer exporter, built on torch.export, is tried first, then the one built on
-    TorchScript; the result is compared with the network either way.
+    TorchScript; for opsets below 18 in the other order. The result is compared with the network either
+    way.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)

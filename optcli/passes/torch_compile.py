@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # Kernels that round elsewhere; under autocast a sum may be kept in 8 bits of mantissa or in 24.
 _TOLERANCE, _CAST_TOLERANCE = 1e-4, 5e-2
-# cuDNN's ways to compute a convolution, such as Winograd's, differ by more than those of CPUs.
-_GPU_TOLERANCE = 1e-3
 
 
 class TorchCompile(Pass):
@@ -179,7 +177,8 @@ class TorchCompile(Pass):
         return context
 
     def _checked(self, outputs: list[torch.Tensor], expected: list[torch.Tensor], size: int) -> float:
-        plain = _TOLERANCE if self.device == torch_devices.CPU else _GPU_TOLERANCE
+        on_cpu = self.device == torch_devices.CPU
+        plain = _TOLERANCE if on_cpu else torch_devices.GPU_TOLERANCE
         allowed = _CAST_TOLERANCE if self.autocast else plain
         errors = [_relative_error(a, b) for a, b in zip(outputs, expected, strict=True)]
         worst = max(errors, default=0.0)

@@ -35,10 +35,6 @@ _USUAL_RANGES = ((0.0, 1.0), (0.0, 255.0))
 # Of a parent in half precision: ten units of its last place.
 _HALF_TOLERANCES = {"fp16": 5e-3, "bf16": 4e-2}
 
-# Of a child that was compiled for a GPU: cuDNN's ways to compute a convolution, such as Winograd's,
-# differ by more than those of CPUs. Seen: 1.3e-4 (MobileNetV3 on an H100).
-_GPU_TOLERANCE = 1e-3
-
 # Networks in which roundings grow, such as deep ones with random weights, are right to ten times what
 # one rounding of their inputs does to them: each layer rounds. Beyond two percent nothing is right.
 _ROUNDINGS = 10.0
@@ -64,7 +60,7 @@ def against_parent(
     if parent.precision.startswith("int"):
         tolerance = max(tolerance, INTEGER_TOLERANCE)
     if child.facts.get(torch_devices.FACT, torch_devices.CPU) != torch_devices.CPU:
-        tolerance = max(tolerance, _GPU_TOLERANCE)
+        tolerance = max(tolerance, torch_devices.GPU_TOLERANCE)
     most_allowed = tolerance
     with (
         _opened(parent, inputs, threads) as parent_runner,

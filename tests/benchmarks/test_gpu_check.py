@@ -166,3 +166,21 @@ def test_a_part_can_be_asked_for(module, tmp_path, monkeypatch):
     assert parts == {("tensorrt", "trt-fp16"), ("torch", "aoti")}
     assert {stage for stage, _ in wanted("--stages", "tensorrt")} == {"tensorrt"}
     assert len(wanted()) == sum(map(len, stages.values()))
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "known"),
+    [
+        ("--networks", "resnet5", "resnet50"),
+        ("--stages", "trt", "tensorrt"),
+        ("--variants", "fp16", "trt-fp16"),
+    ],
+)
+def test_a_part_that_does_not_exist_is_an_error(module, monkeypatch, option, name, known):
+    check = module("gpu_check")
+    monkeypatch.setattr(check.sys, "argv", ["gpu_check.py", option, name])
+    said = check._unknown_part(check._options())
+    assert said.startswith(f"{option}: found '{name}', wanted some of ")
+    assert known in said
+    monkeypatch.setattr(check.sys, "argv", ["gpu_check.py", option, known])
+    assert check._unknown_part(check._options()) == ""

@@ -126,6 +126,13 @@ def test_another_interpreter_gets_none_of_this_ones_packages(monkeypatch):
     assert child.environment(None)["PYTHONPATH"] == str(HERE)
 
 
+def test_cuda_loads_kernels_when_they_are_wanted(monkeypatch):
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    assert child.environment(None)["CUDA_MODULE_LOADING"] == "LAZY"
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
+    assert child.environment(None)["CUDA_MODULE_LOADING"] == "EAGER", "who sets it decides"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_every_module_is_python_3_10_with_the_standard_library_and_numpy(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 10))

@@ -112,7 +112,7 @@ def test_weights_alone_are_not_taken_for_a_network(tmp_path):
 
 
 def test_names_of_dimensions_reach_nothing(monkeypatch):
-    """Until 2.14 torch had overloads that name dimensions by texts: `mean` is harmless all the same."""
+    """Older torch has overloads that name dimensions by texts: `mean` is harmless all the same."""
     old = ["aten::mean.names_dim(Tensor self, str[1] dim, bool keepdim=False) -> Tensor"]
     monkeypatch.setattr(
         torch._C, "_jit_get_schemas_for_operator", lambda _: [*map(torch._C.parse_schema, old)]

@@ -1,5 +1,7 @@
 """A variant that cannot be built here is checked as far as can be, where its pass knows how."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests
 from optcli.errors import ExitCode, InputError, StepError
+from optcli.formats import torch_devices
 from optcli.pipeline import check
 from optcli.pipeline.plan import plan
 from optcli.recipe import load
@@ -104,6 +107,18 @@ def test_a_model_of_0_to_255_is_checked_on_such_values_where_they_are_declared(t
     with pytest.raises(StepError, match=r"on random \(0 to 255\) inputs") as caught:
         compared(tmp_path / "c", offset=2.0, range=(0, 255))
     assert "range" not in caught.value.hint
+
+
+def test_what_was_compiled_for_a_gpu_may_round_otherwise(tmp_path):
+    parent = model(tmp_path / "parent", 0.0)
+    child = model(tmp_path / "child", 0.0005)
+    on_gpu = replace(child, facts={**child.facts, torch_devices.FACT: "cuda"})
+    spec = (TensorSpec(**SPEC),)
+    assert check.against_parent(on_gpu, parent, spec, None, 1e-4, 1)["tolerance"] == 1e-3
+    for other in ({}, {torch_devices.FACT: "cpu"}):
+        on_cpu = replace(child, facts={**child.facts, **other})
+        with pytest.raises(StepError, match="allowed are 1e-04"):
+            check.against_parent(on_cpu, parent, spec, None, 1e-4, 1)
 
 
 def test_random_inputs_lie_where_the_data_do(tmp_path):

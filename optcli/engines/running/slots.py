@@ -14,8 +14,8 @@ from optcli.engines.running.elements import Element
 if TYPE_CHECKING:
     import numpy as np
 
-# More is not set aside for an output that may be small.
-_MOST_AHEAD_BYTES = 1 << 30
+# More is not set aside for an output that may be small; there is as much of it in pinned memory.
+_MOST_AHEAD_BYTES = 1 << 28
 
 
 def slots_of(bindings: Bindings, engine: Any, gpu: Gpu) -> list[Slot]:
