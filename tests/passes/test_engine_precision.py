@@ -115,6 +115,16 @@ def test_weak_typing_gets_weights_in_floats_before_a_quantizer(prepared):
     assert not {node.input[0] for node in backs} & set(constants)
 
 
+def test_weak_typing_says_how_large_kernels_are(prepared):
+    source = layer(opset=17)
+    (conv,) = (node for node in source.graph.node if node.op_type == "Conv")
+    for each in [each for each in conv.attribute if each.name == "kernel_shape"]:
+        conv.attribute.remove(each)
+    graph = onnx.load(prepared(source, "int8", strongly_typed=False).path).graph
+    (conv,) = (node for node in graph.node if node.op_type == "Conv")
+    assert "kernel_shape" in {each.name for each in conv.attribute}
+
+
 def test_weak_typing_says_which_opsets_it_knows(prepared):
     heard = Heard()
     prepared(layer(**FLOAT), "fp16", strongly_typed=False, observer=heard)
