@@ -77,7 +77,9 @@ class ClientFigures(Result):
 class Predicted(Result):
     """What the simulation says of the same rate, by the plan's curve or by the calibrated one.
 
-    `grows`: the simulated queue grows without bound, so that there are no percentiles.
+    `grows`: the simulated queue grows without bound, so that there are no percentiles. `pace`: how many
+    times as long as when it was calibrated a call of the model took just before the windows; the
+    prediction is for a server on which everything takes so many times as long. None: not known.
     """
 
     by: Literal["plan", "calibration"]
@@ -87,6 +89,7 @@ class Predicted(Result):
     utilisation: float
     mean_batch: float | None = None
     grows: bool = False
+    pace: float | None = None
 
 
 class PriorityLoad(Result):

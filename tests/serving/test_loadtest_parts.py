@@ -197,6 +197,33 @@ def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
     assert found.utilisation == pytest.approx(0.75)
 
 
+def test_calls_of_now_say_how_fast_the_server_is_beside_its_calibration():
+    known = Calibration(
+        model="m",
+        measured="now",
+        points_ms={1: 5.0, 2: 6.0, 4: 8.0},
+        calls={1: 9, 2: 9, 4: 9},
+        overhead_ms=3.0,
+        ingress_ms=2.0,
+        ingress_cv2=0.5,
+    )
+    assert predicting.pace(known, {1: (15, 5.0), 4: (15, 8.0)}) == pytest.approx(1)
+    # Calls of 3 rows lie between those of 2 and 4; of what is beyond, the calibration says nothing.
+    calls = {1: (10, 6.0), 3: (30, 8.75), 8: (90, 1.0)}
+    assert predicting.pace(known, calls) == pytest.approx((10 * 6 + 30 * 8.75) / (10 * 5 + 30 * 7))
+    assert predicting.pace(known, {1: (19, 5.0)}) is None
+    assert predicting.pace(known, {}) is None
+    model = predicting.of_calibration(known)
+    assert model.at(None) is model
+    slower = model.at(1.5)
+    assert dict(slower.curve.points) == {1: 7.5, 2: 9.0, 4: 12.0}
+    assert slower.overhead == predicting.Overhead(after_ms=1.5, ingress_ms=3.0, ingress_cv2=0.5)
+    batching = predicting.batching_of(sealed(wait_ms=0.0, batch=1))
+    found = predicting.predicted(slower, batching, Poisson(60), 0)
+    assert found.pace == 1.5
+    assert found.utilisation == pytest.approx(0.45)  # 7.5 ms, 60 times a second
+
+
 def test_processor_time_beside_the_model_is_read_from_the_metrics():
     text = """
 model_stage_seconds_count{{stage="parse"}} {n}

@@ -15,12 +15,15 @@ from optcli.results.loadtest import (
     PriorityLoad,
 )
 from optcli.results.outcomes import Outcome
+from optcli.serving.loadtest import predicting
 from optcli.serving.loadtest.judging import Terms
 
 # How far p95 and the limit may be from what was predicted: shares of the prediction.
 _P95_OFF, _LIMIT_OFF = 0.25, 0.15
 # Up to which load a prediction is held to that.
 _HELD_UP_TO = 0.7
+# A machine that is faster or slower than at the calibration by more than this share is said.
+_PACE_OFF = 0.10
 # Memory that grows by more than this share of itself in the windows is said.
 _MEMORY_SHARE = 0.10
 
@@ -122,6 +125,15 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 
 def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
     """What is to be known of the loads beside their verdicts."""
+    pace = predicting.pace_of(points)
+    if pace is not None and abs(pace - 1) > _PACE_OFF:
+        yield LoadNote(
+            kind="pace",
+            figures={"pace": pace},
+            text=f"a call of the model took {pace:.2f} times as long as when the server was calibrated:"
+            " the predictions by the calibration are for this speed; a plan that was made with it is"
+            " not, so calibrate and plan again",
+        )
     for each in points:
         rate = f"{each.rate_per_s:.4g} requests a second"
         if each.client.saturated:
