@@ -155,6 +155,7 @@ def _row(name: str, point: dict[str, Any], share: float) -> dict[str, Any]:
         "outcome": point["outcome"],
         "reason": point["reason"],
         "client": point["client"],
+        "server": point["server"],
     }
 
 
