@@ -10,7 +10,8 @@ measured, as the plan's curve predicts and as the calibrated curve predicts. Wan
 p95 within 25 % of the measured one at every point, the median error within 15 %, and the measured limit
 within 15 % of the calibrated prediction.
 
-The machine must be idle. Results are written after each network. Ends with 1 where an aim is missed.
+The machine must be idle. Results are written after each network, in place of its older ones. Ends with
+1 where an aim is missed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,8 +72,9 @@ def main() -> None:
     given = _arguments()
     rows: list[dict[str, Any]] = []
     for name in given.models.split(","):
-        rows += _of_model(name, given.shared.absolute(), given.work.absolute() / name)
-        _write(rows)
+        found = _of_model(name, given.shared.absolute(), given.work.absolute() / name)
+        rows += found
+        _write(name, found)
     sys.exit(_judged(rows))
 
 
@@ -184,13 +187,16 @@ def _judged(rows: list[dict[str, Any]]) -> int:
     return 1 if missed else 0
 
 
-def _write(rows: list[dict[str, Any]]) -> None:
-    content = {
-        "command": "benchmarks/serving_points.py --shared FOLDER --work FOLDER",
+def _write(name: str, rows: list[dict[str, Any]]) -> None:
+    """Keep the rows of a network in place of its older ones."""
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else []
+    about = {
+        "when": time.strftime("%Y-%m-%d %H:%M"),
         "machine": platform.platform(),
-        "rows": rows,
+        "command": f"benchmarks/serving_points.py --shared FOLDER --work FOLDER --models {name}",
     }
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    kept = [row for row in known if row["model"] != name] + [{**about, **row} for row in rows]
+    RESULTS.write_text(json.dumps({"rows": kept}, indent=1) + "\n")
 
 
 def optcli(*arguments: str) -> str:

@@ -79,7 +79,8 @@ class Predicted(Result):
 
     `grows`: the simulated queue grows without bound, so that there are no percentiles. `pace`: how many
     times as long as when it was calibrated a call of the model took just before the windows; the
-    prediction is for a server on which everything takes so many times as long. None: not known.
+    prediction is for a server on which everything takes so many times as long. 1 within 15 %. None: not
+    known.
     """
 
     by: Literal["plan", "calibration"]

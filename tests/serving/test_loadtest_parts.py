@@ -211,7 +211,12 @@ def test_calls_of_now_say_how_fast_the_server_is_beside_its_calibration():
     # Calls of 3 rows lie between those of 2 and 4; of what is beyond, the calibration says nothing.
     calls = {1: (10, 6.0), 3: (30, 8.75), 8: (90, 1.0)}
     assert predicting.pace(known, calls) == pytest.approx((10 * 6 + 30 * 8.75) / (10 * 5 + 30 * 7))
+    # A few seconds of calls do not tell 15 % from noise.
+    assert predicting.pace(known, {1: (30, 5.7)}) == predicting.pace(known, {1: (30, 4.3)}) == 1
+    assert predicting.pace(known, {1: (30, 5.8)}) == pytest.approx(1.16)
+    assert predicting.pace(known, {1: (30, 4.2)}) == pytest.approx(0.84)
     assert predicting.pace(known, {1: (19, 5.0)}) is None
+    assert predicting.pace(known, {1: (30, 0.0)}) is None  # a clock that says nothing
     assert predicting.pace(known, {}) is None
     model = predicting.of_calibration(known)
     assert model.at(None) is model

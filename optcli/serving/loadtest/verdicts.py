@@ -22,8 +22,6 @@ from optcli.serving.loadtest.judging import Terms
 _P95_OFF, _LIMIT_OFF = 0.25, 0.15
 # Up to which load a prediction is held to that.
 _HELD_UP_TO = 0.7
-# A machine that is faster or slower than at the calibration by more than this share is said.
-_PACE_OFF = 0.10
 # Memory that grows by more than this share of itself in the windows is said.
 _MEMORY_SHARE = 0.10
 
@@ -126,7 +124,7 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
     """What is to be known of the loads beside their verdicts."""
     pace = predicting.pace_of(points)
-    if pace is not None and abs(pace - 1) > _PACE_OFF:
+    if pace is not None and pace != 1:
         yield LoadNote(
             kind="pace",
             figures={"pace": pace},
