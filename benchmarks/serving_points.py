@@ -152,7 +152,6 @@ def _row(name: str, point: dict[str, Any], share: float) -> dict[str, Any]:
         "rate_per_s": point["rate_per_s"],
         "p95_ms": point["p95_ms"],
         "predicted_p95_ms": predicted,
-        "pace": next((each["pace"] for each in point["predicted"] if each["pace"] is not None), None),
         "error": errors,
         "steady": point["steady"],
         "outcome": point["outcome"],
@@ -169,7 +168,6 @@ def _judged(rows: list[dict[str, Any]]) -> int:
         errors = ", ".join(f"{by} {100 * error:+.0f} %" for by, error in row["error"].items())
         print(
             f"{row['model']:20} {row['load']:.1f} {row['rate_per_s']:8.1f}/s  {row['p95_ms']}  {errors}"
-            f"  pace {row['pace'] or 1:.2f}"
         )
     errors = [abs(row["error"].get("calibration", 1.0)) for row in points]
     missed = [f"{sum(error > _POINT for error in errors)} of {len(errors)} points beyond {_POINT:.0%}"]

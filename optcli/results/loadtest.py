@@ -40,15 +40,16 @@ class ServerFigures(Result):
 
     `stages_ms` are mean milliseconds by stage (parse, queue, batch_wait, compute, post). `batch_rows`
     is the mean number of rows in a call of the model, `batch_fill` the same over the largest batch.
-    `compute_ms` are mean milliseconds by the number of rows in a call. `cpu_cores` is processor time
-    over time, `memory_bytes` the resident memory at the end and `memory_growth_bytes` what it grew by,
-    by process. `dropped` counts requests by cause.
+    `compute_ms` are mean milliseconds by the number of rows in a call, `calls` how many there were.
+    `cpu_cores` is processor time over time, `memory_bytes` the resident memory at the end and
+    `memory_growth_bytes` what it grew by, by process. `dropped` counts requests by cause.
     """
 
     stages_ms: dict[str, float] = Field(default_factory=dict)
     batch_rows: float | None = None
     batch_fill: float | None = None
     compute_ms: dict[int, float] = Field(default_factory=dict)
+    calls: dict[int, int] = Field(default_factory=dict)
     cpu_cores: dict[str, float] = Field(default_factory=dict)
     memory_bytes: dict[str, int] = Field(default_factory=dict)
     memory_growth_bytes: dict[str, int] = Field(default_factory=dict)
@@ -77,10 +78,7 @@ class ClientFigures(Result):
 class Predicted(Result):
     """What the simulation says of the same rate, by the plan's curve or by the calibrated one.
 
-    `grows`: the simulated queue grows without bound, so that there are no percentiles. `pace`: how many
-    times as long as when it was calibrated a call of the model took just before the windows; the
-    prediction is for a server on which everything takes so many times as long. 1 within 15 %. None: not
-    known.
+    `grows`: the simulated queue grows without bound, so that there are no percentiles.
     """
 
     by: Literal["plan", "calibration"]
@@ -90,7 +88,6 @@ class Predicted(Result):
     utilisation: float
     mean_batch: float | None = None
     grows: bool = False
-    pace: float | None = None
 
 
 class PriorityLoad(Result):

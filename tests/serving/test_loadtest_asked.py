@@ -14,7 +14,7 @@ import optcli
 from optcli import cli
 from optcli.errors import InputError, UsageError
 from optcli.observer import Silent
-from optcli.results.loadtest import Calibration, Served
+from optcli.results.loadtest import Served
 from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
@@ -24,19 +24,15 @@ BURSTS = Options(arrivals="bursts:140,1800ms,200ms")
 
 
 class Client:
-    """Keeps which arrivals it was asked for; the promise breaks over `capacity`.
+    """Keeps which arrivals it was asked for; the promise breaks over `capacity`."""
 
-    The server's model was called as `calls` say before the windows.
-    """
-
-    def __init__(self, capacity=120.0, calls=None):
-        self.capacity, self.calls = capacity, calls or {}
+    def __init__(self, capacity=120.0):
+        self.capacity = capacity
         self.processes = []
 
     def point(self, process, spans, *, encoding, purpose):
         self.processes.append(process)
-        found = point(process.rate_per_s, breach=process.rate_per_s > self.capacity, purpose=purpose)
-        return found.model_copy(update={"predicted": tuple(self.predict(process, None, self.calls))})
+        return point(process.rate_per_s, breach=process.rate_per_s > self.capacity, purpose=purpose)
 
 
 @pytest.fixture
@@ -51,8 +47,8 @@ def server(monkeypatch):
     return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)
 
 
-def carried_out(server, options, client=None):
-    client = client or Client()
+def carried_out(server, options):
+    client = Client()
     whole = workflow._Whole(server, options, asked.terms_of(server, options), client)
     whole.carry_out(asked.rates_of(server, options))
     return whole.report("http://x", "now", "random"), client.processes
@@ -69,30 +65,6 @@ def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     test, processes = carried_out(server, options)
     assert 100 < test.limit.rate_per_s <= 120
     assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
-
-
-@pytest.mark.parametrize(("now_ms", "said"), [(8.0, True), (4.2, False)])
-def test_predictions_by_the_calibration_are_for_the_speed_of_the_load(server, tmp_path, now_ms, said):
-    known = Calibration(
-        model="m", measured="now", points_ms={1: 4.0, 8: 8.0}, calls={1: 9, 8: 9}, overhead_ms=1.0
-    )
-    (tmp_path / "known.json").write_text(known.to_json())
-    options = Options(rates_per_s=(50,), find_limit=True, calibration=tmp_path / "known.json")
-    then, _ = carried_out(server, options)
-    now, _ = carried_out(server, options, Client(calls={1: (100, now_ms)}))
-    first, second = ({one.by: one for one in each.points[0].predicted} for each in (then, now))
-    assert second["plan"] == first["plan"]  # the plan's curve is of another process
-    slower = 2.0 if said else 1.0
-    assert (first["calibration"].pace, second["calibration"].pace) == (None, slower)
-    assert second["calibration"].utilisation == pytest.approx(slower * first["calibration"].utilisation)
-    assert (second["calibration"].p95_ms > first["calibration"].p95_ms) is said
-    by = [each.limit.predicted_per_s for each in (then, now)]
-    assert by[1]["plan"] == by[0]["plan"]
-    assert (by[1]["calibration"] < by[0]["calibration"]) is said
-    assert (now.curve_ms["calibration"][0][1] > then.curve_ms["calibration"][0][1]) is said
-    notes = [each for each in now.notes if each.kind == "pace"]
-    assert [each.figures for each in notes] == ([{"pace": slower}] if said else [])
-    assert all("2.00 times as long as when the server was calibrated" in each.text for each in notes)
 
 
 def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():

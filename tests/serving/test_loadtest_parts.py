@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from test_loadtest_windows import point
 
 from optcli.errors import InputError, UsageError
 from optcli.queueing import Poisson
-from optcli.results.loadtest import Calibration, Served
+from optcli.results.loadtest import Calibration, Served, ServerFigures
 from optcli.serving.loadtest import (
     answers,
     calibrating,
@@ -18,6 +19,7 @@ from optcli.serving.loadtest import (
     metrics,
     payloads,
     predicting,
+    verdicts,
 )
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup, TensorAbout
@@ -143,6 +145,7 @@ def test_two_readings_of_the_metrics_give_what_happened_between_them():
     found = metrics.figures(before, after, batch=8)
     assert found.stages_ms == {"compute": pytest.approx(20.0)}
     assert found.compute_ms == {1: pytest.approx(20.0)}  # no batch of 4 came between them
+    assert found.calls == {1: 100}
     assert (found.batch_rows, found.batch_fill) == (4.0, 0.5)
     assert found.cpu_cores == {"ingress": pytest.approx(0.2)}
     assert found.dropped == {"deadline": 100}
@@ -197,36 +200,39 @@ def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
     assert found.utilisation == pytest.approx(0.75)
 
 
-def test_calls_of_now_say_how_fast_the_server_is_beside_its_calibration():
+def test_calls_under_load_say_how_fast_the_machine_is_beside_the_calibration():
     known = Calibration(
         model="m",
         measured="now",
         points_ms={1: 5.0, 2: 6.0, 4: 8.0},
         calls={1: 9, 2: 9, 4: 9},
         overhead_ms=3.0,
-        ingress_ms=2.0,
-        ingress_cv2=0.5,
     )
-    assert predicting.pace(known, {1: (15, 5.0), 4: (15, 8.0)}) == pytest.approx(1)
+
+    def seen(**calls):
+        each = {int(size[1:]): about for size, about in calls.items()}
+        counts = {size: count for size, (count, _) in each.items()}
+        return ServerFigures(calls=counts, compute_ms={size: ms for size, (_, ms) in each.items()})
+
+    assert predicting.pace(known, seen(b1=(150, 5.0), b4=(150, 8.0))) == pytest.approx(1)
     # Calls of 3 rows lie between those of 2 and 4; of what is beyond, the calibration says nothing.
-    calls = {1: (10, 6.0), 3: (30, 8.75), 8: (90, 1.0)}
-    assert predicting.pace(known, calls) == pytest.approx((10 * 6 + 30 * 8.75) / (10 * 5 + 30 * 7))
-    # A few seconds of calls do not tell 15 % from noise.
-    assert predicting.pace(known, {1: (30, 5.7)}) == predicting.pace(known, {1: (30, 4.3)}) == 1
-    assert predicting.pace(known, {1: (30, 5.8)}) == pytest.approx(1.16)
-    assert predicting.pace(known, {1: (30, 4.2)}) == pytest.approx(0.84)
-    assert predicting.pace(known, {1: (19, 5.0)}) is None
-    assert predicting.pace(known, {1: (30, 0.0)}) is None  # a clock that says nothing
-    assert predicting.pace(known, {}) is None
-    model = predicting.of_calibration(known)
-    assert model.at(None) is model
-    slower = model.at(1.5)
-    assert dict(slower.curve.points) == {1: 7.5, 2: 9.0, 4: 12.0}
-    assert slower.overhead == predicting.Overhead(after_ms=1.5, ingress_ms=3.0, ingress_cv2=0.5)
-    batching = predicting.batching_of(sealed(wait_ms=0.0, batch=1))
-    found = predicting.predicted(slower, batching, Poisson(60), 0)
-    assert found.pace == 1.5
-    assert found.utilisation == pytest.approx(0.45)  # 7.5 ms, 60 times a second
+    found = predicting.pace(known, seen(b1=(100, 6.0), b3=(300, 8.75), b8=(900, 1.0)))
+    assert found == pytest.approx((100 * 6 + 300 * 8.75) / (100 * 5 + 300 * 7))
+    assert predicting.pace(known, seen(b1=(99, 9.0), b8=(900, 1.0))) is None
+    assert predicting.pace(known, seen()) is None
+
+
+@pytest.mark.parametrize(("now_ms", "said"), [(5.7, ""), (4.3, ""), (6.0, "1.20"), (4.0, "0.80")])
+def test_a_machine_of_another_speed_than_at_the_calibration_is_said(now_ms, said):
+    known = Calibration(model="m", measured="now", points_ms={1: 5.0}, calls={1: 9}, overhead_ms=3.0)
+    load = point(50.0).model_copy(
+        update={"server": ServerFigures(calls={1: 500}, compute_ms={1: now_ms})}
+    )
+    notes = list(verdicts.notes_of([load, point(60.0)], known))
+    assert [each.kind for each in notes] == ["pace"] * bool(said)
+    assert all(f"took {said} times as long" in each.text for each in notes)
+    assert all("at 50 requests a second" in each.text for each in notes)
+    assert list(verdicts.notes_of([load])) == []
 
 
 def test_processor_time_beside_the_model_is_read_from_the_metrics():

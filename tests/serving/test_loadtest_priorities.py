@@ -150,7 +150,7 @@ def test_requests_say_their_priority_and_each_is_counted(tmp_path: Path, encodin
     with serving(drop_priority=2) as url, driving_at(url, tmp_path, images=images) as driver:
         served = driver.endpoint.served.model_copy(update={"priorities": PRIORITIES})
         driver.endpoint = replace(driver.endpoint, served=served)
-        driver.predict = lambda process, priority, calls: (
+        driver.predict = lambda process, priority: (
             [] if priority is None else [Predicted(by="plan", utilisation=process.rate_per_s / 1000)]
         )
         point = driver.point(Constant(100), SHORT, encoding=encoding)

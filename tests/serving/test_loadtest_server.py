@@ -18,7 +18,6 @@ from oip_server import serving
 from optcli.errors import InputError, RunnerError, StepError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.queueing import Constant, Poisson
-from optcli.results.loadtest import Calibration
 from optcli.serving.loadtest import calibrating, driving, endpoint, predicting
 from optcli.serving.loadtest.driving import Driver
 from optcli.serving.loadtest.judging import Terms
@@ -201,7 +200,7 @@ def test_a_calibration_through_the_server_finds_its_curve(tmp_path, monkeypatch)
         found = calibrating.calibrated(driver)
         model = predicting.of_calibration(found)
         batching = predicting.batching_of(served)
-        driver.predict = lambda process, *_: [predicting.predicted(model, batching, process, 0)]
+        driver.predict = lambda process, priority: [predicting.predicted(model, batching, process, 0)]
         point = driver.point(Poisson(20), SHORT)
     # The server sleeps for so long at least: 20 + 5b ms.
     assert set(found.points_ms) >= {1, 4}
@@ -210,31 +209,6 @@ def test_a_calibration_through_the_server_finds_its_curve(tmp_path, monkeypatch)
     assert min(found.calls.values()) >= 4
     assert found.overhead_ms > 0
     assert [each.by for each in point.predicted] == ["calibration"]
-
-
-@pytest.mark.slow
-def test_the_calls_before_the_windows_say_how_fast_the_server_is_now(tmp_path):
-    known = Calibration(
-        model="digits", measured="now", points_ms={1: 1.0}, calls={1: 9}, overhead_ms=1.0
-    )
-    paces = []
-
-    def predict(process, priority, calls):
-        paces.append((sum(count for count, _ in calls.values()), predicting.pace(known, calls)))
-        return ()
-
-    with (
-        serving(batch=1, wait_ms=0, fixed_ms=4, per_image_ms=0) as url,
-        driving_at(url, tmp_path) as driver,
-    ):
-        driver.predict = predict
-        driver.point(Constant(50), Spans(0.99, 3, 0.402))
-        driver.point(Constant(50), SHORT)
-    (calls, pace), nothing = paces
-    # 50 were planned before the windows; the server has answered some of them, and no others.
-    assert 20 <= calls <= 110
-    assert pace >= 4  # it sleeps for 4 ms at least, and was calibrated with 1
-    assert nothing == (0, None)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Literal
 from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.queueing import Process
-from optcli.results.loadtest import (
-    ClientFigures,
-    Encoding,
-    LoadPoint,
-    Predicted,
-    ServedPriority,
-)
+from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
 from optcli.serving.loadtest import by_priority, judging, metrics
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
 from optcli.serving.loadtest.metrics import Reading
-from optcli.serving.loadtest.predicting import PredictsAfter
+from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows, windows_of
 from optcli.workers import Child, spawn
 
@@ -54,7 +48,7 @@ class Driver:
     timeout_s: float
     payload: str
     cpus: tuple[int, ...]
-    predict: PredictsAfter = lambda process, priority, calls: ()
+    predict: PredictsOf = lambda process, priority: ()
     loads: int = field(default=0)
 
     def point(
@@ -68,8 +62,7 @@ class Driver:
         """Load the server as a process says, for the settling time and the windows, and judge."""
         served, seed = self.endpoint.served, self.seed + self.loads
         times = drawn(process, spans, seed)
-        begin = metrics.read(served.url, 0.0)
-        records, sent, (before, after) = self.send(
+        records, sent, readings = self.send(
             times,
             spans,
             encoding,
@@ -103,12 +96,7 @@ class Driver:
             wrong_example=sent.wrong_example,
             failures=inside.failures,
         )
-        calls = metrics.calls(begin, before) if begin is not None and before is not None else {}
-
-        def predict(process: Process, priority: ServedPriority | None) -> Sequence[Predicted]:
-            return self.predict(process, priority, calls)
-
-        parts = by_priority.loads(served, windows, spans, process, self.terms, client, predict)
+        parts = by_priority.loads(served, windows, spans, process, self.terms, client, self.predict)
         answer = by_priority.worst(answer, parts, wrong=sent.wrong)
         return LoadPoint(
             rate_per_s=process.rate_per_s,
@@ -133,8 +121,8 @@ class Driver:
             wrong=sent.wrong,
             wrong_example=sent.wrong_example,
             client=client,
-            server=metrics.figures(before, after, served.batch),
-            predicted=tuple(predict(process, None)),
+            server=metrics.figures(*readings, served.batch),
+            predicted=tuple(self.predict(process, None)),
             priorities=parts,
             outcome=answer.outcome,
             reason=answer.reason,

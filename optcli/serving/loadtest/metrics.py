@@ -81,7 +81,7 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
         return None
     seconds = after.at_s - before.at_s
     stages = _means(before, after, "model_stage_seconds")
-    computes = _means(before, after, "model_compute_seconds")
+    computes = dict(sorted(calls(before, after).items()))
     rows = _means(before, after, "model_batch_rows").get("")
     hits = _grown(before, after, "model_cache_hits_total").get("", 0.0)
     misses = _grown(before, after, "model_cache_misses_total").get("", 0.0)
@@ -91,9 +91,8 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
         stages_ms={stage: 1000 * mean for stage, mean in stages.items()},
         batch_rows=rows,
         batch_fill=rows / batch if rows is not None and batch else None,
-        compute_ms=dict(
-            sorted((int(size), 1000 * mean) for size, mean in computes.items() if size.isdecimal())
-        ),
+        compute_ms={size: mean for size, (_, mean) in computes.items()},
+        calls={size: count for size, (count, _) in computes.items()},
         cpu_cores={
             process: spent / seconds
             for process, spent in _grown(before, after, "model_process_cpu_seconds_total").items()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
@@ -14,53 +13,32 @@ from optcli.queueing.formulas import fewest_wait_sealed_ms, load
 from optcli.results.loadtest import (
     Calibration,
     LoadNote,
-    LoadPoint,
     Predicted,
     Served,
     ServedPriority,
+    ServerFigures,
 )
 from optcli.results.plan import Plan
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.records import QUANTILES
 from optcli.statistics import monotone
 
-# Calls of the model by their rows: how many, and their mean milliseconds.
-Calls = Mapping[int, tuple[int, float]]
 # What is predicted of the requests of a process: of all, or of one priority's.
 PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]
-# The same from the calls of the model that the server carried out just before.
-PredictsAfter = Callable[[Process, ServedPriority | None, Calls], Sequence[Predicted]]
 _RUNS, _REQUESTS = 4, 30_000
-# Fewer calls say too little about the speed of the machine, and a few seconds of them are this far
-# from the mean of a minute on a shared one (benchmarks/README.md).
-_FEWEST_CALLS, _ALIKE = 20, 0.15
+# Fewer calls say too little about the speed of the machine.
+_FEWEST_CALLS = 100
 # Shares of the highest rate of a test at which the predicted curve is drawn.
 DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A curve and an overhead that the simulation starts from, and where they are from.
-
-    `pace` is how many times as long as then everything takes now; None: not known, taken as 1.
-    """
+    """A curve and an overhead that the simulation starts from, and where they are from."""
 
     by: Literal["plan", "calibration"]
     curve: Curve
     overhead: Overhead
-    pace: float | None = None
-
-    def at(self, pace: float | None) -> Model:
-        """The same on a machine on which everything takes `pace` times as long."""
-        if pace is None:
-            return self
-        curve = Curve.from_points({size: pace * ms for size, ms in self.curve.points})
-        overhead = replace(
-            self.overhead,
-            after_ms=pace * self.overhead.after_ms,
-            ingress_ms=pace * self.overhead.ingress_ms,
-        )
-        return Model(self.by, curve, overhead, pace)
 
 
 def of_plan(plan: Plan) -> Model:
@@ -100,32 +78,22 @@ def of_calibration(calibration: Calibration) -> Model:
     return Model("calibration", Curve.from_points(kept), overhead)
 
 
-def pace(calibration: Calibration, calls: Calls) -> float | None:
-    """How many times as long as when it was calibrated a call of the model takes; None: too few calls.
+def pace(calibration: Calibration, server: ServerFigures) -> float | None:
+    """How many times as long as when it was calibrated a call of the model took; None: too few calls.
 
-    1 within 15 %: a few seconds cannot tell such speeds apart. Virtual machines change their speed by a
-    half within an hour, and the ingress changes with the model. A call of the same rows is the same
-    work each time.
+    Virtual machines change their speed by a half within an hour, and the ingress changes with the
+    model. A call of the same rows is the same work each time.
     """
     import numpy as np
 
     sizes = sorted(calibration.points_ms)
     times = [calibration.points_ms[size] for size in sizes]
-    known = {size: each for size, each in calls.items() if sizes[0] <= size <= sizes[-1]}
-    if sum(count for count, _ in known.values()) < _FEWEST_CALLS:
+    known = {size: n for size, n in server.calls.items() if sizes[0] <= size <= sizes[-1]}
+    if sum(known.values()) < _FEWEST_CALLS:
         return None
-    now_ms = sum(count * ms for count, ms in known.values())
-    then_ms = sum(count * float(np.interp(size, sizes, times)) for size, (count, _) in known.items())
-    if now_ms <= 0:
-        return None
-    found = now_ms / then_ms
-    return 1.0 if abs(found - 1) <= _ALIKE else found
-
-
-def pace_of(points: Sequence[LoadPoint]) -> float | None:
-    """The median pace of some loads; None where it is not known of any."""
-    known = [one.pace for point in points for one in point.predicted if one.pace is not None]
-    return median(known) if known else None
+    now_ms = sum(count * server.compute_ms[size] for size, count in known.items())
+    then_ms = sum(count * float(np.interp(size, sizes, times)) for size, count in known.items())
+    return now_ms / then_ms
 
 
 def plan_keys(calibration: Calibration) -> dict[str, Any]:
@@ -193,7 +161,6 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
         utilisation=rho,
         mean_batch=runs.mean_batch.value,
         grows=runs.grows,
-        pace=model.pace,
         **{name: None if runs.grows else value for name, value in known.items()},
     )
 

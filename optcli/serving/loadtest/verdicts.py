@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from optcli.results import Estimate, Verdict
 from optcli.results.loadtest import (
+    Calibration,
     Encoding,
     LimitFound,
     LoadNote,
@@ -22,6 +23,8 @@ from optcli.serving.loadtest.judging import Terms
 _P95_OFF, _LIMIT_OFF = 0.25, 0.15
 # Up to which load a prediction is held to that.
 _HELD_UP_TO = 0.7
+# A machine that is slower or faster than at the calibration by more than this share is said.
+_PACE_OFF = 0.15
 # Memory that grows by more than this share of itself in the windows is said.
 _MEMORY_SHARE = 0.10
 
@@ -121,19 +124,19 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     return f"{deciding[0].name}: {deciding[0].reason}"
 
 
-def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
+def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None) -> Iterator[LoadNote]:
     """What is to be known of the loads beside their verdicts."""
-    pace = predicting.pace_of(points)
-    if pace is not None and pace != 1:
-        yield LoadNote(
-            kind="pace",
-            figures={"pace": pace},
-            text=f"a call of the model took {pace:.2f} times as long as when the server was calibrated:"
-            " the predictions by the calibration are for this speed; a plan that was made with it is"
-            " not, so calibrate and plan again",
-        )
     for each in points:
         rate = f"{each.rate_per_s:.4g} requests a second"
+        pace = predicting.pace(calibration, each.server) if calibration and each.server else None
+        if pace is not None and abs(pace - 1) > _PACE_OFF:
+            yield LoadNote(
+                kind="pace",
+                figures={"rate_per_s": each.rate_per_s, "pace": pace},
+                text=f"at {rate} a call of the model took {pace:.2f} times as long as when the server"
+                " was calibrated: the machine has another speed, and the prediction by the calibration does"
+                " not hold for it; calibrate again",
+            )
         if each.client.saturated:
             yield LoadNote(
                 kind="client-saturated",

@@ -39,7 +39,7 @@ from optcli.serving.loadtest.driving import Driver, driver
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
-from optcli.serving.loadtest.predicting import Calls, Model
+from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import WINDOW_S, Spans
 from optcli.serving.planning.traffic import beside_others
 
@@ -136,11 +136,18 @@ class _Whole:
             calibration=self.calibration,
             drawn=drawn,
             curve_ms=self._curves(drawn),
-            notes=(*self.notes, *verdicts.notes_of(self.points)),
+            notes=(*self.notes, *verdicts.notes_of(self.points, self.calibration)),
         )
 
     def _search(self) -> None:
-        predicted = self._highest(None)
+        batching = self._batching()
+        predicted = {
+            model.by: predicting.highest(
+                model, batching, self._process(100.0), self.terms, self.options.seed
+            )
+            for model in self._models()
+            if batching is not None and _reaches(model, batching)
+        } or self._highest_by_priority()
         known = predicted.get("calibration") or predicted.get("plan")
         if self.options.rates_per_s:
             start = self.options.rates_per_s[0]
@@ -158,9 +165,6 @@ class _Whole:
 
         found, points = limit.found(start, attempt)
         self.points += points
-        pace = predicting.pace_of(points)
-        if pace is not None:
-            predicted = self._highest(pace)
         self.limit = found.model_copy(update={"predicted_per_s": predicted})
         self.notes += self._unstable(found.rate_per_s or start)
 
@@ -200,13 +204,12 @@ class _Whole:
     def _process(self, rate: float) -> Process:
         return process_of(self.options, rate, first_rate(self.server, self.options))
 
-    def _models(self, pace: float | None = None) -> list[Model]:
-        """The plan's, and the calibration's for a machine that takes `pace` times as long."""
+    def _models(self) -> list[Model]:
         models = []
         if self.server.plan is not None:
             models.append(predicting.of_plan(self.server.plan))
         if self.calibration is not None:
-            models.append(predicting.of_calibration(self.calibration).at(pace))
+            models.append(predicting.of_calibration(self.calibration))
         return models
 
     def _batching(
@@ -221,39 +224,20 @@ class _Whole:
             wait_ms = adapted(rate, None if priority is None else priority.name)
         return predicting.batching_of(served, self.server.concurrency, wait_ms)
 
-    def _predicted(
-        self, process: Process, priority: ServedPriority | None, calls: Calls
-    ) -> list[Predicted]:
-        pace = None if self.calibration is None else predicting.pace(self.calibration, calls)
-        return self._at_pace(process, priority, pace)
-
-    def _at_pace(
-        self, process: Process, priority: ServedPriority | None, pace: float | None
-    ) -> list[Predicted]:
+    def _predicted(self, process: Process, priority: ServedPriority | None = None) -> list[Predicted]:
         batching = self._batching(process.rate_per_s, priority)
         if batching is None:
             return []
         return [
             predicting.predicted(model, batching, process, self.options.seed)
-            for model in self._models(pace)
+            for model in self._models()
             if _reaches(model, batching)
         ]
 
-    def _highest(self, pace: float | None) -> dict[str, float]:
-        """The highest rate by the plan and by the calibration."""
-        batching = self._batching()
-        return {
-            model.by: predicting.highest(
-                model, batching, self._process(100.0), self.terms, self.options.seed
-            )
-            for model in self._models(pace)
-            if batching is not None and _reaches(model, batching)
-        } or self._highest_by_priority(pace)
-
-    def _highest_by_priority(self, pace: float | None) -> dict[str, float]:
+    def _highest_by_priority(self) -> dict[str, float]:
         """The highest rate of all requests by each model, where each priority has its own replicas."""
         highest_of = {}
-        for model in self._models(pace) if self.server.served.priorities else ():
+        for model in self._models() if self.server.served.priorities else ():
 
             def highest(priority: ServedPriority, model: Model = model) -> float:
                 batching = self._batching(None, priority)
@@ -284,9 +268,8 @@ class _Whole:
             return {}
         top = max(each.rate_per_s for each in self.points)
         lines: dict[str, list[tuple[float, float | None]]] = {}
-        pace = predicting.pace_of(self.points)
         for share in predicting.DRAWN_AT:
-            for one in self._at_pace(self._process(share * top), None, pace):
+            for one in self._predicted(self._process(share * top)):
                 lines.setdefault(one.by, []).append((share * top, getattr(one, f"{name}_ms")))
         return {by: tuple(line) for by, line in lines.items()}
 
