@@ -134,8 +134,8 @@ def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None
                 kind="pace",
                 figures={"rate_per_s": each.rate_per_s, "pace": pace},
                 text=f"at {rate} a call of the model took {pace:.2f} times as long as when the server"
-                " was calibrated: the machine has another speed, and the prediction by the calibration does"
-                " not hold for it; calibrate again",
+                " was calibrated: the machine has another speed, and the prediction by the calibration"
+                " does not hold for it; calibrate again",
             )
         if each.client.saturated:
             yield LoadNote(
