@@ -89,6 +89,8 @@ class Suite:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        # A test of minutes that comes last keeps one process busy when the others have nothing left.
+        items.sort(key=lambda item: not _is_of_a_long_file(item))
         if self._whole == USUAL:
             long = list(filter(_is_long, items))
             if long:
@@ -204,6 +206,11 @@ class Suite:
 
 def _is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("long") is not None
+
+
+def _is_of_a_long_file(item: pytest.Item) -> bool:
+    module = item.getparent(pytest.Module)
+    return module is not None and any(mark.name == "long" for mark in module.own_markers)
 
 
 def _function(item: pytest.Item) -> str:

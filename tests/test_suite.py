@@ -56,6 +56,21 @@ def wrong(result: pytest.RunResult) -> list[str]:
     return said
 
 
+def test_files_that_are_long_as_a_whole_run_first(tree):
+    two = "def test_two():\n    assert True\n"
+    files = {
+        "test_a.py": f"{PYTEST}{ONE}@pytest.mark.long\n{two}",
+        "test_z.py": f"{PYTEST}pytestmark = [pytest.mark.slow, pytest.mark.long]\n{two}{ONE}",
+    }
+    result = tree(files, "--suite", "all", "-v")
+    run = [line.split()[0] for line in result.outlines if "PASSED" in line]
+    assert [each.removeprefix("tests/") for each in run] == [
+        *("test_z.py::test_two", "test_z.py::test_one"),
+        *("test_a.py::test_one", "test_a.py::test_two", "test_good.py::test_one"),
+    ]
+    assert wrong(result) == []
+
+
 @pytest.mark.parametrize("suite", [(), ("--suite", "usual"), ("--suite", "all")])
 def test_a_whole_suite_passes(tree, suite):
     files = {
