@@ -168,7 +168,7 @@ def write(network: Network, folder: Path, *, dry: bool = False) -> Path:
         "latency": {
             "mode": "quick",
             "batch_sizes": list(network.batch_sizes),
-            **({"max_seconds": 2} if dry else {}),  # it tries the way, not the speed
+            **({"max_seconds": 2} if dry else {}),  # a dry run needs no exact times
         },
         **network.judged,
         "variants": variants,

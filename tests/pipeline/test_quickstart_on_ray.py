@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 # Steps that give another digest each time, on one machine, too: files of compiled and of exported code
 # hold times and random names, and ONNX Runtime writes its own format in a changing order.
 VARYING = {"aot_inductor", "optimize_onnx", "quantize_pt2e", "torch_compile", "torchscript"}
-# On Ray without these: compiling takes a minute each, and `aoti` is compiled there, too.
+# On Ray without these: compiling takes long, and `aoti` is compiled there, too.
 LEFT_OUT = {"compiled", "pt2e-aoti"}
 HURRIED = "latency={launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.1, threads: 1}"
 

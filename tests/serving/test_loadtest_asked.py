@@ -14,7 +14,7 @@ import optcli
 from optcli import cli
 from optcli.errors import InputError, UsageError
 from optcli.observer import Silent
-from optcli.results.loadtest import Served
+from optcli.results.loadtest import Calibration, Served, ServerFigures
 from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
@@ -47,8 +47,8 @@ def server(monkeypatch):
     return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)
 
 
-def carried_out(server, options):
-    client = Client()
+def carried_out(server, options, client=None):
+    client = client or Client()
     whole = workflow._Whole(server, options, asked.terms_of(server, options), client)
     whole.carry_out(asked.rates_of(server, options))
     return whole.report("http://x", "now", "random"), client.processes
@@ -65,6 +65,22 @@ def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     test, processes = carried_out(server, options)
     assert 100 < test.limit.rate_per_s <= 120
     assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
+
+
+def test_a_report_holds_the_loads_against_the_stored_calibration(server, tmp_path):
+    class Slower(Client):
+        def point(self, process, spans, **about):
+            seen = ServerFigures(calls={1: 500}, compute_ms={1: 8.0})
+            return super().point(process, spans, **about).model_copy(update={"server": seen})
+
+    known = Calibration(
+        model="m", measured="now", points_ms={1: 4.0, 8: 8.0}, calls={1: 9, 8: 9}, overhead_ms=1.0
+    )
+    (tmp_path / "known.json").write_text(known.to_json())
+    options = Options(rates_per_s=(50,), calibration=tmp_path / "known.json")
+    for client, paces in ((Slower(), [2.0]), (Client(), [])):
+        test, _ = carried_out(server, options, client)
+        assert [each.figures["pace"] for each in test.notes if each.kind == "pace"] == paces
 
 
 def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():

@@ -23,7 +23,7 @@ from optcli.serving.loadtest.judging import Terms
 _P95_OFF, _LIMIT_OFF = 0.25, 0.15
 # Up to which load a prediction is held to that.
 _HELD_UP_TO = 0.7
-# A machine that is slower or faster than at the calibration by more than this share is said.
+# Calls of the model that take longer or shorter than at the calibration, by this share, are said.
 _PACE_OFF = 0.15
 # Memory that grows by more than this share of itself in the windows is said.
 _MEMORY_SHARE = 0.10
@@ -126,17 +126,10 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 
 def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None) -> Iterator[LoadNote]:
     """What is to be known of the loads beside their verdicts."""
+    if calibration is not None:
+        yield from _of_pace(points, calibration)
     for each in points:
         rate = f"{each.rate_per_s:.4g} requests a second"
-        pace = predicting.pace(calibration, each.server) if calibration and each.server else None
-        if pace is not None and abs(pace - 1) > _PACE_OFF:
-            yield LoadNote(
-                kind="pace",
-                figures={"rate_per_s": each.rate_per_s, "pace": pace},
-                text=f"at {rate} a call of the model took {pace:.2f} times as long as when the server"
-                " was calibrated: the machine has another speed, and the prediction by the calibration"
-                " does not hold for it; calibrate again",
-            )
         if each.client.saturated:
             yield LoadNote(
                 kind="client-saturated",
@@ -170,6 +163,27 @@ def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None
                 figures={"hit_share": hits, "rate_per_s": each.rate_per_s},
                 text=f"at {rate} the prediction cache answered {hits:.0%}: the model computed the rest",
             )
+
+
+def _of_pace(points: Sequence[LoadPoint], calibration: Calibration) -> Iterator[LoadNote]:
+    """One note for all loads: the one that is farthest from the calibration speaks for the others."""
+    known = [
+        (each.rate_per_s, pace)
+        for each in points
+        if each.server is not None and (pace := predicting.pace(calibration, each.server)) is not None
+    ]
+    off = [(rate, pace) for rate, pace in known if abs(pace - 1) > _PACE_OFF]
+    if not off:
+        return
+    rate, pace = max(off, key=lambda one: abs(one[1] - 1))
+    yield LoadNote(
+        kind="pace",
+        figures={"rate_per_s": rate, "pace": pace, "loads": len(off)},
+        text=f"at {rate:.4g} requests a second a call of the model took {pace:.2f} times as long as"
+        f" when the server was calibrated (over 15 % off in {len(off)} of {len(known)} loads): the"
+        " machine has another speed now, or does other work; calibrate again before you trust the"
+        " prediction by the calibration",
+    )
 
 
 def _judged(title: str, load: LoadPoint | PriorityLoad, terms: Terms) -> Verdict:
