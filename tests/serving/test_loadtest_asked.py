@@ -70,8 +70,11 @@ def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
 def test_a_report_holds_the_loads_against_the_stored_calibration(server, tmp_path):
     class Slower(Client):
         def point(self, process, spans, **about):
-            seen = ServerFigures(calls={1: 500}, compute_ms={1: 8.0})
-            return super().point(process, spans, **about).model_copy(update={"server": seen})
+            about_it = {
+                "server": ServerFigures(calls={1: 500}, compute_ms={1: 8.0}),
+                "predicted": tuple(self.predict(process, None)),
+            }
+            return super().point(process, spans, **about).model_copy(update=about_it)
 
     known = Calibration(
         model="m", measured="now", points_ms={1: 4.0, 8: 8.0}, calls={1: 9, 8: 9}, overhead_ms=1.0

@@ -10,7 +10,7 @@ from test_loadtest_windows import point
 
 from optcli.errors import InputError, UsageError
 from optcli.queueing import Poisson
-from optcli.results.loadtest import Calibration, Served, ServerFigures
+from optcli.results.loadtest import Calibration, Predicted, Served, ServerFigures
 from optcli.serving.loadtest import (
     answers,
     calibrating,
@@ -222,10 +222,11 @@ def test_calls_under_load_say_how_fast_the_machine_is_beside_the_calibration():
     assert predicting.pace(known, seen()) is None
 
 
-def loaded(rate, ms, calls=500):
+def loaded(rate, ms, calls=500, by="calibration", utilisation=0.7):
     """A load in which calls of one row took so many milliseconds."""
     server = ServerFigures(calls={1: calls}, compute_ms={1: ms})
-    return point(rate).model_copy(update={"server": server})
+    predicted = (Predicted(by=by, utilisation=utilisation),)
+    return point(rate).model_copy(update={"server": server, "predicted": predicted})
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,9 @@ def loaded(rate, ms, calls=500):
 def test_a_machine_of_another_speed_than_at_the_calibration_is_said_once(times_ms, said):
     known = Calibration(model="m", measured="now", points_ms={1: 5.0}, calls={1: 9}, overhead_ms=3.0)
     loads = [loaded(50.0 + number, ms) for number, ms in enumerate(times_ms)]
-    notes = list(verdicts.notes_of([*loads, point(90.0), loaded(91.0, 50.0, calls=3)], known))
+    # Too few calls, a load that slows calls by itself, and one that nothing predicts by the calibration.
+    others = [loaded(91, 50, calls=3), loaded(92, 50, utilisation=0.71), loaded(93, 50, by="plan")]
+    notes = list(verdicts.notes_of([*loads, point(90.0), *others], known))
     assert [each.kind for each in notes] == ["pace"] * bool(said)
     assert all(each.text.startswith(said) for each in notes)
     off = sum(abs(ms / 5 - 1) > 0.15 for ms in times_ms)

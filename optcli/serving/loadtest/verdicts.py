@@ -166,11 +166,16 @@ def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None
 
 
 def _of_pace(points: Sequence[LoadPoint], calibration: Calibration) -> Iterator[LoadNote]:
-    """One note for all loads: the one that is farthest from the calibration speaks for the others."""
+    """One note for all loads: the one that is farthest from the calibration speaks for the others.
+
+    Beyond the load up to which predictions are held to account, calls take longer by the load itself.
+    """
     known = [
         (each.rate_per_s, pace)
         for each in points
-        if each.server is not None and (pace := predicting.pace(calibration, each.server)) is not None
+        if any(one.by == "calibration" and one.utilisation <= _HELD_UP_TO for one in each.predicted)
+        and each.server is not None
+        and (pace := predicting.pace(calibration, each.server)) is not None
     ]
     off = [(rate, pace) for rate, pace in known if abs(pace - 1) > _PACE_OFF]
     if not off:
