@@ -5,7 +5,7 @@ Times are in milliseconds, rates in requests a second, shares are fractions. Non
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -185,7 +185,7 @@ class Calibration(Result):
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
     model: str
     measured: str
-    points_ms: dict[int, float]
+    points_ms: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     calls: dict[int, int]
     overhead_ms: float
     ingress_ms: float = 0.0

@@ -241,7 +241,7 @@ def loaded(rate, ms, calls=500, by="calibration", utilisation=0.7):
 def test_a_machine_of_another_speed_than_at_the_calibration_is_said_once(times_ms, said):
     known = Calibration(model="m", measured="now", points_ms={1: 5.0}, calls={1: 9}, overhead_ms=3.0)
     loads = [loaded(50.0 + number, ms) for number, ms in enumerate(times_ms)]
-    # Too few calls, a load that slows calls by itself, and one that nothing predicts by the calibration.
+    # Too few calls, a load that slows calls by itself, and one that the calibration says nothing of.
     others = [loaded(91, 50, calls=3), loaded(92, 50, utilisation=0.71), loaded(93, 50, by="plan")]
     notes = list(verdicts.notes_of([*loads, point(90.0), *others], known))
     assert [each.kind for each in notes] == ["pace"] * bool(said)
@@ -342,6 +342,7 @@ def test_a_stored_calibration_is_read_back_and_others_are_refused(tmp_path):
     path.write_text(known.model_copy(update={"schema_version": 99}).to_json())
     with pytest.raises(InputError, match="schema 99"):
         calibrating.read(path)
-    path.write_text("{}")
-    with pytest.raises(InputError, match="no calibration"):
-        calibrating.read(path)
+    for text in ("{}", *(known.to_json().replace("5.0", ms) for ms in ("-5.0", "0", "1e999"))):
+        path.write_text(text)
+        with pytest.raises(InputError, match="no calibration"):
+            calibrating.read(path)

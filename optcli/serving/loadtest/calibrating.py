@@ -96,7 +96,10 @@ def read(path: Path) -> Calibration | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, ValidationError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        first = str(error)
+        if isinstance(error, ValidationError):
+            about = error.errors()[0]
+            first = f"{'.'.join(map(str, about['loc']))}: {about['msg']}"
         raise InputError(f"this is no calibration: {first}", place=str(path), hint=again) from error
     if stored.schema_version != LOADTEST_SCHEMA or not stored.points_ms:
         raise InputError(
