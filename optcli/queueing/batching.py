@@ -36,6 +36,8 @@ class Batching:
     `adaptive_wait`: nothing waits for a batch while the estimated rate times t(1) is at most 0.5.
     `ready_ms`: when each worker is ready first (cold starts); workers beyond its length at once.
     `spread`: how sealed batching spreads requests over replicas; by chance, over those that are ready.
+    `most_sent`: of sealed batching, the most requests at all replicas; the others wait before them, and
+    go in calls that are as full as can be (None: all go at once).
 
     Raises `InputError` for values that make no sense; sealed batching has no caps, timeouts and
     priorities.
@@ -53,6 +55,7 @@ class Batching:
     adaptive_wait: bool = False
     ready_ms: tuple[float, ...] = ()
     spread: Literal["random", "round-robin"] = "random"
+    most_sent: int | None = None
 
     def __post_init__(self) -> None:
         whole(self.batch, "the largest batch", PLACE, least=1, most=MOST_IN_A_BATCH)
@@ -96,6 +99,14 @@ class Batching:
                 place=PLACE,
                 hint="leave them out, or simulate oldest-age batching",
             )
+        if self.most_sent is not None:
+            whole(self.most_sent, "the most requests at the replicas", PLACE, least=self.batch)
+            if self.semantics != "sealed" or any(self.ready_ms):
+                raise InputError(
+                    "only sealed batching on replicas that are ready has a most of requests at them",
+                    place=PLACE,
+                    hint="leave out most_sent",
+                )
 
     @property
     def workers(self) -> int:
@@ -115,7 +126,9 @@ class Overhead:
     With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
     latency. `ingress_ms` is the work of each request at the server's ingress, which takes one request
     after the other in the order in which they arrive; it varies by the squared coefficient of variation
-    `ingress_cv2` (gamma distributed; 0: constant). Raises `InputError` for negative values.
+    `ingress_cv2` (gamma distributed; 0: constant). `call_ms` is the part of a batch's time that is for
+    its calls: as long for each request, and only once for those that an ingress sends in one call.
+    Raises `InputError` for negative values.
     """
 
     before_ms: float = 0.0
@@ -123,12 +136,14 @@ class Overhead:
     occupies: bool = False
     ingress_ms: float = 0.0
     ingress_cv2: float = 0.0
+    call_ms: float = 0.0
 
     def __post_init__(self) -> None:
         number(self.before_ms, "the overhead before the model", PLACE, least=0)
         number(self.after_ms, "the overhead after the model", PLACE, least=0)
         number(self.ingress_ms, "the work at the ingress", PLACE, least=0)
         number(self.ingress_cv2, "the variation of the work at the ingress", PLACE, least=0)
+        number(self.call_ms, "the work for a call", PLACE, least=0)
 
     @property
     def total_ms(self) -> float:
@@ -144,6 +159,11 @@ class Overhead:
     def occupied_ms(self) -> float:
         """What it adds to the time for which a batch keeps its worker."""
         return self.total_ms if self.occupies else 0.0
+
+    def occupied_at_least_ms(self, batching: Batching) -> float:
+        """The same for the largest batch, less what it saves where it comes in one call."""
+        together = batching.most_sent is not None
+        return self.occupied_ms - (self.call_ms * (batching.batch - 1) if together else 0.0)
 
 
 @dataclass(frozen=True)

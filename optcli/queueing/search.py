@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from optcli.errors import InputError
@@ -92,7 +92,7 @@ def highest_rate(
             curve,
             size,
             batching.workers,
-            overhead.occupied_ms,
+            overhead.occupied_at_least_ms(replace(batching, batch=size)),
             ingress_ms=overhead.ingress_ms / share_of_ingress(process),
         )
         for size in range(1, batching.batch + 1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError
-from optcli.queueing import capped, event_loop, recursions
+from optcli.queueing import capped, event_loop, held, recursions
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
     Batching,
@@ -173,7 +173,11 @@ def _sent(
     times = arrivals.times_ms
     ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
     if batching.semantics == "sealed":
-        return _sealed(times, batching, ready, draw), {}
+        batches = _sealed(times, batching, ready, draw)
+        most = batching.most_sent
+        if most is not None and not held.never_holds(batches, times, most):
+            return _held(times, batching, most, draw, overhead.call_ms), {}
+        return batches, {}
     waits = [batching.wait_ms] * times.size
     if batching.adaptive_wait:
         waits = _adapted(times, waits, curve.time_ms(1) + overhead.occupied_ms)
@@ -188,18 +192,8 @@ def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw:
     """Each replica batches what is sent to it; its workers are `concurrency` in number."""
     import numpy as np
 
-    count, replicas = times.size, batching.instances
-    random = np.random.default_rng([draw.seed, 5])
-    if batching.spread == "round-robin" or replicas == 1:
-        replica = np.arange(count) % replicas
-    elif not any(ready):
-        replica = random.integers(replicas, size=count)
-    else:
-        # A replica that starts gets nothing until one of its workers is ready.
-        first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
-        order = np.argsort(first_ms, kind="stable")
-        there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
-        replica = order[(random.random(count) * there).astype(int)]
+    replicas = batching.instances
+    replica = _replica_of(times, batching, ready, draw)
     parts = []
     for number in range(replicas):
         mine = np.flatnonzero(replica == number)
@@ -211,6 +205,34 @@ def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw:
         parts.append(replace(part, members=mine))
     names = Batches.__dataclass_fields__
     return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _held(times: np.ndarray, batching: Batching, most: int, draw: Durations, call_ms: float) -> Batches:
+    """The same behind an ingress that lets `most` requests be at the replicas."""
+    workers = [batching.concurrency] * batching.instances
+    replica_of = _replica_of(times, batching, [0.0], draw).tolist()
+    return held.run(times, batching.wait_ms, batching.batch, replica_of, workers, most, draw, call_ms)
+
+
+def _replica_of(
+    times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations
+) -> np.ndarray:
+    """Where sealed batching sends each request [requests]."""
+    import numpy as np
+
+    count, replicas = times.size, batching.instances
+    random = np.random.default_rng([draw.seed, 5])
+    if batching.spread == "round-robin" or replicas == 1:
+        spread: np.ndarray = np.arange(count) % replicas
+    elif not any(ready):
+        spread = random.integers(replicas, size=count)
+    else:
+        # A replica that starts gets nothing until one of its workers is ready.
+        first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
+        order = np.argsort(first_ms, kind="stable")
+        there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
+        spread = order[(random.random(count) * there).astype(int)]
+    return spread
 
 
 def _adapted(times: np.ndarray, waits: list[float], one_ms: float) -> list[float]:

@@ -174,9 +174,10 @@ class Calibration(Result):
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
     `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
-    work for which requests queue. `ingress_ms` is the processor time of a request at the ingress, with
-    that of the client where the two share one processor. `replica_ms` is the processor time of a
-    request in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
+    work for which requests queue. `ingress_ms` is for how long the ingress works for a request: its
+    processor time. Where the ingress has one processor, the client's time counts if it runs there too,
+    and what goes on without requests leaves less of it. `replica_ms` is the processor time of a request
+    in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
     `ingress_ms` with which the simulation gives the p95 of the calibration's middle load.
     `own_processors` says that the replicas had no more processors than the model takes, so that this
     work delays the model.
@@ -202,8 +203,8 @@ class Calibration(Result):
 class ServedPriority(Result):
     """A priority that requests are sent with, by its `number`, 1 being the most urgent.
 
-    `share` is its part of the requests. `batch`, `wait_ms` and `instances` are those of its own
-    replicas; None where it has none of its own.
+    `share` is its part of the requests. `batch`, `wait_ms`, `instances` and `most_sent` are those of
+    its own replicas; None where it has none of its own.
     """
 
     name: str
@@ -212,15 +213,18 @@ class ServedPriority(Result):
     batch: int | None = None
     wait_ms: float | None = None
     instances: int | None = None
+    most_sent: int | None = None
 
 
 class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. Where `priorities` have replicas of their own, they are those of the last. `own` says that
-    the load test started the server itself; `cpus` are its processors, without `model_cpus`, which the
-    replicas of the model have for themselves (empty: none of their own).
+    says so. `most_sent` rows are at the replicas at most; the others wait in the ingress, and go in
+    calls that are as full as can be (None: all go at once). Where `priorities` have replicas of their
+    own, all these are those of the last. `own` says that the load test started the server itself;
+    `cpus` are its processors, without `model_cpus`, which the replicas of the model have for themselves
+    (empty: none of their own).
     """
 
     url: str
@@ -231,6 +235,7 @@ class Served(Result):
     wait_ms: float | None = None
     instances: int | None = None
     semantics: Semantics | None = None
+    most_sent: int | None = None
     own: bool = False
     cpus: tuple[int, ...] = ()
     model_cpus: tuple[int, ...] = ()

@@ -14,6 +14,8 @@ from optcli.results.outcomes import Result
 BUNDLE_SCHEMA = 1
 FILE, CONFIG, SAMPLES, EXPECTED = "bundle.json", "serve_config.yaml", "samples.npz", "expected.npz"
 _AGAIN = "name a folder that `optcli deploy VARIANT --target ray` wrote"
+# Where rows share calls, for each batch that is computed at once; as `may_be_away` in lanes.py.
+_BATCHES_AT_REPLICAS = 2
 
 
 class BundleTensor(Result):
@@ -76,7 +78,7 @@ class Bundle(Result):
     `adaptive_wait` are the first values of the settings that can be changed while the server runs:
     with `adaptive_wait` a replica waits for no batch while single rows load it to less than a half.
     `single_ms` is the planned time of one row, None: not known. `least_wait_ms` is the wait below which
-    the queue grows without bound at the planned rate. `sealed_batches` are the batches that a replica
+    batches are too small for the planned rate. `sealed_batches` are the batches that a replica
     closes ahead. `queue_cap` requests may wait, `most_in_flight` may wait or be computed; a request
     is answered within `deadline_ms`, or refused. `threads` are those of one call, `cpus` those of all
     instances. `tolerance` is the largest difference from `expected.npz`, as a fraction of the largest
@@ -137,6 +139,13 @@ class Bundle(Result):
             return one.wait_ms
         light = rate_per_s * self.single_ms / 1000 < 0.5 * one.instances * self.concurrency
         return 0.0 if light else one.wait_ms
+
+    def most_sent(self, priority: BundlePriority | None = None) -> int | None:
+        """The most rows at the replicas, while others wait in the ingress; None: no limit."""
+        one = self if priority is None else priority
+        if not one.shared_calls or not self.batched or one.largest_batch == 1:
+            return None
+        return _BATCHES_AT_REPLICAS * self.concurrency * one.largest_batch * one.instances
 
     def to_json(self) -> str:
         """The content of bundle.json."""

@@ -59,15 +59,15 @@ def as_configured(folder: Path, made: Bundle) -> Bundle:
 
 
 def too_short(made: Bundle) -> Iterator[str]:
-    """Says of each wait that is below the least one of the plan that the queue grows."""
+    """Says of each wait that is below the least one of the plan that requests queue."""
     for each in made.priorities or (made,):
         least = each.least_wait_ms
         if least is None or each.largest_batch == 1 or each.wait_ms >= least - _ROUNDED_MS:
             continue
         whose = f" of {each.deployment}" if isinstance(each, BundlePriority) else ""
         yield (
-            f"the wait{whose} in {CONFIG}, {each.wait_ms:g} ms, is too short: below {least:.4g} ms the"
-            " queue grows without bound at the planned rate"
+            f"the wait{whose} in {CONFIG}, {each.wait_ms:g} ms, is too short: below {least:.4g} ms"
+            " batches are too small for the planned rate, so that requests queue"
         )
 
 

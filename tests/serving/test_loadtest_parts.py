@@ -191,7 +191,7 @@ def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
     )
     model = predicting.of_calibration(known)
     assert dict(model.curve.points) == {1: 8.0, 4: 20.0}
-    assert model.overhead == predicting.Overhead(after_ms=4.0, ingress_ms=2.0)
+    assert model.overhead == predicting.Overhead(after_ms=4.0, ingress_ms=2.0, call_ms=3.0)
     # With processors to spare it goes on beside the model, and is then the slowest that all pass.
     model = predicting.of_calibration(known.model_copy(update={"own_processors": False}))
     assert dict(model.curve.points) == {1: 5.0, 4: 8.0}
@@ -274,6 +274,10 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     assert short.kind == "unstable"
     assert 20 < short.figures["least_wait_ms"] < 40
     assert "grows without bound" in short.text
+    held = predicting.batching_of(sealed(wait_ms=10.0, most_sent=32))
+    assert held.most_sent == 32
+    filled = predicting.unstable(model, held, 200.0)
+    assert filled.text.endswith("too small, and requests queue until they fill batches (by the plan)")
     assert predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 200.0) is None
     never = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 300.0)
     assert "1 instance cannot serve 300 requests a second, whatever the wait" in never.text
@@ -346,3 +350,19 @@ def test_a_stored_calibration_is_read_back_and_others_are_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(InputError, match="no calibration"):
             calibrating.read(path)
+
+
+def test_what_a_request_adds_is_told_from_what_goes_on_without_any():
+    def taken(rate, processors, others=0.07):
+        return calibrating.Taken(rate, processors, others)
+
+    # 5 % of a processor always, 2.5 ms for each request, and 7 % for others.
+    light, heavy = taken(10, 0.075), taken(100, 0.3)
+    assert calibrating.at_ingress_ms(light, heavy) == pytest.approx(2.5 / (1 - 0.05 - 0.07))
+    # Loads that are too close, and a light one that says nothing: all is taken to be for requests.
+    assert calibrating.at_ingress_ms(taken(60, 0.2), heavy) == pytest.approx(3 / 0.93)
+    assert calibrating.at_ingress_ms(taken(0, 0), heavy) == pytest.approx(3 / 0.93)
+    # A light load that took more than it can: at least half of the work is for requests.
+    assert calibrating.at_ingress_ms(taken(10, 0.5), heavy) == pytest.approx(1.5 / (1 - 0.15 - 0.07))
+    # However much the others take, half of the processor is left.
+    assert calibrating.at_ingress_ms(light, taken(100, 0.3, 0.9)) == pytest.approx(2.5 / 0.5)

@@ -175,7 +175,7 @@ def test_a_wait_that_was_made_too_short_is_said_before_the_server_starts(folder)
     ):
         pass
     (said,) = Hearing.said
-    assert said.startswith(f"the wait in {CONFIG}, 3.9 ms, is too short: below 4 ms the queue grows")
+    assert said.startswith(f"the wait in {CONFIG}, 3.9 ms, is too short: below 4 ms batches are too")
 
 
 @pytest.mark.parametrize(

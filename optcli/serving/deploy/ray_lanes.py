@@ -131,7 +131,7 @@ def require_name(name: str) -> None:
 def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple[float, str]:
     """The wait for a batch, and a note where it is forced.
 
-    Raises `UsageError` for one below which the queue of sealed batches grows without bound.
+    Raises `UsageError` for one below which sealed batches are too small for the planned rate.
     """
     wait_ms = one.wait_ms if asked_ms is None else asked_ms
     least = one.least_wait_ms
@@ -139,7 +139,8 @@ def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple
         return wait_ms, ""
     message = (
         f"a wait of {wait_ms:.4g} ms is too short: Ray Serve closes a batch a fixed time after its"
-        f" first request, and below {least:.4g} ms the queue grows without bound at the planned rate"
+        f" first request, and below {least:.4g} ms its batches are too small for the planned rate, so"
+        " that requests queue"
     )
     if not force:
         raise UsageError(

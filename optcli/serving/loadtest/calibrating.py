@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,8 +39,10 @@ _FEWEST_CALLS = 4
 _LOAD_SHARES, _LOAD_S = (0.5, 0.7), 15.0
 # Parts of a load; the first does not count.
 _PARTS = 6
-# Of the ingress' processor Ray's other processes are taken to have at most this share.
+# Of the ingress' processor all else than requests is taken to have at most this share.
 _MOST_OTHERS = 0.5
+# What a request adds to the ingress' work is taken to be at least this share of the work for each.
+_LEAST_ADDED = 0.5
 # The work at the ingress varies at most so much, and its variation is found so closely.
 _MOST_CV2, _CV2_STEPS = 16.0, 8
 
@@ -62,8 +63,8 @@ def calibrated(driver: Driver) -> Calibration:
         )
     whole = _Phases(driver)
     lone_ms = whole.lone(rate_per_s=2.0, count=5)[0]
-    latency_ms, light = whole.lone(min(10.0, 300 / lone_ms), _LONE)
-    known = metrics.calls(*light)
+    latency_ms, reading = whole.lone(min(10.0, 300 / lone_ms), _LONE)
+    light, known = whole.taken, metrics.calls(*reading)
     if 1 not in known:
         raise UsageError(
             "the server's /metrics have no model_compute_seconds by batch size",
@@ -71,7 +72,7 @@ def calibrated(driver: Driver) -> Calibration:
             hint="calibrate a server that `optcli deploy --target ray` wrote",
         )
     one_ms = known[1][1]
-    stages = metrics.figures(*light, batch)
+    stages = metrics.figures(*reading, batch)
     assert stages is not None
     # A lone request stands in no queue: what the server calls so is its way to the replica.
     waited_ms = stages.stages_ms.get("batch_wait", served.wait_ms or 0.0)
@@ -83,7 +84,7 @@ def calibrated(driver: Driver) -> Calibration:
     calibration = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
     for share in _LOAD_SHARES:
         rate = share * _carried_per_s(driver, calibration)
-        work, p95_ms = whole.loaded(rate)
+        work, p95_ms = whole.loaded(rate, light)
         calibration = _calibration(driver, whole, overhead_ms, work)
     return calibration.model_copy(update={"ingress_cv2": _variation(driver, calibration, rate, p95_ms)})
 
@@ -118,12 +119,41 @@ class Work:
     replica_ms: float = 0.0
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a load took of the processor of the ingress: with `client`, where that runs there as well.
+
+    `processors` is for the requests and for what the ingress does without any, `others` is what Ray's
+    other processes took; both as shares of the time.
+    """
+
+    rate_per_s: float
+    processors: float
+    others: float
+
+
+def at_ingress_ms(light: Taken, heavy: Taken) -> float:
+    """How long the ingress works for a request, in milliseconds.
+
+    Part of its work goes on without requests. A light load and a heavy one, at twice the rate or more,
+    tell the two apart. A request takes what it adds, on what the rest leaves of the processor.
+    """
+    added_s = all_s = heavy.processors / heavy.rate_per_s
+    if heavy.rate_per_s >= 2 * light.rate_per_s:
+        between = heavy.rate_per_s - light.rate_per_s
+        added_s = (heavy.processors - light.processors) / between
+        added_s = min(max(added_s, _LEAST_ADDED * all_s), all_s)
+    always = heavy.processors - added_s * heavy.rate_per_s
+    return 1000 * added_s / (1 - min(always + heavy.others, _MOST_OTHERS))
+
+
 class _Phases:
     """Loads with the readings of the server's metrics around each."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.readings: list[tuple[Reading, Reading]] = []
+        self.taken = Taken(0.0, 0.0, 0.0)
 
     def lone(self, rate_per_s: float, count: int) -> tuple[float, tuple[Reading, Reading]]:
         """The mean latency of requests that are alone in the server, in milliseconds."""
@@ -131,7 +161,7 @@ class _Phases:
 
         times = 1000 / rate_per_s * np.arange(count, dtype=float)
         records = self._sent(times, "lone requests")
-        return float(np.mean(records[0].latencies_ms)), self.readings[-1]
+        return float(np.mean(records.latencies_ms)), self.readings[-1]
 
     def sized(self, rows: int, apart_s: float) -> None:
         """Lone requests of several rows, which the model gets as one batch."""
@@ -140,9 +170,10 @@ class _Phases:
         count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
         self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
-    def loaded(self, rate_per_s: float) -> tuple[Work, float]:
+    def loaded(self, rate_per_s: float, light: Taken) -> tuple[Work, float]:
         """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
 
+        `light` is what the lone requests took.
         p95 is the median over a few parts of the load, so that one disturbance does not decide it.
         """
         import numpy as np
@@ -150,26 +181,18 @@ class _Phases:
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
         served = self.driver.endpoint.served
-        begin, before_s = time.monotonic(), _processor_s(self.driver.endpoint.pids)
-        records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
-        seconds = time.monotonic() - begin
-        spent_s = _processor_s(self.driver.endpoint.pids) - before_s
+        records = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
-        if len(served.cpus) == 1:
-            # Ray's other processes work there, too: the ingress has what they leave.
-            others = (spent_s - metrics.processor_s(*self.readings[-1])) / seconds
-            if set(served.cpus) & set(self.driver.cpus):
-                ingress_ms += 1000 * sent.cpu_s / times.size
-            ingress_ms /= 1 - min(max(others, 0.0), _MOST_OTHERS)
+        if len(served.cpus) == 1 and light.rate_per_s and self.taken.rate_per_s:
+            ingress_ms = at_ingress_ms(light, self.taken)
         parts = np.array_split(records.latencies_ms, _PARTS)[1:]
         p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
         return Work(ingress_ms, replica_ms), p95_ms
 
-    def _sent(
-        self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True
-    ) -> tuple[Records, Sent]:
-        """Send requests, of which nearly all must be answered where `whole`; keeps the readings."""
+    def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
+        """Send requests, of which nearly all must be answered where `whole`; keeps what they took."""
         seconds = float(times_ms[-1]) / 1000 + 0.01
+        before_s = _processor_s(self.driver.endpoint.pids)
         records, sent, (before, after) = self.driver.send(
             times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}", rows=rows
         )
@@ -188,7 +211,21 @@ class _Phases:
                 hint="look into its log",
             )
         self.readings.append((before, after))
-        return records, sent
+        spent_s = _processor_s(self.driver.endpoint.pids) - before_s
+        self.taken = self._taken(spent_s, sent)
+        return records
+
+    def _taken(self, spent_s: float, sent: Sent) -> Taken:
+        """Of the last load; `spent_s` is the processor time of all processes of the server."""
+        before, after = self.readings[-1]
+        seconds = after.at_s - before.at_s
+        here = set(self.driver.endpoint.served.cpus) & set(self.driver.cpus)
+        requests, ingress_s = metrics.at_ingress(before, after)
+        return Taken(
+            rate_per_s=requests / seconds,
+            processors=(ingress_s + (sent.cpu_s if here else 0.0)) / seconds,
+            others=max(0.0, spent_s - metrics.processor_s(before, after)) / seconds,
+        )
 
 
 def _processor_s(pids: Sequence[int]) -> float:
@@ -226,7 +263,7 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     rate = min(rate, 1000 / max(model.overhead.ingress_ms, 1e-3))
     if driver.terms.limits_ms:
         rate = predicting.highest(model, batching, Poisson(rate), driver.terms, driver.seed) or rate
-    while predicting.unstable(model, batching, rate) and rate > 1:
+    while batching.most_sent is None and predicting.unstable(model, batching, rate) and rate > 1:
         rate *= 0.8
     return rate
 

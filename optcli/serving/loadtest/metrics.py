@@ -128,13 +128,19 @@ def work_ms(before: Reading, after: Reading, threads: int) -> tuple[float, float
 
     In milliseconds; (0, 0) where no request came. A call of the model takes `threads` processors.
     """
-    requests = _grown(before, after, "model_stage_seconds_count").get("parse", 0.0)
+    requests, ingress_s = at_ingress(before, after)
     if not requests:
         return 0.0, 0.0
     cpu_s = _grown(before, after, "model_process_cpu_seconds_total")
-    ingress_s = cpu_s.pop("ingress", 0.0)
+    cpu_s.pop("ingress", None)
     model_s = threads * sum(_grown(before, after, "model_compute_seconds_sum").values())
     return 1000 * ingress_s / requests, 1000 * max(0.0, sum(cpu_s.values()) - model_s) / requests
+
+
+def at_ingress(before: Reading, after: Reading) -> tuple[float, float]:
+    """Requests that came to the ingress, and its processor time in seconds."""
+    requests = _grown(before, after, "model_stage_seconds_count").get("parse", 0.0)
+    return requests, _grown(before, after, "model_process_cpu_seconds_total").get("ingress", 0.0)
 
 
 def processor_s(before: Reading, after: Reading) -> float:

@@ -64,8 +64,8 @@ def of_calibration(calibration: Calibration) -> Model:
     """What was found through the running server.
 
     Means of few calls scatter: where a larger batch seems to take less, both are taken as alike. What a
-    replica does beside the model delays the model where both have the same processors; else it goes on
-    meanwhile, and requests queue for it or for the ingress, whichever takes longer.
+    replica does beside the model for each call delays the model where both have the same processors;
+    else it goes on meanwhile, and requests queue for it or for the ingress, whichever takes longer.
     """
     ingress_ms, replica_ms = calibration.ingress_ms, calibration.replica_ms
     sizes = sorted(calibration.points_ms)
@@ -73,8 +73,12 @@ def of_calibration(calibration: Calibration) -> Model:
     beside_ms = replica_ms if calibration.own_processors else 0.0
     kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
     in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
-    outside_ms = max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms)
-    overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms, ingress_cv2=calibration.ingress_cv2)
+    overhead = Overhead(
+        after_ms=max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms),
+        ingress_ms=in_turn_ms,
+        ingress_cv2=calibration.ingress_cv2,
+        call_ms=beside_ms,
+    )
     return Model("calibration", Curve.from_points(kept), overhead)
 
 
@@ -125,6 +129,7 @@ def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = No
         instances=served.instances,
         concurrency=concurrency,
         semantics=served.semantics,
+        most_sent=served.most_sent,
     )
 
 
@@ -134,7 +139,7 @@ def as_served(served: Served, priority: ServedPriority | None) -> Served:
         # With replicas of its own for each priority, nothing batches all requests together.
         apart = any(each.batch is not None for each in served.priorities)
         return served.model_copy(update={"batch": None}) if apart else served
-    names = ("batch", "wait_ms", "instances")
+    names = ("batch", "wait_ms", "instances", "most_sent")
     return served.model_copy(update={name: getattr(priority, name) for name in names})
 
 
@@ -149,7 +154,7 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
         model.curve,
         batching.batch,
         batching.workers,
-        model.overhead.occupied_ms,
+        model.overhead.occupied_at_least_ms(batching),
         ingress_ms=model.overhead.ingress_ms / share_of_ingress(process),
     )
     runs = replicate(
@@ -190,7 +195,11 @@ def _at_ingress(model: Model, process: Process) -> Process:
 
 
 def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:
-    """Says where the wait is too short for sealed batches: the queue then grows without bound."""
+    """Says where the wait is too short for sealed batches to carry the rate.
+
+    The queue then grows without bound. Where the ingress holds requests back, it grows until it fills
+    the batches.
+    """
     if batching.semantics != "sealed" or batching.batch == 1:
         return None
     least = fewest_wait_sealed_ms(
@@ -212,6 +221,11 @@ def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | 
         figures["least_wait_ms"] = least
         text = (
             f"the wait of {batching.wait_ms:g} ms is too short for sealed batches at {rate_per_s:g}"
-            f" requests a second: under {least:.3g} ms the queue grows without bound"
+            f" requests a second: under {least:.3g} ms "
+        )
+        text += (
+            "the queue grows without bound"
+            if batching.most_sent is None
+            else "they are too small, and requests queue until they fill batches"
         )
     return LoadNote(kind="unstable", figures=figures, text=f"{text} (by the {model.by})")
