@@ -111,9 +111,9 @@ class _Replicas:
             rest = rest[room:]
             if len(batch.members) == self._batch:
                 self._close(replica, batch, now)
-        rest = self._open[replica]
-        if rest is not None and not self._wait_ms:
-            self._close(replica, rest, now)
+        left = self._open[replica]
+        if left is not None and not self._wait_ms:
+            self._close(replica, left, now)
 
     def next_event(self) -> float:
         """Let the next event happen; gives its time."""
