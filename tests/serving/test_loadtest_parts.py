@@ -261,10 +261,12 @@ model_process_cpu_seconds_total{{process="replica-0"}} {replica}
 """
     before = metrics.parsed(text.format(n=100, compute=1.0, ingress=5.0, replica=7.0), 0.0)
     after = metrics.parsed(text.format(n=300, compute=2.0, ingress=5.4, replica=9.6), 10.0)
-    assert metrics.work_ms(before, after, 1) == pytest.approx((2.0, 8.0))
-    assert metrics.work_ms(before, after, 2) == pytest.approx((2.0, 3.0))
-    assert metrics.work_ms(before, after, 4) == pytest.approx((2.0, 0.0))
-    assert metrics.work_ms(after, after, 1) == (0.0, 0.0)
+    assert metrics.work_ms(before, after, 1, {}) == pytest.approx((2.0, 8.0))
+    assert metrics.work_ms(before, after, 2, {}) == pytest.approx((2.0, 3.0))
+    assert metrics.work_ms(before, after, 4, {}) == pytest.approx((2.0, 0.0))
+    # 200 calls of two rows that took 5 ms each here, and 4 ms in all loads together.
+    assert metrics.work_ms(before, after, 1, {2: 4.0}) == pytest.approx((2.0, 9.0))
+    assert metrics.work_ms(after, after, 1, {}) == (0.0, 0.0)
 
 
 def test_a_wait_that_is_too_short_for_sealed_batches_is_named():

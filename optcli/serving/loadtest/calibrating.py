@@ -182,7 +182,10 @@ class _Phases:
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
         served = self.driver.endpoint.served
         records = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
-        ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
+        # The replica has to come to this processor time with the times that the calibration gives.
+        points = {size: mean for size, (_, mean) in _pooled(self.readings).items()}
+        threads = self.driver.endpoint.threads
+        ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], threads, points)
         if len(served.cpus) == 1 and light.rate_per_s and self.taken.rate_per_s:
             ingress_ms = at_ingress_ms(light, self.taken)
         parts = np.array_split(records.latencies_ms, _PARTS)[1:]

@@ -123,17 +123,22 @@ def calls(before: Reading, after: Reading) -> dict[int, tuple[int, float]]:
     }
 
 
-def work_ms(before: Reading, after: Reading, threads: int) -> tuple[float, float]:
+def work_ms(
+    before: Reading, after: Reading, threads: int, points_ms: Mapping[int, float]
+) -> tuple[float, float]:
     """Processor time of a request: at the ingress, and in a replica beside the model.
 
-    In milliseconds; (0, 0) where no request came. A call of the model takes `threads` processors.
+    In milliseconds; (0, 0) where no request came. A call of the model takes `threads` processors, as
+    long as `points_ms` says by its rows; calls of other rows took as long as they did.
     """
     requests, ingress_s = at_ingress(before, after)
     if not requests:
         return 0.0, 0.0
     cpu_s = _grown(before, after, "model_process_cpu_seconds_total")
     cpu_s.pop("ingress", None)
-    model_s = threads * sum(_grown(before, after, "model_compute_seconds_sum").values())
+    seen = calls(before, after)
+    model_ms = sum(count * points_ms.get(size, mean) for size, (count, mean) in seen.items())
+    model_s = threads * model_ms / 1000
     return 1000 * ingress_s / requests, 1000 * max(0.0, sum(cpu_s.values()) - model_s) / requests
 
 
