@@ -31,7 +31,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
 _SHARES = (0.3, 0.5, 0.7)
 _POINT, _MEDIAN, _LIMIT = 0.25, 0.15, 0.15
 _SECONDS = "60"
-_TIMEOUT_S = 1800.0
+# Windows have 1,000 requests, so the search for the limit of a slow model takes over half an hour.
+_TIMEOUT_S = 5400.0
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _CIFAR = f"{{scale: 1/255, {_IMAGENET}}}"

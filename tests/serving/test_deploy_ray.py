@@ -53,6 +53,7 @@ def test_the_plan_is_in_what_ray_reads(tmp_path, model, plan):
     assert made.queue_cap == one.reject_newest_cap
     assert made.most_in_flight == one.max_in_flight
     assert made.deadline_ms == 120
+    assert made.most_sent() == 2 * one.instances * one.batch
     (tensor,) = made.inputs
     assert (tensor.datatype, tensor.shape) == ("FP32", (-1, 3, 4, 4))
     assert (tensor.least, tensor.most) == ((1, 3, 4, 4), (8, 3, 4, 4))
