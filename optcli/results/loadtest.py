@@ -178,7 +178,8 @@ class Calibration(Result):
     processor time. Where the ingress has one processor, the client's time counts if it runs there too,
     and what goes on without requests leaves less of it. `replica_ms` is the processor time of a request
     in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
-    `ingress_ms` with which the simulation gives the p95 of the calibration's middle load.
+    `ingress_ms` with which the simulation gives the p95 of the calibration's two loads, on the
+    geometric mean.
     `own_processors` says that the replicas had no more processors than the model takes, so that this
     work delays the model.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,11 +82,12 @@ def calibrated(driver: Driver) -> Calibration:
             # Surely over before the next: no batch takes longer than its rows one by one.
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
     calibration = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
+    seen: dict[float, float] = {}
     for share in _LOAD_SHARES:
         rate = share * _carried_per_s(driver, calibration)
-        work, p95_ms = whole.loaded(rate, light)
+        work, seen[rate] = whole.loaded(rate, light)
         calibration = _calibration(driver, whole, overhead_ms, work)
-    return calibration.model_copy(update={"ingress_cv2": _variation(driver, calibration, rate, p95_ms)})
+    return calibration.model_copy(update={"ingress_cv2": _variation(driver, calibration, seen)})
 
 
 def read(path: Path) -> Calibration | None:
@@ -271,15 +272,23 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     return rate
 
 
-def _variation(driver: Driver, calibration: Calibration, rate_per_s: float, p95_ms: float) -> float:
-    """The variation of the ingress' work with which the simulation gives this p95 at this rate."""
+def _variation(driver: Driver, calibration: Calibration, seen: Mapping[float, float]) -> float:
+    """The variation of the ingress' work with which the simulation gives these p95 in ms by rate.
+
+    All of them on the geometric mean. Near the capacity, p95 says little of it: the queue decides there.
+    """
     wait = driver.endpoint.wait_ms_at
-    batching = _batching(driver, None if wait is None else wait(rate_per_s, None))
 
     def too_short(cv2: float) -> bool:
         model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))
-        prediction = predicting.predicted(model, batching, Poisson(rate_per_s), driver.seed)
-        return prediction.p95_ms is not None and prediction.p95_ms < p95_ms
+        off = 0.0
+        for rate, p95_ms in seen.items():
+            batching = _batching(driver, None if wait is None else wait(rate, None))
+            predicted = predicting.predicted(model, batching, Poisson(rate), driver.seed)
+            if predicted.p95_ms is None:
+                return False
+            off += math.log(predicted.p95_ms / p95_ms)
+        return off < 0
 
     low, high = 0.0, _MOST_CV2
     if not calibration.ingress_ms or not too_short(low):
