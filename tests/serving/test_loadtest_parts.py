@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -368,3 +369,32 @@ def test_what_a_request_adds_is_told_from_what_goes_on_without_any():
     assert calibrating.at_ingress_ms(taken(10, 0.5), heavy) == pytest.approx(1.5 / (1 - 0.15 - 0.07))
     # However much the others take, half of the processor is left.
     assert calibrating.at_ingress_ms(light, taken(100, 0.3, 0.9)) == pytest.approx(2.5 / 0.5)
+
+
+def test_the_variation_of_the_work_comes_from_a_light_load_as_well():
+    known = Calibration(
+        model="m",
+        measured="now",
+        points_ms={1: 5.0},
+        calls={1: 99},
+        overhead_ms=8.0,
+        ingress_ms=3.0,
+        replica_ms=1.0,
+        own_processors=True,
+    )
+    server = sealed(batch=1, wait_ms=0.0)
+    driver = SimpleNamespace(
+        seed=0, endpoint=SimpleNamespace(served=server, concurrency=1, wait_ms_at=None)
+    )
+    model = predicting.of_calibration(known.model_copy(update={"ingress_cv2": 1.5}))
+    batching = predicting.batching_of(server)
+    seen = {
+        rate: predicting.predicted(model, batching, Poisson(rate), 0).p95_ms for rate in (60.0, 125.0)
+    }
+    assert calibrating._variation(driver, known, seen) == pytest.approx(1.5, abs=0.1)
+    # A p95 that is 15 % too short decides alone that nothing varies; beside a light load it does not.
+    heavy = {125.0: 0.85 * seen[125.0]}
+    assert calibrating._variation(driver, known, heavy) < 0.5
+    assert 0.6 < calibrating._variation(driver, known, seen | heavy) < 1.5
+    # The queue grows already without any variation.
+    assert calibrating._variation(driver, known, {200.0: 50.0}) == 0.0

@@ -275,7 +275,7 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
 def _variation(driver: Driver, calibration: Calibration, seen: Mapping[float, float]) -> float:
     """The variation of the ingress' work with which the simulation gives these p95 in ms by rate.
 
-    All of them on the geometric mean. Near the capacity, p95 says little of it: the queue decides there.
+    All of them on the geometric mean: near the capacity p95 hardly depends on this variation.
     """
     wait = driver.endpoint.wait_ms_at
 
