@@ -36,8 +36,8 @@ _MOST_FAILED = 0.2
 _FEWEST_CALLS = 4
 # Shares of what the server carries, where its parts compete for the processors as they do in service.
 # Before the first, the ingress is taken to work for all of the overhead; the second knows its work.
-_LOAD_SHARES, _LOAD_S = (0.5, 0.7), 15.0
-# Parts of a load; the first does not count.
+_LOAD_SHARES, _LOAD_S = (0.5, 0.7), 30.0
+# The first of so many parts of a load does not count.
 _PARTS = 6
 # Of the ingress' processor all else than requests is taken to have at most this share.
 _MOST_OTHERS = 0.5
@@ -175,7 +175,7 @@ class _Phases:
         """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
 
         `light` is what the lone requests took.
-        p95 is the median over a few parts of the load, so that one disturbance does not decide it.
+        p95 is over all requests but those at the start, as a load test has it.
         """
         import numpy as np
 
@@ -189,8 +189,7 @@ class _Phases:
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], threads, points)
         if len(served.cpus) == 1 and light.rate_per_s and self.taken.rate_per_s:
             ingress_ms = at_ingress_ms(light, self.taken)
-        parts = np.array_split(records.latencies_ms, _PARTS)[1:]
-        p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
+        p95_ms = float(np.quantile(records.latencies_ms[times.size // _PARTS :], 0.95))
         return Work(ingress_ms, replica_ms), p95_ms
 
     def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
