@@ -189,7 +189,8 @@ class _Phases:
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], threads, points)
         if len(served.cpus) == 1 and light.rate_per_s and self.taken.rate_per_s:
             ingress_ms = at_ingress_ms(light, self.taken)
-        p95_ms = float(np.quantile(records.latencies_ms[times.size // _PARTS :], 0.95))
+        latencies_ms = records.latencies_ms
+        p95_ms = float(np.quantile(latencies_ms[latencies_ms.size // _PARTS :], 0.95))
         return Work(ingress_ms, replica_ms), p95_ms
 
     def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
