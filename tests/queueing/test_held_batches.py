@@ -125,11 +125,11 @@ def test_no_more_are_at_the_replicas_than_may_be(wait_ms):
     goes = random.integers(2, size=2000).tolist()
     batches = run(times, wait_ms, 4, goes, [1, 1], 16, draw, 0.0)
     assert sorted(batches.members.tolist()) == list(range(2000))
-    sent = np.repeat(batches.free_ms, batches.sizes)  # of each batch its first
+    # What has closed has been sent; without a wait a batch closes as it comes.
+    sent = np.repeat(batches.closed_ms, batches.sizes)
     ends = finished(batches, 2000)[batches.members]
-    if wait_ms == 0:
-        for now in np.unique(sent):
-            assert np.count_nonzero((sent <= now) & (ends > now)) <= 16
+    there = [np.count_nonzero((sent <= now) & (ends > now)) for now in np.unique(sent)]
+    assert 12 < max(there) <= 16
     assert batches.sizes.max() == 4
 
 

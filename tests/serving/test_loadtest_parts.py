@@ -398,3 +398,24 @@ def test_the_variation_of_the_work_comes_from_a_light_load_as_well():
     assert 0.6 < calibrating._variation(driver, known, seen | heavy) < 1.5
     # The queue grows already without any variation.
     assert calibrating._variation(driver, known, {200.0: 50.0}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("whole", "answered", "said"),
+    [
+        (True, 7, "of 10 lone requests the server did not answer: timeout 3"),
+        (False, 0, "of 10 requests the server did not answer: timeout 10"),
+    ],
+)
+def test_a_calibration_says_what_a_server_does_not_answer(whole, answered, said):
+    records = SimpleNamespace(
+        answered=np.arange(10) < answered, count=10, failures={"timeout": 10 - answered}
+    )
+    reading = metrics.parsed("", 0.0)
+    driver = SimpleNamespace(
+        endpoint=SimpleNamespace(pids=(), served=sealed()),
+        send=lambda *_, **__: (records, None, (reading, reading)),
+    )
+    with pytest.raises(UsageError) as caught:
+        calibrating._Phases(driver)._sent(np.arange(10.0), "a load", whole=whole)
+    assert caught.value.message == said

@@ -122,10 +122,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a load took of the processor of the ingress: with `client`, where that runs there as well.
+    """What a load took of the processor that the ingress has.
 
-    `processors` is for the requests and for what the ingress does without any, `others` is what Ray's
-    other processes took; both as shares of the time.
+    `processors` is what the ingress took, and the client where it runs there as well; `others` is what
+    Ray's other processes took. Both are shares of the time.
     """
 
     rate_per_s: float
@@ -174,8 +174,8 @@ class _Phases:
     def loaded(self, rate_per_s: float, light: Taken) -> tuple[Work, float]:
         """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
 
-        `light` is what the lone requests took.
-        p95 is over all requests but those at the start, as a load test has it.
+        `light` is what the lone requests took. p95 is over all requests but those at the start, as a
+        load test has it.
         """
         import numpy as np
 
@@ -194,7 +194,7 @@ class _Phases:
         return Work(ingress_ms, replica_ms), p95_ms
 
     def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
-        """Send requests, of which nearly all must be answered where `whole`; keeps what they took."""
+        """Send requests and keep what they took; some must be answered, where `whole` nearly all."""
         seconds = float(times_ms[-1]) / 1000 + 0.01
         before_s = _processor_s(self.driver.endpoint.pids)
         records, sent, (before, after) = self.driver.send(
@@ -207,10 +207,12 @@ class _Phases:
                 place=place,
                 hint="calibrate a server that `optcli deploy --target ray` wrote",
             )
-        if whole and records.answered.mean() < 1 - _MOST_FAILED:
+        answered = records.answered.mean()
+        if not answered or (whole and answered < 1 - _MOST_FAILED):
+            lone = "lone " if whole else ""
             failures = ", ".join(f"{cause} {n}" for cause, n in records.failures.items())
             raise UsageError(
-                f"of {records.count} lone requests the server did not answer: {failures}",
+                f"of {records.count} {lone}requests the server did not answer: {failures}",
                 place=place,
                 hint="look into its log",
             )

@@ -26,6 +26,8 @@ from optcli.statistics import monotone
 # What is predicted of the requests of a process: of all, or of one priority's.
 PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]
 _RUNS, _REQUESTS = 4, 30_000
+# Where the ingress holds requests back, each is simulated by itself, which takes ten times as long.
+_HELD_REQUESTS = 10_000
 # Fewer calls say too little about the speed of the machine.
 _FEWEST_CALLS = 100
 # Shares of the highest rate of a test at which the predicted curve is drawn.
@@ -158,7 +160,13 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
         ingress_ms=model.overhead.ingress_ms / share_of_ingress(process),
     )
     runs = replicate(
-        process, model.curve, batching, model.overhead, runs=_RUNS, requests=_REQUESTS, seed=seed
+        process,
+        model.curve,
+        batching,
+        model.overhead,
+        runs=_RUNS,
+        requests=_requests(batching),
+        seed=seed,
     )
     known = {f"{name}_ms": getattr(runs, f"{name}_ms").value for name in QUANTILES}
     return Predicted(
@@ -183,10 +191,14 @@ def highest(model: Model, batching: Batching, process: Process, terms: Terms, se
         promise,
         model.overhead,
         runs=2,
-        requests=_REQUESTS,
+        requests=_requests(batching),
         seed=seed,
         precision=0.01,
     )
+
+
+def _requests(batching: Batching) -> int:
+    return _REQUESTS if batching.most_sent is None else _HELD_REQUESTS
 
 
 def _at_ingress(model: Model, process: Process) -> Process:
