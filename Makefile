@@ -31,7 +31,7 @@ gate: $(STAMP) ## Compare the quickstart with what it was before the last commit
 	$(BIN)/optcli gate recipes/quickstart.yaml --baseline git:HEAD~1
 
 # Each stands for the whole suite, fails where a test was left out, and says what was skipped and why.
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 25
 
 .PHONY: test
 test: $(STAMP) lint ## Lint, type-check and run all tests but the longest

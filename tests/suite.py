@@ -5,6 +5,8 @@ Every run prints what was skipped, with the reason, and fails over
 - a skip that is not `needs(...)` (see `needs.py`), or for want of something that is here,
 - a test that was expected to fail (`xfail`).
 
+A failure is printed when it happens: a run that is stopped for its time would else not say what failed.
+
 With `--suite usual` (`make test`) or `--suite all` (`make test-all`) a run stands for the whole suite:
 `usual` leaves out what is marked `long`, `all` nothing. It fails as well over
 
@@ -130,6 +132,15 @@ class Suite:
             self._expected_to_fail.add(report.nodeid)
         elif report.skipped:
             self._skip(report)
+        elif report.failed:
+            self._print(report)
+
+    def _print(self, failure: pytest.TestReport) -> None:
+        printer = self._config.pluginmanager.get_plugin("terminalreporter")
+        if printer is not None and printer.config.option.tbstyle != "no":
+            printer.ensure_newline()
+            printer.section(f"{failure.nodeid} failed ({failure.when})", "_", red=True)
+            printer.write(failure.longreprtext + "\n", flush=True)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:

@@ -336,6 +336,21 @@ def test_a_failure_stays_a_failure(tree):
     result.assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.parametrize("processes", [(), ("-n", "1")])
+def test_a_failure_is_printed_before_the_run_goes_on(tree, processes):
+    """A run that is stopped for its time must have said by then what failed."""
+    files = {"test_a.py": "def test_it():\n    assert 6 * 7 == 41\n", "test_z.py": ONE}
+    result = tree(files, "-v", "--suite", "all", *processes)
+    result.stdout.fnmatch_lines(
+        [
+            "*tests/test_a.py::test_it failed (call)*",
+            "*assert (6 * 7) == 41*",
+            "*tests/test_z.py::test_one*",
+            "*= FAILURES =*",
+        ]
+    )
+
+
 @pytest.mark.parametrize("distribution", ["load", "loadfile", "worksteal"])
 def test_processes_side_by_side_tell_what_they_left_out(tree, distribution):
     files = {
