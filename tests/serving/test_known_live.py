@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,10 @@ def counted(url: str) -> dict[str, float]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
-    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stored, out = tmp_path / "stored", tmp_path / "answers"
+    stored, outs = tmp_path / "stored", {form: tmp_path / form for form in ("parquet", "jsonl")}
     stored.mkdir()
     generator = np.random.default_rng(7)
     for index in range(6):
@@ -62,21 +63,25 @@ def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
         Image.fromarray(pixels).save(stored / f"{index}.png")
     (stored / "broken.png").write_bytes(b"no image")
     named = project(tmp_path)
-    asked = ["infer", *named, "--input", str(stored), "--output", str(out), "--format", form]
-    assert run([*asked, "--batch-size", "4", "--json"]) == 0
+    for form, out in outs.items():
+        asked = ["infer", *named, "--input", str(stored), "--output", str(out), "--format", form]
+        assert run([*asked, "--batch-size", "4", "--json"]) == 0
     plan = optcli.plan(
         curve="1ms+1ms*b", rate_per_s=20, slo={"p95_ms": 5000}, batch=2, semantics="sealed"
     )
     (tmp_path / "plan.json").write_text(plan.to_json())
     deploying = ["deploy", *named, "--target", "ray", "--plan", str(tmp_path / "plan.json"), "--force"]
-    known = ["--images", "--cache", "memory", "--known-answers", str(out)]
-    capsys.readouterr()
-    assert run([*deploying, *known, "--out", str(tmp_path / "bundle"), "--json"]) == 0
-    files = json.loads(capsys.readouterr().out)["files"]
-    assert {"known_answers.py", "known_answers.sqlite"} <= {*files}
-    rows = {each["id"]: each for each in _rows(out, form)}
+    known = ["--images", "--cache", "memory", "--known-answers"]
+    for form, out in outs.items():
+        capsys.readouterr()
+        bundle = tmp_path / f"bundle-{form}"
+        assert run([*deploying, *known, str(out), "--out", str(bundle), "--json"]) == 0
+        files = json.loads(capsys.readouterr().out)["files"]
+        assert {"known_answers.py", "known_answers.sqlite"} <= {*files}
+    assert _known(tmp_path / "bundle-jsonl") == _known(tmp_path / "bundle-parquet") != []
+    rows = {each["id"]: each for each in _rows(outs["parquet"])}
     assert len(rows) == 6
-    with running(tmp_path / "bundle", log=tmp_path / "log") as server:
+    with running(tmp_path / "bundle-parquet", log=tmp_path / "log") as server:
         for name, row in rows.items():
             answer = json.loads(sent(server.url, (stored / name).read_bytes()))
             assert answer == {"classes": row["classes"]}
@@ -88,7 +93,8 @@ def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
         assert counted(server.url) == {"hits": 7.0, "misses": 1.0}
 
     other = project(tmp_path / "other", seed=5)
-    refused = ["deploy", *other, *deploying[len(named) + 1 :], *known, "--out", str(tmp_path / "wrong")]
+    refused = ["deploy", *other, *deploying[len(named) + 1 :], *known, str(outs["jsonl"])]
+    refused += ["--out", str(tmp_path / "wrong")]
     assert run(refused) == 2
     assert "answers of another artifact" in capsys.readouterr().err
     assert not (tmp_path / "wrong").exists()
@@ -123,10 +129,18 @@ def test_a_load_test_of_images_sends_the_golden_one_and_holds_its_answer(
     assert point.wrong == point.checked > 0
 
 
-def _rows(folder: Path, form: str) -> list[dict[str, Any]]:
+def _known(bundle: Path) -> list[tuple[Any, ...]]:
+    """All rows of all tables of what a bundle knows."""
+    with closing(sqlite3.connect(bundle / "known_answers.sqlite")) as file:
+        tables = [
+            name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return [
+            row for name in sorted(tables) for row in file.execute(f"SELECT * FROM {name} ORDER BY 1")
+        ]
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as parquet
 
-    if form == "jsonl":
-        lines = [line for path in folder.glob("part-*.jsonl") for line in path.read_text().splitlines()]
-        return [row for row in map(json.loads, lines) if "classes" in row]
     return [row for path in folder.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]

@@ -33,8 +33,8 @@ def taken(folder, foreign):
     return made
 
 
-def outputs(kind, made, inputs, values):
-    with kind(threads=1).open(made, inputs) as model:
+def outputs(kind, made, inputs, values, **settings):
+    with kind(threads=1, **settings).open(made, inputs) as model:
         return model.run(values)
 
 
@@ -72,7 +72,8 @@ def test_a_pass_changes_no_more_than_it_must(tmp_path, name, one, bar):
     }:
         values = feed(foreign.inputs, size, seed=size)
         wanted = outputs(OnnxruntimeRunner, source, foreign.inputs, values)
-        found = outputs(OnnxruntimeRunner, made, foreign.inputs, values)
+        # What the pass changed, and not what 8-bit sums lose on a CPU without VNNI: they are not fused.
+        found = outputs(OnnxruntimeRunner, made, foreign.inputs, values, optimization_level="basic")
         first = next(iter(wanted))
         assert list(found) == list(wanted)
         assert sqnr_db(wanted[first], found[first]) > bar
