@@ -367,8 +367,14 @@ def test_another_layout_changes_no_more_than_rounding(tmp_path):
     plain, _, _ = tuned(source, tmp_path / "a", channels_last=False, **options)
     model, facts, _ = tuned(source, tmp_path / "b", **options)
     assert facts["channels_last"], "the default for a network with convolutions"
-    for name, value in plain.state_dict().items():
-        assert torch.allclose(value.float(), model.state_dict()[name].float(), atol=1e-4), name
+    # The normalisation takes this bias out again: rounding decides where it goes, and the mean follows.
+    free = {"conv.bias", "norm.running_mean"}
+    for name in plain.state_dict().keys() - free:
+        one, other = (state[name].float() for state in (plain.state_dict(), model.state_dict()))
+        assert torch.allclose(one, other, atol=1e-4), name
+    images = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(plain.eval()(images), model.eval()(images), atol=1e-2)
 
 
 def test_a_gradient_that_is_very_short_has_a_direction_all_the_same(tmp_path):
