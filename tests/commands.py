@@ -6,8 +6,21 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+
+# A build prints the same when it measures less.
+_HURRIED = {"launches": 1, "rounds": 2, "calls": 2, "max_seconds": 1}
+
+
+def hurried(arguments: Sequence[str]) -> list[str]:
+    """The words after `optcli`, such that a build measures no longer than it must."""
+    if arguments[0] != "build":
+        return list(arguments)
+    sets = (("--set", f"latency.{name}={value}") for name, value in _HURRIED.items())
+    return [*arguments, *chain.from_iterable(sets)]
 
 
 @dataclass(frozen=True)

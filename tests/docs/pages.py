@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commands import Said, optcli_process
+from commands import Said, hurried, optcli_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILE = re.compile(r"<!-- file: (?P<name>\S+) -->\n```\w+\n(?P<text>.*?)\n```\n", re.DOTALL)
@@ -138,11 +138,11 @@ class Checkout:
             path.write_text(page.files[name], encoding="utf-8")
 
     def run(self, command: str, *import_path: Path) -> Said:
-        """Carry out `optcli ...` with this copy of the package."""
+        """Carry out `optcli ...` with this copy of the package; a build measures little."""
         program, *arguments = shlex.split(command)
         assert program == "optcli", command
         path = os.pathsep.join(map(str, (self.folder, *import_path)))
-        return optcli_process(*arguments, folder=self.folder, PYTHONPATH=path)
+        return optcli_process(*hurried(arguments), folder=self.folder, PYTHONPATH=path)
 
     def report(self, recipe: str) -> dict[str, Any]:
         """The report of the last build of a recipe."""

@@ -9,7 +9,7 @@ import shutil
 import tomllib
 
 import pytest
-from commands import optcli_process
+from commands import hurried, optcli_process
 from pages import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -41,8 +41,8 @@ def flowers(tmp_path):
 def test_the_recipe_of_the_readme_builds(flowers):
     (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     (flowers / "recipe.yaml").write_text(block)
-    asked = ("recipe.yaml", "--set", "latency.max_seconds=2")
-    built = optcli_process("build", *asked, folder=flowers, timeout=1200, OPTCLI_STORE="")
+    asked = hurried(["build", "recipe.yaml"])
+    built = optcli_process(*asked, folder=flowers, timeout=1200, OPTCLI_STORE="")
     # Fifteen random photos accept nothing; everything must be built, measured and judged.
     assert built.code in (0, 1, 5), built.err
     for variant in ("eager", "onnx-int8", "openvino-int8"):
@@ -65,8 +65,7 @@ def test_make_demo_builds_what_the_table_of_the_readme_shows(tmp_path):
     assert program == "$(BIN)/optcli"
     for part in ("recipes", "calibration_data"):
         shutil.copytree(REPOSITORY / part, tmp_path / part)
-    short = ("--set", "latency.max_seconds=2")
-    built = optcli_process(*arguments, *short, folder=tmp_path, timeout=900, OPTCLI_STORE="")
+    built = optcli_process(*hurried(arguments), folder=tmp_path, timeout=900, OPTCLI_STORE="")
     assert built.code in (0, 5), built.err
     (block,) = re.findall(
         r"^    quickstart, batch size 1\n(?:(?:    .*)?\n)*?(?=\S)", README, re.MULTILINE
