@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 # The opset that brought QuantizeLinear.
 _INTEGERS_OPSET = 10
+# Of `target`: what may turn out to be a CPU without VNNI.
+_SATURATING = ("any", "cpu")
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,11 @@ class QuantizeNncf(Pass):
         description="device whose rules decide which layers are quantized, and how; `tensorrt`: "
         "symmetric, signed integers before convolutions and products with weights",
     )
+    reduce_range: bool | None = Field(
+        None,
+        description="weights of 7 bits: without VNNI sums of 8-bit products saturate; default: where "
+        "they do so on this machine; false: those of the first layer alone, as NNCF by itself",
+    )
     ignored_names: tuple[str, ...] = Field(
         (),
         description="nodes to keep in floating point, by name; of PyTorch networks: modules, by name "
@@ -125,10 +133,16 @@ class QuantizeNncf(Pass):
             raise ValueError("TensorRT knows no asymmetric activations: take `preset: mixed` out")
         return self
 
+    @model_validator(mode="after")
+    def _seven_bits_are_for_cpus(self) -> Self:
+        if self.reduce_range and self.target not in _SATURATING:
+            raise ValueError(f"`reduce_range: true` has no effect with `target: {self.target}`")
+        return self
+
     def bound_to(self) -> dict[str, Any]:
         from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
 
-        # Of PyTorch networks: activations get 7 bits where products of 8 saturate.
+        # Where products saturate, activations of PyTorch networks and weights of others get 7 bits.
         return {"quantizer": this_cpu(), "saturates": saturates(this_cpu())}
 
     def produces(self, source: Format) -> Format:
@@ -143,7 +157,7 @@ class QuantizeNncf(Pass):
 
     def _run_torch(self, source: Artifact, job: Job) -> Made:
         plain = QuantizeNncf()
-        for option in ("preset", "target", "ignored_types", "ignored_patterns"):
+        for option in ("preset", "target", "reduce_range", "ignored_types", "ignored_patterns"):
             if getattr(self, option) != getattr(plain, option):
                 raise StepError(
                     f"`{option}` does nothing for PyTorch networks: the kernels of the CPU decide",
@@ -256,6 +270,8 @@ class QuantizeNncf(Pass):
             batchwise_statistics=feeds.batch_size > 1 and self.model_type == "none",
             backend_params=backend,
         )
+        if self._reduces_range():
+            parameters.overflow_fix = nncf.OverflowFix.ENABLE
         if for_tensorrt:
             parameters.activations_range_estimator_params = RangeEstimatorParametersSet.MINMAX
         # With symmetric scales it costs up to 20 dB: 41 to 21 for two layers of attention.
@@ -273,6 +289,11 @@ class QuantizeNncf(Pass):
             "ignored_scope": self._ignored(),
             "advanced_parameters": parameters,
         }
+
+    def _reduces_range(self) -> bool:
+        if self.reduce_range is not None:
+            return self.reduce_range
+        return self.target in _SATURATING and environment.sums_saturate(environment.isa())
 
     def _quantize(self, ready: Ready) -> Any:
         import nncf
@@ -306,6 +327,7 @@ class QuantizeNncf(Pass):
             "preset": self.preset,
             "model_type": self.model_type,
             "target": self.target,
+            "reduce_range": self._reduces_range(),
             "calibration_samples": feeds.samples,
             "calibration_batch_size": feeds.batch_size,
             "quantized_operators": dict(sorted(Counter(quantized.values()).items())),

@@ -359,6 +359,9 @@ def test_full_range_weights_are_seen_in_the_file(tmp_path):
     reduced = onnx_with_weights(tmp_path / "reduced", [63, -64, 1, 0])
     assert saturation.full_range(full) is True
     assert saturation.full_range(reduced) is False
+    by_its_pass = replace(full, facts={"reduce_range": True})  # but for its depthwise convolutions
+    assert saturation.full_range(by_its_pass) is False
+    assert saturation.full_range(replace(full, facts={"reduce_range": False})) is True
     floats = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
     assert saturation.full_range(floats) is None
     told = Artifact("k", Format.EXPORTED, tmp_path, "int8", 1, "d", {"reduce_range": False})

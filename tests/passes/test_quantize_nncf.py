@@ -1,5 +1,7 @@
 """NNCF's INT8: close to FP32 in the runtimes that serve it, on real models, quietly and with bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -15,6 +17,8 @@ from tiny_networks import (
     torch_artifact,
 )
 
+from optcli import environment
+from optcli.accuracy import saturation
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import opset_of
@@ -212,9 +216,32 @@ def test_depthwise_convolutions_behind_relu_run_on_integers(tmp_path):
     assert sqnr_db(wanted, found) > 25
 
 
+@pytest.mark.parametrize("file", ["onnx", "openvino"])
+def test_weights_get_7_bits_where_products_saturate(tmp_path, monkeypatch, conv, file):
+    source = conv
+    if file == "openvino":
+        source = apply(ToOpenvino(), conv, tmp_path / "openvino", INPUTS["Conv"])
+
+    def full(name, flags, **options):
+        monkeypatch.setattr(environment, "cpu", lambda: {"machine": "x86_64", "flags": flags})
+        one, noise = QuantizeNncf(samples=8, **options), Noise(INPUTS["Conv"], count=8)
+        made = apply(one, source, tmp_path / name, INPUTS["Conv"], calibration=noise)
+        return made.facts["reduce_range"], saturation.full_range(replace(made, facts={}))
+
+    assert full("vnni", ["avx2", "avx512_vnni"]) == (False, True)
+    assert full("avx2", ["avx2"]) == (True, False)
+    assert full("asked", ["avx2", "avx512_vnni"], reduce_range=True) == (True, False)
+    assert full("refused", ["avx2"], reduce_range=False) == (False, True)
+    assert full("gpu", ["avx2"], target="gpu")[0] is False
+
+
+def test_7_bits_are_for_cpus():
+    with pytest.raises(ValidationError, match="no effect with `target: gpu`"):
+        QuantizeNncf(target="gpu", reduce_range=True)
+
+
 def test_a_result_is_for_cpus_on_which_products_saturate_alike(monkeypatch):
-    """PyTorch networks get 7 bits where they do: a shared store must not mix the two."""
-    from optcli import environment
+    """Their weights or activations get 7 bits: a shared store must not mix the two."""
 
     def on(*flags):
         monkeypatch.setattr(environment, "cpu", lambda: {"machine": "x86_64", "flags": [*flags]})
