@@ -53,6 +53,24 @@ def _quiet_machine() -> Iterator[None]:
     quiet.restore()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _warm_workers() -> Iterator[None]:
+    import warm_workers
+
+    with warm_workers.instead_of_cold():
+        yield
+
+
+@pytest.fixture
+def cold_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started as a user's are: as fresh interpreters."""
+    import warm_workers
+
+    from optcli.workers import parent
+
+    monkeypatch.setattr(parent, "_started", warm_workers.COLD)
+
+
 @pytest.fixture(scope="session")
 def _ready_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     import ready_data

@@ -6,6 +6,8 @@ from tiny_project import write_images
 
 from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
 
+pytestmark = pytest.mark.usefixtures("cold_workers")
+
 
 def descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
