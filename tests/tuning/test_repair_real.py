@@ -111,7 +111,11 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
     assert "# as it comes" in network.read_text()
 
 
-@pytest.mark.parametrize("passes", ["quantize_nncf", "to_openvino, quantize_nncf"])
+# Of 8 bits on every CPU: with 7, as they are without VNNI, a second layer is lost too.
+NNCF = "quantize_nncf: {reduce_range: false}"
+
+
+@pytest.mark.parametrize("passes", [NNCF, f"to_openvino, {NNCF}"])
 @pytest.mark.long
 def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
     network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
@@ -124,5 +128,5 @@ def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> Non
     assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]
     assert best.inside
     assert best.speedup is not None
-    assert best.options == {"ignored_names": ["gather"]}, "it reads the spread channels"
+    assert best.options["ignored_names"] == ["gather"], "it reads the spread channels"
     assert "ignored_names: [gather]" in found.patch
