@@ -339,6 +339,7 @@ OnnxruntimeRunner.execute = lambda self: os.abort()
 """
 
 
+@pytest.mark.usefixtures("cold_workers")
 def test_a_runtime_that_crashes_while_measured_is_named_with_its_log(place, optcli, monkeypatch):
     site = place.folder / "site"
     site.mkdir()
