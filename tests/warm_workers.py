@@ -71,7 +71,7 @@ class Warm:
         for each in (self._control, theirs):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-P", __file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -80,6 +80,7 @@ class Warm:
         self._news = threading.Condition()
         self._started: list[int] = []
         self._codes: dict[int, int] = {}
+        self._gone = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     def started(
@@ -97,14 +98,15 @@ class Warm:
             stream = nothing.fileno() if stream == subprocess.DEVNULL else stream
             socket.send_fds(self._control, [data], [connection, stream])
             with self._news:
-                self._news.wait_for(lambda: self._started)
+                self._news.wait_for(lambda: self._started or self._gone)
+                assert self._started, "the process that forks workers has died"
                 return Forked(self._started.pop(), self)
 
     def code(self, pid: int, timeout_s: float | None) -> int | None:
         """The exit status of a worker, as `subprocess` has it; None where it runs on for so long."""
         with self._news:
-            self._news.wait_for(lambda: pid in self._codes, timeout_s)
-            return self._codes.get(pid)
+            self._news.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
+            return self._codes.get(pid, -int(signal.SIGKILL) if self._gone else None)
 
     def close(self) -> None:
         self._control.close()
@@ -121,6 +123,9 @@ class Warm:
                     else:
                         self._codes[news["ended"]] = news["code"]
                     self._news.notify_all()
+        with self._news:
+            self._gone = True
+            self._news.notify_all()
 
 
 class Forked:
@@ -140,7 +145,7 @@ class Forked:
 
 
 def main(control: socket.socket) -> None:
-    """Fork a worker for each request, until the other end of the socket is closed."""
+    """Fork a worker for each request; end with the tests, which close the other end of the socket."""
     for name in _IMPORTED:
         importlib.import_module(name)
     wake, woken = os.pipe2(os.O_NONBLOCK)
@@ -213,7 +218,4 @@ def _tell_ended(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: it dies with the tests
     main(socket.socket(fileno=int(sys.argv[1])))
