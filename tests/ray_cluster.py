@@ -24,6 +24,14 @@ from optcli.store import Store
 _OBJECTS_BYTES = 80 * 1024**2
 
 
+def command_line(process: psutil.Process) -> str:
+    """Its command line; empty where it has ended, or ends while it is looked at."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 @dataclass
 class RayCluster:
     """`nodes` by name; the store of each lies in `folder / NAME`. The head runs no step."""
@@ -105,7 +113,7 @@ def ray_cluster() -> Iterator[RayCluster]:
     finally:
         cluster.shutdown()
         for child in psutil.Process().children():
-            if child.pid not in children and "ray" in " ".join(child.cmdline()):
+            if child.pid not in children and "ray" in command_line(child):
                 child.kill()
         os.environ.clear()
         os.environ.update(before)

@@ -17,11 +17,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from optcli.workers import parent
+from optcli.workers import parent, server
 
 _IMPORTED = (
     "optcli.pipeline.step",
@@ -30,7 +29,6 @@ _IMPORTED = (
     "optcli.workers.server",
 )
 _REQUEST_BYTES = 1 << 20
-
 
 COLD = parent._started
 
@@ -63,7 +61,7 @@ def instead_of_cold() -> Iterator[None]:
             each.close()
 
 
-class Warm:
+class Warm(parent.ForkServer):
     """The process that forks them, as this process sees it."""
 
     def __init__(self) -> None:
@@ -76,12 +74,7 @@ class Warm:
             start_new_session=True,
         )
         theirs.close()
-        self._starting = threading.Lock()
-        self._news = threading.Condition()
-        self._started: list[int] = []
-        self._codes: dict[int, int] = {}
-        self._gone = False
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._follow()
 
     def started(
         self,
@@ -94,51 +87,22 @@ class Warm:
         """What `python -P -m MODULE CONNECTION PARENT ARGUMENTS` would be."""
         request = {"module": command[-1], "arguments": list(arguments), "cwd": os.getcwd()}
         data = json.dumps({**request, "environment": dict(environment)}).encode()
-        with self._starting, open(os.devnull, "r+b", buffering=0) as nothing:
+        with open(os.devnull, "r+b", buffering=0) as nothing:
             stream = nothing.fileno() if stream == subprocess.DEVNULL else stream
-            socket.send_fds(self._control, [data], [connection, stream])
-            with self._news:
-                self._news.wait_for(lambda: self._started or self._gone)
-                assert self._started, "the process that forks workers has died"
-                return Forked(self._started.pop(), self)
-
-    def code(self, pid: int, timeout_s: float | None) -> int | None:
-        """The exit status of a worker, as `subprocess` has it; None where it runs on for so long."""
-        with self._news:
-            self._news.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
-            return self._codes.get(pid, -int(signal.SIGKILL) if self._gone else None)
-
-    def close(self) -> None:
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _listen(self) -> None:
-        with suppress(OSError):
-            while data := self._control.recv(_REQUEST_BYTES):
-                news = json.loads(data)
-                with self._news:
-                    if "started" in news:
-                        self._started.append(news["started"])
-                    else:
-                        self._codes[news["ended"]] = news["code"]
-                    self._news.notify_all()
-        with self._news:
-            self._gone = True
-            self._news.notify_all()
+            return Forked(self._fork(data, [connection, stream]))
 
 
 class Forked:
     """A worker, with what optcli asks of a `subprocess.Popen`."""
 
-    def __init__(self, pid: int, warm: Warm) -> None:
-        self.pid, self._warm = pid, warm
+    def __init__(self, forked: parent._Forked) -> None:
+        self.pid, self._forked = forked.pid, forked
 
     def poll(self) -> int | None:
-        return self._warm.code(self.pid, 0)
+        return self._forked.ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._warm.code(self.pid, timeout)
+        code = self._forked.ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("worker", timeout or 0.0)
         return code
@@ -158,7 +122,7 @@ def main(control: socket.socket) -> None:
         if wake in ready:
             with suppress(BlockingIOError):
                 os.read(wake, 4096)
-            _tell_ended(control)
+            server._report_ended(control)
         if control not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
@@ -174,7 +138,7 @@ def main(control: socket.socket) -> None:
             _become(json.loads(data), descriptors, path, forker)
         for each in descriptors:
             os.close(each)
-        control.send(json.dumps({"started": child}).encode())
+        control.send(json.dumps({"started": child}).encode() + b"\n")
 
 
 def _become(request: dict, descriptors: list[int], path: list[str], parent: int) -> None:
@@ -195,26 +159,13 @@ def _become(request: dict, descriptors: list[int], path: list[str], parent: int)
     sys.argv = [request["module"], str(connection), str(parent), *request["arguments"]]
     from multiprocessing.connection import Connection
 
-    from optcli.workers import child, server
+    from optcli.workers import child
 
     if request["module"] == child.__name__:
         child.serve(Connection(connection), parent)
     os.set_inheritable(connection, True)
     server.main()
     os._exit(0)
-
-
-def _tell_ended(control: socket.socket) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        code = os.waitstatus_to_exitcode(status)
-        with suppress(OSError):
-            control.send(json.dumps({"ended": pid, "code": code}).encode())
 
 
 if __name__ == "__main__":

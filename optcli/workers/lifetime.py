@@ -66,6 +66,8 @@ def stop(pid: int, ended: Callable[[float], int | None]) -> None:
     `ended` waits so many seconds for its end, as `Child` does.
     """
     if _LINUX:
+        if ended(0.0) is not None:  # its number may be another's by now
+            return
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
         if ended(_MOST_S + 2) is not None:

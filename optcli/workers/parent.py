@@ -13,11 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from optcli.errors import Problem, StepError, ended_by, from_record
@@ -230,12 +232,7 @@ class ForkServer:
         number = theirs.fileno()
         self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
         theirs.close()
-        self._starting = threading.Lock()
-        self._news = threading.Condition()
-        self._started: list[int] = []
-        self._codes: dict[int, int] = {}
-        self._gone = False
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._follow()
 
     def start(
         self,
@@ -253,19 +250,21 @@ class ForkServer:
         """
         modules = self._preload if after is None else after
         ours, theirs = channel.pair()
-        with self._starting, logs.opened(log) as (stream, writing):
-            with suppress(OSError):
-                request = json.dumps([*modules]).encode()
-                socket.send_fds(self._control, [request], [theirs.fileno(), stream])
-            theirs.close()
-            with self._news:
-                self._news.wait_for(lambda: self._started or self._gone)
-                if not self._started:
-                    raise StepError("the process that forks workers has died")
-                pid = self._started.pop()
-        child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log, writing)
+        with logs.opened(log) as (stream, writing), theirs:
+            forked = self._fork(json.dumps([*modules]).encode(), [theirs.fileno(), stream])
+        child = Child(ours, forked.pid, forked.ended, log, writing)
         child.call(function, message, confined)
         return child
+
+    def _fork(self, request: bytes, descriptors: Sequence[int]) -> _Forked:
+        with self._starting:
+            with suppress(OSError):
+                socket.send_fds(self._control, [request], descriptors)
+            forked = self._started.get()
+            if forked is None:
+                self._started.put(None)
+                raise StepError("the process that forks workers has died")
+        return forked
 
     def close(self) -> None:
         """End the server; its workers die with it."""
@@ -277,24 +276,41 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             stop(self._process.pid, partial(_ended, self._process))
 
+    def _follow(self) -> None:
+        """Hear of what the server starts and of what ends."""
+        self._starting = threading.Lock()
+        self._started: SimpleQueue[_Forked | None] = SimpleQueue()  # None: the server is gone
+        threading.Thread(target=self._listen, daemon=True).start()
+
     def _listen(self) -> None:
+        # An end belongs to the last start with its number: the system gives numbers out again.
+        running: dict[int, _Forked] = {}
         with suppress(OSError, ValueError), self._control.makefile("rb") as lines:
             for line in lines:
                 news = json.loads(line)
-                with self._news:
-                    if "started" in news:
-                        self._started.append(news["started"])
-                    else:
-                        self._codes[news["ended"]] = news["code"]
-                    self._news.notify_all()
-        with self._news:
-            self._gone = True
-            self._news.notify_all()
+                if "started" in news:
+                    forked = running[news["started"]] = _Forked(news["started"])
+                    self._started.put(forked)
+                elif ended := running.pop(news["ended"], None):
+                    # Others are what a library started while the server imported it.
+                    ended.code.set_result(news["code"])
+        self._started.put(None)
+        for forked in running.values():
+            forked.code.set_result(-int(signal.SIGKILL))
 
-    def _code(self, pid: int, timeout_s: float) -> int | None:
-        with self._news:
-            self._news.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
-            return self._codes.get(pid, -int(signal.SIGKILL) if self._gone else None)
+
+@dataclass(frozen=True)
+class _Forked:
+    """A worker that the fork server started; `code` becomes its exit status."""
+
+    pid: int
+    code: Future[int] = field(default_factory=Future)
+
+    def ended(self, timeout_s: float | None) -> int | None:
+        """Its exit status; None where it has not ended after so many seconds."""
+        with suppress(TimeoutError):
+            return self.code.result(timeout_s)
+        return None
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:

@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as triton
+from ray_cluster import command_line
 from small_bundles import bundled, changed, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 from tritonclient.utils import InferenceServerException
@@ -61,14 +62,19 @@ class Served:
 
     def replicas(self) -> set[int]:
         """Processes that hold the model."""
-        family = psutil.Process(self.server.pids[0]).children(recursive=True)
-        return {each.pid for each in family if "ServeReplica:small:Model" in "".join(each.cmdline())}
+        return titled("ServeReplica:small:Model", self.server)
 
     def called(self) -> set[int]:
         """Processes that hold the model and were given requests."""
         return self.replicas() & {
             int(each.name.partition("-")[2]) for each in self.folder.glob("called-*")
         }
+
+
+def titled(name: str, server: Running) -> set[int]:
+    """Those of the server's processes that have the name in their command line."""
+    family = psutil.Process(server.pids[0]).children(recursive=True)
+    return {each.pid for each in family if name in command_line(each)}
 
 
 def written(folder: Path, **fields: object) -> Bundle:
@@ -294,12 +300,10 @@ def test_slow_clients_and_those_that_leave_disturb_nobody(served):
 
 def entrances(served: Served) -> list[str]:
     """Where requests come in: at the ingress itself, and at Ray's own proxy, which routes to it."""
-    family = psutil.Process(served.server.pids[0]).children(recursive=True)
     ports = {
         connection.laddr.port
-        for each in family
-        if "ProxyActor" in "".join(each.cmdline())
-        for connection in each.net_connections("tcp")
+        for pid in titled("ProxyActor", served.server)
+        for connection in psutil.Process(pid).net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     }
     found = [served.url]

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.http as triton
 from small_bundles import bundled, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
-from test_ray_live import PATIENCE_S, ask, client, message, metric, page, post, rows, until
+from test_ray_live import PATIENCE_S, ask, client, message, metric, page, post, rows, titled, until
 
 from optcli import cli
 from optcli.artifact import Format
@@ -47,9 +46,7 @@ class Served:
         return self.server.url
 
     def replicas(self, priority: str) -> set[int]:
-        family = psutil.Process(self.server.pids[0]).children(recursive=True)
-        name = f"ServeReplica:small:Model-{priority}"
-        return {each.pid for each in family if name in "".join(each.cmdline())}
+        return titled(f"ServeReplica:small:Model-{priority}", self.server)
 
     def waiting(self, priority: str) -> float:
         return self.count("model_queue_depth", priority=priority)

@@ -1,5 +1,6 @@
 """Worker processes: results, events, every way to die, and nothing left behind."""
 
+import json
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from optcli import workers
 from optcli.accuracy import UnderWay
 from optcli.errors import InputError, StepError
+from optcli.workers import channel, parent
 from optcli.workers.logs import LARGEST_BYTES
 
 HERE = Path(__file__).parent
@@ -240,6 +243,48 @@ def test_many_forks_side_by_side():
     finally:
         server.close()
     assert len({child.pid for child in children}) == 12
+
+
+def test_a_process_number_that_is_given_out_again_is_another_worker(monkeypatch):
+    """Where the system has 32,768 numbers, a long search or a notebook sees each of them again."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        controls, channels = [], []
+
+        def started(command, connection, *_):
+            controls.append(socket.socket(fileno=os.dup(connection)))
+            return subprocess.Popen(["true"])
+
+        def fork():
+            _, (number, log), _, _ = socket.recv_fds(controls[0], 1 << 16, 2)
+            os.close(log)
+            channels.append(Connection(number))
+            controls[0].sendall(json.dumps({"started": other.pid}).encode() + b"\n")
+
+        def start() -> workers.Child:
+            forking = threading.Thread(target=fork)
+            forking.start()
+            child = server.start("calls:double", {})
+            forking.join()
+            return child
+
+        monkeypatch.setattr(parent, "_started", started)
+        server = workers.ForkServer([])
+        first = start()
+        channels.pop().close()
+        controls[0].sendall(json.dumps({"ended": other.pid, "code": 3}).encode() + b"\n")
+        assert first._ended(20) == 3
+        second = start()
+        later = threading.Timer(1.0, channel.send, (channels[0], {"result": 5}))  # some polls later
+        later.start()
+        assert second.result(int, 20) == 5
+        assert first._ended(0) == 3
+        first.kill()
+        assert other.poll() is None
+        controls[0].shutdown(socket.SHUT_RDWR)
+        assert second._ended(20) == -signal.SIGKILL, "the server is gone, and its workers with it"
+        server.close()
+        other.communicate(b"\n")
+    assert other.returncode == 0
 
 
 @pytest.mark.parametrize("name", ["socket", "json", "statistics", "optcli", "faulthandler"])
