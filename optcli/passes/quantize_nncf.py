@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
@@ -28,6 +27,7 @@ from optcli.passes._onnx.models import (
 )
 from optcli.passes._quantization import asymmetric_activations, quantized_operators, transformers
 from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
 from optcli.passes._quantization.integer_chains import close_integer_chains
 from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes._quantization.nncf_of_graphs import (
@@ -110,8 +110,8 @@ class QuantizeNncf(Pass):
     )
     reduce_range: bool | None = Field(
         None,
-        description="weights of 7 bits: without VNNI sums of 8-bit products saturate; default: where "
-        "they do so on this machine; false: those of the first layer alone, as NNCF by itself",
+        description="weights of 7 bits, but for depthwise convolutions: without VNNI sums of 8-bit "
+        "products saturate; default: by this CPU; false: the first layer alone, as NNCF does by itself",
     )
     ignored_names: tuple[str, ...] = Field(
         (),
@@ -140,8 +140,6 @@ class QuantizeNncf(Pass):
         return self
 
     def bound_to(self) -> dict[str, Any]:
-        from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
-
         # Where products saturate, activations of PyTorch networks and weights of others get 7 bits.
         return {"quantizer": this_cpu(), "saturates": saturates(this_cpu())}
 
@@ -293,7 +291,7 @@ class QuantizeNncf(Pass):
     def _reduces_range(self) -> bool:
         if self.reduce_range is not None:
             return self.reduce_range
-        return self.target in _SATURATING and environment.sums_saturate(environment.isa())
+        return self.target in _SATURATING and saturates(this_cpu())
 
     def _quantize(self, ready: Ready) -> Any:
         import nncf

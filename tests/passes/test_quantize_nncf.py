@@ -249,3 +249,51 @@ def test_a_result_is_for_cpus_on_which_products_saturate_alike(monkeypatch):
 
     assert on("avx2") != on("avx2", "avx512_vnni")
     assert on("avx2", "avx512_vnni") == on("avx512f", "avx512_vnni")
+
+
+class Bright(Noise):
+    """Images whose pixels are all far above zero."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return replace(
+            sample, inputs={name: 1 + 0.1 * np.tanh(each) for name, each in sample.inputs.items()}
+        )
+
+
+def bright(path, groups):
+    """Two convolutions whose inputs and weights are mostly positive, so that sums are large."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    draw = np.random.default_rng(3)
+    large = draw.uniform(0.5, 1.0, (32, 32 // groups, 3, 3)) * draw.choice(
+        [1, 1, 1, 1, -1], (32, 1, 3, 3)
+    )
+    weights = {"first": draw.uniform(0.0, 1.0, (32, 3, 3, 3)), "large": large}
+    nodes = [
+        helper.make_node("Conv", ["image", "first"], ["a"], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "large"], ["output"], pads=[1] * 4, group=groups),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, 1, ["N", channels, 16, 16])
+        for name, channels in (("image", 3), ("output", 32))
+    ]
+    tensors = [numpy_helper.from_array(each.astype("float32"), name) for name, each in weights.items()]
+    graph = helper.make_graph(nodes, "bright", values[:1], values[1:], tensors)
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+@pytest.mark.parametrize("groups", [1, 32], ids=["dense", "depthwise"])
+def test_large_sums_are_right_on_any_cpu(tmp_path, groups):
+    """Without VNNI pairs of products are added in 16 bits, where they exist: not in depthwise sums."""
+    inputs = (TensorSpec(name="image", shape=("batch", 3, 16, 16)),)
+    bright(tmp_path / "bright.onnx", groups)
+    source = onnx_file(tmp_path / "bright.onnx", tmp_path / "source")
+    made = apply(QuantizeNncf(), source, tmp_path / "made", inputs, calibration=Bright(inputs))
+    values = {"image": np.stack([each.inputs["image"] for each in Bright(inputs, count=2)])}
+    wanted = outputs(OnnxruntimeRunner(threads=1), source, inputs, values)
+    for runner in (OnnxruntimeRunner(threads=1), OpenvinoRunner(threads=1)):
+        assert sqnr_db(wanted, outputs(runner, made, inputs, values)) > 30

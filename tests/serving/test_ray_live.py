@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -474,15 +475,21 @@ def test_a_killed_replica_costs_its_own_requests_alone(served):
     assert ask(served.url)["status"] == 200
 
 
-def test_readiness_falls_with_the_last_replica_and_comes_back(served):
+def lost_with_all(served: Any, replicas: Callable[[], set[int]]) -> None:
+    """Kill replicas until the server is no longer ready: it looks for them from time to time."""
+
     def none_is_left() -> bool:
         # Whoever was still starting, or took the place of another, goes as well.
-        for replica in served.replicas():
+        for replica in replicas():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(replica, signal.SIGKILL)
         return page(served, "/v2/health/ready")[0] == 503
 
     until(none_is_left)
+
+
+def test_readiness_falls_with_the_last_replica_and_comes_back(served):
+    lost_with_all(served, served.replicas)
     assert page(served, "/v2/health/live")[0] == 200
     until(lambda: page(served, f"{MODEL}/ready")[0] == 200)
     until(lambda: ask(served.url)["status"] == 200)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,19 @@ import pytest
 import tritonclient.http as triton
 from small_bundles import bundled, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
-from test_ray_live import PATIENCE_S, ask, client, message, metric, page, post, rows, titled, until
+from test_ray_live import (
+    PATIENCE_S,
+    ask,
+    client,
+    lost_with_all,
+    message,
+    metric,
+    page,
+    post,
+    rows,
+    titled,
+    until,
+)
 
 from optcli import cli
 from optcli.artifact import Format
@@ -193,9 +203,7 @@ def test_a_priority_that_is_none_is_one_sentence(served, parameters, headers, sa
 
 
 def test_readiness_falls_with_the_last_replica_of_a_priority_and_the_other_goes_on(served):
-    (lost,) = served.replicas("high")
-    os.kill(lost, signal.SIGKILL)
-    until(lambda: page(served, "/v2/health/ready")[0] == 503)
+    lost_with_all(served, lambda: served.replicas("high"))
     assert ask(served.url)["status"] == 200
     until(lambda: page(served, "/v2/health/ready")[0] == 200)
     until(lambda: ask(served.url, None, **{"x-priority": "high"})["status"] == 200)

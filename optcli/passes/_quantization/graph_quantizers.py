@@ -117,7 +117,7 @@ def this_cpu() -> str:
 
 
 def saturates(kind: str) -> bool:
-    """Whether products of 8-bit integers saturate on this CPU, so that activations get 7 bits."""
+    """Whether sums of products of 8-bit integers saturate on this CPU, so that 7 bits are used."""
     return kind == "x86" and not _FULL_RANGE.intersection(environment.cpu()["flags"])
 
 
