@@ -21,7 +21,11 @@ def hurried(arguments: Sequence[str]) -> list[str]:
     A search has a minute where it says two: it tries less then.
     """
     if arguments[0] == "tune":
-        return ["1" if each == "2" else each for each in arguments]
+        words = list(arguments)
+        for place, word in enumerate(words[:-1]):
+            if (word, words[place + 1]) == ("--minutes", "2"):
+                words[place + 1] = "1"
+        return words
     if arguments[0] != "build":
         return list(arguments)
     sets = (("--set", f"latency.{name}={value}") for name, value in _HURRIED.items())
