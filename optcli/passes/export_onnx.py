@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from optcli import libraries
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
@@ -77,7 +78,8 @@ class ExportOnnx(Pass):
         exporter = "torchscript" if self.exporter == "torchscript" else "dynamo"
         outputs = tuple(source.facts["outputs"])
         hint = "set `exporter:` to the other one, or look into the log"
-        with raised_as(StepError, f"the {exporter} exporter failed", hint=hint), quiet_exporters():
+        failing = raised_as(StepError, f"the {exporter} exporter failed", hint=hint)
+        with failing, quiet_exporters(), libraries.without_collections():
             if exporter == "torchscript":
                 model = self._by_tracing(source, job, outputs)
             else:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from optcli import libraries
 from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
 from optcli.workers import confinement, messages
 from optcli.workers.channel import Channel, receive, send
@@ -29,6 +30,7 @@ def serve(connection: Connection, parent: int) -> None:
     """Take one call from the connection, carry it out and end the process."""
     bind_to_parent(parent)
     faulthandler.enable()
+    libraries.spare_the_compiler()
     call = receive(connection)
     if call is None:
         os._exit(0)

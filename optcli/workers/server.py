@@ -32,6 +32,7 @@ def main() -> None:
     """Answer fork requests on the socket given as the first argument until it closes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     bind_to_parent(int(sys.argv[2]))
+    libraries.spare_the_compiler()
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

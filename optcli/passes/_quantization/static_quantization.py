@@ -10,6 +10,7 @@ from typing import Any
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import read
+from optcli.passes._quantization import weight_channels
 from optcli.passes._quantization.activation_ranges import Range
 
 
@@ -60,7 +61,8 @@ def quantize(
     calibrate.save_tensors_data(data, work / "ranges.json")
     kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
     hint = "keep the operators that it fails on in floating point, with ignored_types"
-    with raised_as(StepError, "ONNX Runtime's quantizer failed", hint=hint):
+    failing = raised_as(StepError, "ONNX Runtime's quantizer failed", hint=hint)
+    with failing, weight_channels.at_once():
         quantize_static(
             prepared / onnx_format.FILE,
             out / onnx_format.FILE,
