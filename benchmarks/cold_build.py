@@ -17,9 +17,11 @@ untimed and 20 timed calls of batch size 1. Each round has, in turns for everybo
 Printed, and written to benchmarks/results/cold_build.json: seconds and processor seconds of each build,
 the medians, and the share of each step of the cold ones. `--peer-python` is an interpreter that has
 Olive (`pip install olive-ai requests "pydantic<2.12"` beside torch, torchvision, onnx and onnxruntime);
-without, optcli alone is timed. Olive does what `benchmarks/olive/olive.json` says, `--peer-config`
-names another; its `cache_dir` and `output_dir` are below its folder, which is copied. Olive is told
-that it runs in CI: else it waits ten seconds for its telemetry. The machine must be idle otherwise.
+without, optcli alone is timed. Olive takes part once for each file of `benchmarks/olive`: `olive.json`
+exports as Olive does by default, `olive_dynamo.json` with the exporter that optcli uses, too.
+`--peer-config` names others; their `cache_dir` and `output_dir` are below their folder, which is copied.
+Olive is told that it runs in CI: else it waits ten seconds for its telemetry. The machine must be idle
+otherwise.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,7 +46,8 @@ from optcli import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "cold_build.json"
-PEER_CONFIG = ROOT / "benchmarks" / "olive" / "olive.json"
+_OLIVE = ROOT / "benchmarks" / "olive"
+PEER_CONFIGS = [_OLIVE / "olive.json", _OLIVE / "olive_dynamo.json"]
 IMAGES = 32
 RECIPE = """\
 version: 1
@@ -134,12 +138,11 @@ def steps_of(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Olive:
-    """Runs of one workflow of Olive's; it is not told to measure again."""
-
-    name = "olive"
+    """Runs of one workflow of Olive's, named after its file; it is not told to measure again."""
 
     def __init__(self, python: str, config: Path) -> None:
         self._python, self._config = python, config.resolve()
+        self.name = config.stem
 
     def build(self, kind: str) -> dict[str, Any] | None:
         """Times of one run, cold or all of it cached."""
@@ -157,13 +160,13 @@ class Olive:
 _FOLDERS = ("cache_dir", "output_dir")
 
 
-def peer(python: str, config: Path, scratch: Path) -> list[Olive]:
-    """Olive, where it can be had; says so where not. Its configuration's folder is copied."""
+def peers(python: str, configs: Sequence[Path], scratch: Path) -> list[Olive]:
+    """Olive, where it can be had; says so where not. The folder of each configuration is copied."""
     if subprocess.run([python, "-c", _HAS_OLIVE], check=False).returncode:
         print(f"Olive is not importable by {python}: optcli is timed alone")
         return []
-    folder = shutil.copytree(config.resolve().parent, scratch / "olive")
-    return [Olive(python, folder / config.name)]
+    copies = [shutil.copytree(each.resolve().parent, scratch / f"of-{each.stem}") for each in configs]
+    return [Olive(python, copy / each.name) for copy, each in zip(copies, configs, strict=True)]
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -193,23 +196,23 @@ def shares(runs: Sequence[Mapping[str, Any]], part: str) -> dict[str, dict[str, 
 
 
 def printed(found: Mapping[str, Any]) -> None:
-    """The medians, and ratios of wall times to those of the last who takes part."""
+    """The medians, and ratios of wall times to those of everybody else who takes part."""
     print(f"{'':24}" + "".join(f"{kind:>18}" for kind in KINDS))
     by_who = found["medians"]
-    last = list(by_who)[-1]
     for who, kinds in by_who.items():
         for unit in ("wall_s", "processor_s"):
             row = "".join(
                 f"{kinds[kind][unit]:>18.2f}" if kind in kinds else f"{'-':>18}" for kind in KINDS
             )
             print(f"{who + ' ' + unit:24}{row}")
-    for who, kinds in by_who.items():
-        if who != last:
-            both = [kind for kind in kinds if kind in by_who[last]]
-            ratios = (
-                f"{kind} {kinds[kind]['wall_s'] / by_who[last][kind]['wall_s']:.2f}" for kind in both
-            )
-            print(f"{who} / {last}: {', '.join(ratios)}")
+    for who, other in combinations(by_who, 2):
+        kinds, others = by_who[who], by_who[other]
+        ratios = (
+            f"{kind} {kinds[kind]['wall_s'] / others[kind]['wall_s']:.2f}"
+            for kind in kinds
+            if kind in others
+        )
+        print(f"{who} / {other}: {', '.join(ratios)}")
     for part in ("phases_s", "steps_s"):
         for who, parts in found[part].items():
             print(
@@ -228,7 +231,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--beside", type=Path, help="the folder of another revision, timed in turns")
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has Olive")
-    parser.add_argument("--peer-config", type=Path, default=PEER_CONFIG, help="Olive's configuration")
+    parser.add_argument(
+        "--peer-config", type=Path, nargs="+", default=PEER_CONFIGS, help="Olive's configurations"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     runs: list[dict[str, Any]] = []
@@ -239,8 +244,8 @@ def main() -> None:
         who: list[Optcli | Olive] = [Optcli("optcli", ROOT, recipe, scratch, options)]
         if given.beside:
             who.append(Optcli("beside", given.beside.resolve(), recipe, scratch, options))
-        if given.recipe is None or given.peer_config != PEER_CONFIG:  # else it would be other work
-            who += peer(given.peer_python, given.peer_config, scratch)
+        if given.recipe is None or given.peer_config != PEER_CONFIGS:  # else it would be other work
+            who += peers(given.peer_python, given.peer_config, scratch)
         for root in filter(None, (ROOT, given.beside)):  # as installing does, of Olive as of optcli
             compileall.compile_dir(root / "optcli", quiet=1)
         for number in range(given.rounds):

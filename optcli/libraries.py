@@ -44,7 +44,7 @@ def without_collections() -> Iterator[None]:
 def spare_the_compiler() -> None:
     """From now on importing torchvision does not import torch's compiler, until it is used.
 
-    The compiler is 880 modules, 1.5 of the 1.9 s that opening ResNet-50 in a fresh process takes.
+    The compiler is 880 modules, most of the time that opening a ResNet-50 in a fresh process takes.
     """
     if not any(isinstance(finder, _SparingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _SparingFinder())

@@ -12,6 +12,11 @@ def resnet50(model_path=None):
     return torchvision.models.resnet50(weights=None).eval()
 
 
+def example(model):
+    """What the exporter traces: two images, for a batch of one would stay one."""
+    return {"x": torch.zeros(2, 3, 224, 224)}
+
+
 class Images(torch.utils.data.Dataset):
     """Random images, as those of `benchmarks/cold_build.py`."""
 
