@@ -18,10 +18,10 @@ Printed, and written to benchmarks/results/cold_build.json: seconds and processo
 the medians, and the share of each step of the cold ones. `--peer-python` is an interpreter that has
 Olive (`pip install olive-ai requests "pydantic<2.12"` beside torch, torchvision, onnx and onnxruntime);
 without, optcli alone is timed. Olive takes part once for each file of `benchmarks/olive`: `olive.json`
-exports as Olive does by default, `olive_dynamo.json` with the exporter that optcli uses, too.
-`--peer-config` names others; their `cache_dir` and `output_dir` are below their folder, which is copied.
-Olive is told that it runs in CI: else it waits ten seconds for its telemetry. The machine must be idle
-otherwise.
+exports as Olive does by default, `olive_dynamo.json` with the exporter that optcli uses.
+`--peer-config` names others; their `cache_dir` and `output_dir` are below their folder, which is
+copied. Olive is told that it runs in CI: else it waits ten seconds for its telemetry. The machine must
+be idle otherwise.
 """
 
 from __future__ import annotations
