@@ -23,6 +23,12 @@ from optcli.errors import InputError
 from optcli.workers import Channel, confinement
 
 
+def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
+    """Whether importing torchvision has imported torch's compiler."""
+    importlib.import_module("torchvision")
+    return "torch._dynamo" in sys.modules
+
+
 def double(payload: dict[str, Any], channel: Channel) -> Any:
     channel.send({"progress": 0.5})
     print("words for the log")

@@ -333,3 +333,16 @@ def test_another_thread_ends_the_workers_that_it_holds():
     assert gone(pids[0])
     with pytest.raises(StepError):  # whatever comes after it
         workers.run("calls:hang", {}, NoneType, holding=under_way.holding, timeout_s=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preload", [(), ("torchvision",)], ids=["spawned", "forked"])
+def test_torchvision_comes_without_the_compiler(preload):
+    server = workers.ForkServer(preload) if preload else None
+    start = server.start if server else workers.spawn
+    try:
+        with start("calls:has_compiler", {}) as child:
+            assert child.result(bool, 120) is False
+    finally:
+        if server:
+            server.close()
