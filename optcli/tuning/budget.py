@@ -6,6 +6,7 @@ them. What judging took on the validation samples says what it will take.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
@@ -47,45 +48,65 @@ class Budget:
         """What the last trial may take of the time that is kept for the finalists."""
         return _GRACE_SHARE * self._usual_s
 
-    def final_s(self, reference: TuningTrial | None) -> float:
+    def final_s(self, reference: TuningTrial | None, best: TuningTrial | None = None) -> float:
         """What is kept for the finalists, by what judging the reference has taken.
 
-        It is enough for the baseline and three finalists, at most half of the budget.
+        It is enough for the baseline and three finalists, of which two are as fast as the best trial,
+        and at most half of the budget.
         """
-        wanted_s = (1 + _FEWER) * (self._judging_s(reference) + _measuring_s(reference))
+        wanted_s = self._launched_s(reference, [reference, best, best])
         return max(self._usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
 
-    def finalists(self, left_s: float, reference: TuningTrial | None, most: int) -> int:
-        """How many finalists can be judged in the time that is left, at most `most`; one at least."""
-        most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        each_s = self._judging_s(reference) + _measuring_s(reference)
-        left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
-        fitting = int(left_s / each_s) - 1  # the baseline is judged as well
-        return max(1, min(most, fitting))
+    def finalists(
+        self,
+        left_s: float,
+        reference: TuningTrial | None,
+        most: int,
+        best: TuningTrial | None = None,
+    ) -> int:
+        """How many finalists can be judged in the time that is left, at most `most`; one at least.
 
-    def judged_s(self, reference: TuningTrial | None, finalists: int) -> float:
-        """What the baseline and so many finalists take, without their timed calls."""
-        each_s = self._judging_s(reference) + _measuring_s(reference) - _TIMING_S
-        return (1 + finalists) * each_s
+        The first two are as fast as the best trial, the others as the reference.
+        """
+        most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
+        left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
+        usual = [best, best, *[reference] * _ALL]
+        fitting = (n for n in range(1, most + 1) if self._launched_s(reference, usual[:n]) <= left_s)
+        return max(fitting, default=1)
+
+    def judged_s(self, reference: TuningTrial | None, finalists: Sequence[TuningTrial | None]) -> float:
+        """What the baseline and these finalists take, without their timed calls."""
+        return self._launched_s(reference, finalists) - _TIMING_S * (1 + len(finalists))
 
     def measuring_s(
         self,
         left_s: float,
         reference: TuningTrial | None,
-        finalists: int,
+        finalists: Sequence[TuningTrial | None],
         *,
         hurried: bool = False,
     ) -> float:
-        """What is left of `left_s` for the calls of the baseline and so many finalists.
+        """What is left of `left_s` for the calls of the baseline and these finalists.
 
         `hurried`: no more than the calls need, whatever is left.
         """
         spare_s = max(0.0, left_s - self.judged_s(reference, finalists))
-        return min(spare_s, (1 + finalists) * _HURRIED_S) if hurried else spare_s
+        return min(spare_s, (1 + len(finalists)) * _HURRIED_S) if hurried else spare_s
 
     def overrun_s(self, reference: TuningTrial | None) -> float:
         """By how much judging a single finalist is likely to exceed half of the budget; 0 where not."""
         return max(0.0, 2 * self._judging_s(reference) - _MOST_SHARE * self.seconds)
+
+    def _launched_s(
+        self, reference: TuningTrial | None, finalists: Sequence[TuningTrial | None]
+    ) -> float:
+        """What judging and measuring the baseline and these finalists takes.
+
+        The baseline, and a finalist whose time is not known, take as long as the reference.
+        """
+        timed = [each if each is not None and each.p50_ms else reference for each in finalists]
+        judging_s = (1 + len(finalists)) * self._judging_s(reference)
+        return judging_s + sum(map(_measuring_s, (reference, *timed)))
 
     @property
     def _usual_s(self) -> float:

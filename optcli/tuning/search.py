@@ -7,8 +7,8 @@ measured together, and judged on the evaluation samples, which the search never 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import environment
@@ -170,7 +170,8 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
     """Build and judge the finalists, and write the report: in words what the search has found."""
     read, workshop = found.start.recipe, found.trials.workshop
     cause = _cause_of_int8(found)
-    most = found.budget.finalists(found.left_s, found.first, read.tune.finalists)
+    best = best_of(found.done)
+    most = found.budget.finalists(found.left_s, found.first, read.tune.finalists, best)
     chosen = finalists.choose(found.done, found.bar, most, certain=read.wants_certainty)
     choices = tuned_recipe.variant_names(chosen, tuned_recipe.names_of(read))
     tuning = Tuning(
@@ -198,7 +199,7 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
             path,
             choices,
             tuning.batch_sizes,
-            _measuring_s(found, len(choices)),
+            _measuring_s(found, [choice.trial for choice in choices.values()]),
             workshop.store,
             artifacts,
             workshop.settings,
@@ -237,12 +238,13 @@ def _cause_of_int8(found: _Found) -> str | None:
     return causes.of_int8(found.done, found.trials, found.trials.workshop, sizes)
 
 
-def _measuring_s(found: _Found, count: int) -> float:
+def _measuring_s(found: _Found, chosen: Sequence[TuningTrial]) -> float:
     """How long the finalists are timed; little after an interrupt: somebody waits for the answer."""
     hurried = found.why == INTERRUPTED
-    measuring_s = found.budget.measuring_s(found.left_s, found.first, count, hurried=hurried)
+    measuring_s = found.budget.measuring_s(found.left_s, found.first, chosen, hurried=hurried)
     if hurried:
-        seconds = found.budget.judged_s(found.first, count) + measuring_s
+        count = len(chosen)
+        seconds = found.budget.judged_s(found.first, chosen) + measuring_s
         found.display.says(
             f"interrupted: judging {count} finalist{'s' if count > 1 else ''} takes about"
             f" {seconds:.0f} s; another Ctrl-C ends the search without an answer"
@@ -262,7 +264,7 @@ def _divided(
     """Carry out trials until the time is over that the finalists leave; gives why it ended.
 
     `until` is when all of the budget is used up. How much the finalists need is known after the first
-    trial, which is judged beside the baseline.
+    trial, which is judged beside the baseline; the faster the best trial is, the less they need.
     """
     if not study.trials:
         first = Strategy(space, bar, budget.seconds)
@@ -277,9 +279,12 @@ def _divided(
             f" longer than half of the time: use --minutes {minutes:.0f}, or fewer samples"
             " (data.evaluation.samples)"
         )
-    final_s = budget.final_s(reference)
-    strategy = Strategy(space, bar, budget.seconds - final_s)
-    return _searched(strategy, study, trials, display, until - final_s, budget.grace_s)
+
+    def kept_s(done: Sequence[TuningTrial]) -> float:
+        return budget.final_s(reference, best_of(done))
+
+    strategy = Strategy(space, bar, budget.seconds)
+    return _searched(strategy, study, trials, display, until, budget.grace_s, kept_s=kept_s)
 
 
 def _searched(
@@ -290,14 +295,21 @@ def _searched(
     until: float,
     grace_s: float = 0.0,
     most: int | None = None,
+    kept_s: Callable[[Sequence[TuningTrial]], float] = lambda _: 0.0,
 ) -> str:
     """Carry out trials until nothing is left to try, or no time; gives why it ended.
 
-    None begins after `until`, or where there are `most` already; the one that runs then may take
-    `grace_s` more.
+    `until` is when the budget of the strategy is used up. What `kept_s` says after the trials so far is
+    for the finalists. No trial begins in that time, or where there are `most` already; the one that
+    runs then may take `grace_s` of it.
     """
+    whole, end = strategy, until
     try:
-        while time.monotonic() < until and (most is None or len(study.trials) < most):
+        while most is None or len(study.trials) < most:
+            final_s = kept_s(study.trials)
+            strategy, until = replace(whole, budget_s=whole.budget_s - final_s), end - final_s
+            if time.monotonic() >= until:
+                break
             proposal = strategy.next(study.trials)
             if proposal is None:
                 break

@@ -1,6 +1,7 @@
 """How a search divides its time between trials and finalists."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,12 +74,13 @@ def test_as_many_finalists_as_can_be_judged_in_time(
 
 
 def test_measuring_has_what_judging_leaves() -> None:
-    assert Budget(900.0, 100).measuring_s(450.0, reference(), 3) == 450.0 - 4 * 63.0
-    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), 1) == 0.0
-    assert Budget(900.0).measuring_s(100.0, None, 5) == 22.0
-    hurried = Budget(900.0, 100).measuring_s(450.0, reference(), 3, hurried=True)
+    three = [reference()] * 3
+    assert Budget(900.0, 100).measuring_s(450.0, reference(), three) == 450.0 - 4 * 63.0
+    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), three[:1]) == 0.0
+    assert Budget(900.0).measuring_s(100.0, None, [None] * 5) == 22.0
+    hurried = Budget(900.0, 100).measuring_s(450.0, reference(), three, hurried=True)
     assert hurried == 4 * 8.0, "somebody waits for the answer"
-    assert Budget(900.0, 100).judged_s(reference(), 3) == 4 * 63.0
+    assert Budget(900.0, 100).judged_s(reference(), three) == 4 * 63.0
 
 
 def test_a_large_network_takes_longer_to_warm_up() -> None:
@@ -87,9 +89,35 @@ def test_a_large_network_takes_longer_to_warm_up() -> None:
     each_s = 17.0 + 130 * 0.1743
     assert 3 * each_s == pytest.approx(125.0, rel=0.06)
     assert Budget(600.0).final_s(large) == pytest.approx(4 * each_s)
-    assert Budget(600.0).measuring_s(160.0, large, 2) == pytest.approx(160.0 - 3 * (each_s - 4.0))
+    two = [large, large]
+    assert Budget(600.0).measuring_s(160.0, large, two) == pytest.approx(160.0 - 3 * (each_s - 4.0))
     assert Budget(600.0).finalists(130.0, large, 5) == 2
     assert Budget(600.0).finalists(-5.0, large, 5) == 1
+
+
+def test_finalists_that_are_faster_than_the_reference_take_less() -> None:
+    """The times are ConvNeXt-Tiny's, in FP32 and in INT8 with bfloat16."""
+    large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
+    fast = reference(judging_s=None).model_copy(update={"p50_ms": {1: 15.0, 8: 79.0}})
+    large_s, fast_s = 17.0 + 130 * 0.382, 17.0 + 130 * 0.094
+    budget = Budget(600.0)
+    assert budget.final_s(large) == pytest.approx(4 * large_s)
+    assert budget.final_s(large, large) == budget.final_s(large)
+    assert budget.final_s(large, fast) == pytest.approx(2 * large_s + 2 * fast_s)
+    untimed = fast.model_copy(update={"p50_ms": {}})
+    assert budget.final_s(large, untimed) == budget.final_s(large), "nothing is known of its speed"
+    chosen = [fast, fast, large]
+    assert budget.judged_s(large, chosen) == pytest.approx(2 * (large_s - 4.0) + 2 * (fast_s - 4.0))
+    assert budget.measuring_s(200.0, large, chosen) == pytest.approx(
+        200.0 - budget.judged_s(large, chosen)
+    )
+    for count, needed_s in (
+        (1, large_s + fast_s),
+        (2, large_s + 2 * fast_s),
+        (3, 2 * large_s + 2 * fast_s),
+    ):
+        assert budget.finalists(needed_s + 1.0, large, 5, fast) == count
+        assert budget.finalists(needed_s - 1.0, large, 5, fast) == max(1, count - 1)
 
 
 def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
@@ -103,10 +131,10 @@ def test_a_search_without_time_left_judges_two_finalists_where_that_takes_little
 
 
 class Attempts:
-    """Stands for the trials: the reference, then one that cannot be tried in time."""
+    """Stands for the trials: the reference, those of `then`, and one that cannot be tried in time."""
 
-    def __init__(self, first: TuningTrial, seconds: float) -> None:
-        self.first, self.seconds = first, seconds
+    def __init__(self, first: TuningTrial, seconds: float, then: Sequence[TuningTrial] = ()) -> None:
+        self.first, self.seconds, self.then = first, seconds, then
         self.workshop = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
         self.left_s: list[float] = []
 
@@ -116,13 +144,19 @@ class Attempts:
         self.left_s.append(left_s)
         own = {"label": candidate.label, "parameters": candidate.parameters, "number": number}
         own |= {"passes": candidate.passes, "runner": candidate.runner}
+        if 0 < number <= len(self.then):
+            return self.then[number - 1].model_copy(update=own)
         if number:
             own |= {"stage": "outside", "judging_s": None, "seconds": self.seconds}
         return self.first.model_copy(update=own)
 
 
 def divided(
-    folder: Path, recipe: Recipe, budget: Budget, first: TuningTrial
+    folder: Path,
+    recipe: Recipe,
+    budget: Budget,
+    first: TuningTrial,
+    then: Sequence[TuningTrial] = (),
 ) -> tuple[Attempts, list[str], str]:
     said: list[str] = []
     observer: Any = SimpleNamespace(
@@ -132,7 +166,7 @@ def divided(
     )
     space = Space.of(recipe)
     study = Study(folder / "trials.jsonl", space, 0, 0.01)
-    attempts: Any = Attempts(first, budget.seconds)
+    attempts: Any = Attempts(first, budget.seconds, then)
     until = time.monotonic() + budget.seconds
     why = search._divided(budget, space, 0.01, study, attempts, Display(observer, until), until)
     return attempts, [each for each in said if "evaluation samples" in each], why
@@ -155,6 +189,24 @@ def test_what_the_finalists_need_is_taken_from_the_trials(
     if warns:
         assert "10000 evaluation samples" in said[0]
         assert "--minutes 333" in said[0], said[0]
+
+
+def test_a_faster_trial_leaves_more_time_to_the_search(tmp_path: Path, plain_recipe: Recipe) -> None:
+    large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
+    faster = {"p50_ms": {1: 15.0, 8: 79.0}, "score": Estimate(value=3.5)}
+    budget = Budget(600.0)
+    then = [
+        large.model_copy(update={**faster, "seconds": 1.0}),
+        large.model_copy(update={**faster, "seconds": 1.0, "stage": "outside"}),
+    ]
+    attempts, _, why = divided(tmp_path, plain_recipe, budget, large, then)
+    before_s = 600.0 - budget.final_s(large) + budget.grace_s
+    after_s = 600.0 - budget.final_s(large, then[0]) + budget.grace_s
+    assert after_s > before_s + 70.0
+    assert attempts.left_s[1:] == pytest.approx([before_s, after_s, after_s], abs=5.0)
+    assert why == "the time is used up"
+    kept = Study(tmp_path / "trials.jsonl", Space.of(plain_recipe), 0, 0.01).trials
+    assert len(kept) == 4
 
 
 def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Recipe) -> None:
