@@ -77,9 +77,8 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     first.wait()
     before = [json.loads(line) for line in kept(tmp_path).read_text().splitlines()]
     assert before
-    done = subprocess.run(
-        [*command, "--set", "tune.passes={}"], capture_output=True, text=True, timeout=500, check=False
-    )
+    command += ["--minutes", "1", "--set", "tune.passes={}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode in (0, 1, 5), done.stderr
     found = json.loads(done.stdout)
     assert found["trials"][: len(before)] == before
