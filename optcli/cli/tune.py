@@ -108,7 +108,7 @@ def command(
 
     The exit code is 0 if the winner is inside the bar and faster than the baseline (with --from: than
     in float; with --objective: by p99, cheaper or smaller), 5 if it is inside and optcli cannot tell
-    whether it is faster, 1 if none is inside.
+    whether it is faster, 1 if none is inside, 130 after a Ctrl-C before anything was found.
     """
     _require_together(
         start,
@@ -161,8 +161,11 @@ def command(
             )
     if start is None:
         from optcli.report.tuning_words import tuning_text
+        from optcli.tuning.search import INTERRUPTED
 
         click.echo(search.model_dump_json(indent=2) if as_json else tuning_text(search), nl=as_json)
+        if search.stopped_because == INTERRUPTED and not search.finalists:
+            raise KeyboardInterrupt  # nothing was judged, so no code about the bar is right
         return {"faster": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}.get(
             search.outcome, ExitCode.REJECTED
         )

@@ -8,8 +8,9 @@ from tiny_project import DATA
 from optcli import tuning
 from optcli.results import Estimate, Report
 from optcli.results.repair import Repair, Trial
-from optcli.results.tuning import Tuning
+from optcli.results.tuning import Finalist, Tuning
 
+FINALIST = Finalist(variant="best", trial=0, why="the fastest", outcome="accept", certain=True)
 INT8 = "  int8: [quantize_onnxruntime]   # static\n"
 
 
@@ -75,8 +76,16 @@ def test_without_a_recipe_it_is_that_of_the_last_build(place, optcli, asked):
     assert str(asked["recipe"]) == Report.load(path).recipe.path
 
 
-@pytest.mark.parametrize(("outcome", "code"), [("faster", 0), ("accurate", 5), ("none", 1)])
-def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, code):
+@pytest.mark.parametrize(
+    ("outcome", "why", "code"),
+    [
+        ("faster", "the time is used up", 0),
+        ("accurate", "it was interrupted", 5),
+        ("none", "the time is used up", 1),
+        ("none", "it was interrupted", 130),
+    ],
+)
+def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, why, code):
     place.recipe("  plain: []\n", data=DATA)
     asked = {}
 
@@ -95,11 +104,14 @@ def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, code):
             trials=(),
             outcome=outcome,
             answer="Serve nothing.",
+            stopped_because=why,
+            finalists=() if outcome == "none" else (FINALIST,),
         )
 
     monkeypatch.setattr("optcli.tuning.tune", tune)
     said = optcli("tune", "recipe.yaml", "--minutes", 2, "--seed", 3, "--out", "other.yaml")
     assert said.code == code
+    assert ("interrupted" in said.err) == (code == 130), said.err
     assert said.out.startswith("Serve nothing.\n")
     assert (asked["minutes"], asked["seed"], str(asked["out"])) == (2.0, 3, "other.yaml")
     said = optcli("tune", "recipe.yaml", "--minutes", 2, "--json")
