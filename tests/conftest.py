@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import shutil
 import tempfile
@@ -51,6 +52,13 @@ def _quiet_machine() -> Iterator[None]:
     quiet.lift()
     yield
     quiet.restore()
+
+
+@pytest.fixture(autouse=True)
+def _usual_logging() -> None:
+    """Warnings are heard: libraries that an earlier test called may have silenced all loggers."""
+    logging.disable(logging.NOTSET)
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session", autouse=True)
