@@ -54,7 +54,7 @@ class Budget:
         It is enough for the baseline and three finalists, of which two are as fast as the best trial,
         and at most half of the budget.
         """
-        wanted_s = self._launched_s(reference, [reference, best, best])
+        wanted_s = self._launched_s(reference, _usual_finalists(reference, best)[:_FEWER])
         return max(self._usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
 
     def finalists(
@@ -64,13 +64,10 @@ class Budget:
         most: int,
         best: TuningTrial | None = None,
     ) -> int:
-        """How many finalists can be judged in the time that is left, at most `most`; one at least.
-
-        The first two are as fast as the best trial, the others as the reference.
-        """
+        """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
         left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
-        usual = [best, best, *[reference] * _ALL]
+        usual = _usual_finalists(reference, best)
         fitting = (n for n in range(1, most + 1) if self._launched_s(reference, usual[:n]) <= left_s)
         return max(fitting, default=1)
 
@@ -122,6 +119,13 @@ class Budget:
             return 0.0
         computing_s = max(0.0, reference.judging_s - _STARTING_S)
         return computing_s / 2 * self.evaluation / reference.samples
+
+
+def _usual_finalists(
+    reference: TuningTrial | None, best: TuningTrial | None
+) -> list[TuningTrial | None]:
+    """What stands for the finalists before they are chosen: two like the best trial, careful ones."""
+    return [best, best, *[reference] * (_ALL - 2)]
 
 
 def _measuring_s(reference: TuningTrial | None) -> float:

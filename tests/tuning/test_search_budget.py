@@ -120,6 +120,14 @@ def test_finalists_that_are_faster_than_the_reference_take_less() -> None:
         assert budget.finalists(needed_s - 1.0, large, 5, fast) == max(1, count - 1)
 
 
+def test_the_calls_of_the_chosen_finalists_have_what_their_own_speed_leaves() -> None:
+    large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
+    fast = reference(judging_s=None).model_copy(update={"p50_ms": {1: 15.0, 8: 79.0}})
+    found: Any = SimpleNamespace(why="", budget=Budget(600.0), left_s=200.0, first=large)
+    expected_s = 200.0 - 2 * 13.0 - 130 * (0.382 + 0.094)
+    assert search._measuring_s(found, [fast]) == pytest.approx(expected_s)
+
+
 def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
     assert Budget(599.0).finalists(90.0, None, 5) == 3
     assert Budget(900.0).finalists(100.0, None, 2) == 2

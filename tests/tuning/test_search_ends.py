@@ -83,7 +83,15 @@ def test_after_an_interrupt_the_finalists_are_judged_quickly_and_that_is_said(
 ) -> None:
     searching = Searching(tmp_path, monkeypatch, "inside", "inside")
     monkeypatch.setattr(search.report_files, "curves_of", lambda *_: None)
+    fitting, fastest = search.Budget.finalists, []
+
+    def finalists(self: Any, *given: Any) -> int:
+        fastest.append(given[-1])
+        return fitting(self, *given)
+
+    monkeypatch.setattr(search.Budget, "finalists", finalists)
     found = searching.run()
+    assert fastest == [found.trials[1]], "how many fit goes by the speed of the best trial"
     assert found.stopped_because == "it was interrupted"
     assert len(found.trials) == 2
     assert searching.spare_s == [3 * 8.0], "of nearly 15 minutes: the baseline and two finalists"
