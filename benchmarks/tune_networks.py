@@ -3,6 +3,9 @@
 `FOLDER` of `--shared` holds `models/` and `datasets/`. The samples of a network are divided anew for
 each seed: training and calibration come from training images where there are any; validation,
 evaluation and a third part come from the others. No recipe names the file of the third part.
+
+No weights are stored for networks with `epochs`: they are trained once, by `models/train_fashion.py`,
+and kept beside the folders of the networks.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +36,8 @@ class Network:
     """A network of the benchmark.
 
     `family` says where module and samples come from, `arguments` go to the module. `side` is the height
-    and width of the input, `minutes` the usual budget, `max_drop` the bar.
+    and width of the input, `minutes` the usual budget, `max_drop` the bar. `epochs` is how long it is
+    trained before the search; 0: its weights are stored.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Network:
     minutes: float = 15.0
     max_drop: float = 0.01
     channels: int = 3
+    epochs: int = 0
 
     @property
     def trains(self) -> bool:
@@ -76,19 +83,24 @@ def _seeded(name: str) -> Network:
     return Network(name, "seeded", 224, {}, minutes=10.0, max_drop=0.4)
 
 
+def _fashion(name: str, side: int, epochs: int = 0) -> Network:
+    about = {"name": name, "size": side}
+    return Network(f"{name}_fashion", "fashion", side, about, epochs=epochs)
+
+
 NETWORKS = {
     each.name: each
     for each in (
-        Network(
-            "mobilenet_v3_small_fashion", "fashion", 64, {"name": "mobilenet_v3_small", "size": 64}
-        ),
-        Network("vit_tiny_fashion", "fashion", 32, {"name": "vit_tiny", "size": 32}),
+        _fashion("mobilenet_v3_small", 64),
+        _fashion("vit_tiny", 32),
         Network("resnet20_cifar10", "cifar", 32, {"blocks": 3}),
         Network("resnet56_cifar10", "cifar", 32, {"blocks": 9}),
         Network("digits", "digits", 32, {}, channels=1),
         Network("squeezenet1_1", "imagenet", 224, {}, minutes=10.0),
         *map(_seeded, ("resnet50", "vit_b_16", "mobilenet_v3_large", "convnext_tiny")),
         Network("yolox_nano", "coco", 416, {}, minutes=10.0),
+        _fashion("shufflenet_v2_x0_5", 64, epochs=4),
+        _fashion("regnet_y_400mf", 64, epochs=3),
     )
 }
 
@@ -123,7 +135,22 @@ def weights(network: Network, shared: Path | None, folder: Path) -> Path:
     if network.family == "seeded":
         return folder / "weights.safetensors"
     suffix = {"fashion": "safetensors", "coco": "onnx"}.get(network.family, "pth")
+    if network.epochs:
+        return folder.parent / "trained" / f"{network.name}.{suffix}"
     return _models(shared) / f"{network.name}.{suffix}"
+
+
+def train(network: Network, shared: Path | None, folder: Path) -> None:
+    """Train a network whose weights are not stored, unless that was done before."""
+    path = weights(network, shared, folder)
+    if not network.epochs or path.is_file():
+        return
+    path.parent.mkdir(exist_ok=True)
+    about = network.arguments
+    command = [sys.executable, str(_models(shared) / "train_fashion.py"), about["name"]]
+    command += ["--size", str(about["size"]), "--epochs", str(network.epochs)]
+    command += ["--data", str(_folder(shared) / "datasets"), "--out", str(path.parent)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def _models(shared: Path | None) -> Path:

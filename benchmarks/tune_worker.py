@@ -24,6 +24,7 @@ _Call = Callable[[np.ndarray], np.ndarray]
 def prepare(payload: dict[str, Any]) -> dict[str, Any]:
     """Samples and the recipe, and the prepared inputs that the peers get; gives counts by part."""
     network, work, shared = _about(payload)
+    tune_networks.train(network, shared, work)
     counts = tune_networks.write_samples(network, shared, work, payload["seed"], payload["most"])
     tune_networks.write_recipe(network, shared, work, payload["seed"])
     for part in ("calibration", "validation", "evaluation", "third"):

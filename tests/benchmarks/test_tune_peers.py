@@ -102,6 +102,40 @@ def test_means_and_aims(results, tmp_path):
     assert results.summarize(path)["trained"]["failed"] == ["vit_tiny_fashion"]
 
 
+def test_networks_that_are_trained_here_have_a_mean_of_their_own(results, tmp_path):
+    path = tmp_path / "tune.json"
+    results.keep(path, "networks", row("digits", 2.0, 3.0), {})
+    results.keep(path, "networks", row("regnet_y_400mf_fashion", 1.0, 1.2), {})
+    found = results.summarize(path)
+    assert found["trained"]["ratio"]["1"]["geometric_mean"] == pytest.approx(2.0)
+    assert found["trained here"]["ratio"]["8"]["geometric_mean"] == pytest.approx(1.2)
+    assert results.reached(path, ["digits"])
+    assert not results.reached(path, ["digits", "regnet_y_400mf_fashion"])
+
+
+def test_a_network_without_stored_weights_is_trained_once(networks, tmp_path):
+    network = networks.NETWORKS["shufflenet_v2_x0_5_fashion"]
+    (tmp_path / "models").mkdir()
+    script = """\
+import sys
+from pathlib import Path
+name, out = sys.argv[1], Path(sys.argv[sys.argv.index("--out") + 1])
+path = out / f"{name}_fashion.safetensors"
+path.write_text(" ".join([*(path.read_text().split() if path.exists() else []), *sys.argv[2:6]]))
+"""
+    (tmp_path / "models" / "train_fashion.py").write_text(script)
+    work = tmp_path / "work" / network.name
+    work.mkdir(parents=True)
+    for _ in range(2):
+        networks.train(network, tmp_path, work)
+    path = networks.weights(network, tmp_path, work)
+    assert path.read_text() == f"--size 64 --epochs {network.epochs}"
+    assert work not in path.parents  # a search begins by removing its folder
+    stored = networks.NETWORKS["vit_tiny_fashion"]
+    networks.train(stored, tmp_path, work)
+    assert networks.weights(stored, tmp_path, work).parent == tmp_path / "models"
+
+
 def test_a_run_that_fails_does_not_replace_one_that_ended_well(results, tmp_path):
     path = tmp_path / "tune.json"
     results.keep(path, "networks", row("digits", 2.0, 3.0), {"cpu": "one"})
