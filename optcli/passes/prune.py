@@ -35,11 +35,13 @@ class Prune(Pass):
 
     Torch-Pruning removes channels, together with those that depend on them. It keeps channels that
     reach an output, and the width of attention. In a vision transformer it prunes the hidden layers of
-    the MLPs. `blocks` and `block_ratio` remove residual blocks and transformer layers, before any
-    channel. The pass runs the network without each of them on calibration samples. It removes the one
-    without which the outputs change least, relative to its cost, and tries the others again. The cost
-    is a block's multiply-accumulates, and 100,000 more for each of its operators. Nothing is trained
-    here, so accuracy drops: `finetune` brings it back.
+    the MLPs. `blocks` and `block_ratio` remove blocks with a shortcut, before any channel: residual
+    blocks, transformer layers, and units that join their input with what they compute, as in ShuffleNet.
+    In a network without a shortcut they remove modules that have parts and keep the shape of their
+    input, such as Fire modules of SqueezeNet. The pass runs the network without each of them on
+    calibration samples. It removes the one without which the outputs change least, relative to its
+    cost, and tries the others again. The cost is a block's multiply-accumulates, and 100,000 more for
+    each of its operators. Nothing is trained here, so accuracy drops: `finetune` brings it back.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -51,10 +53,12 @@ class Prune(Pass):
         "blocks are removed",
     )  # fmt: skip
     blocks: int | None = Field(
-        None, ge=1, description="how many residual blocks or transformer layers to remove"
+        None,
+        ge=1,
+        description="how many blocks to remove, such as residual blocks or transformer layers",
     )
     block_ratio: float | None = Field(
-        None, gt=0, le=1, description="share of the residual blocks to remove that can be removed"
+        None, gt=0, le=1, description="share of the blocks to remove, of those that can be removed"
     )
     remove: tuple[str, ...] = Field(
         (), description="modules to remove, before `blocks` are chosen: names or patterns such as "

@@ -117,6 +117,45 @@ CODE = """
         def forward(self, x):
             return self.conv(x) + x[:, :, ::2, ::2]
 
+    class Joining(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x):
+            kept, used = x.chunk(2, dim=1)
+            return torch.cat((kept, self.conv(used).relu()), dim=1)
+
+    class Widened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(16, 8, 3, padding=1)
+            self.more = nn.Parameter(torch.ones(1, 8, 8, 8))
+
+        def forward(self, x):
+            return torch.cat((self.conv(x), self.more.expand(len(x), -1, -1, -1)), dim=1)
+
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 16, 3, padding=1)
+            self.first, self.second, self.third = Joining(), Plain(), Widened()
+            self.head = nn.Linear(16, 5)
+
+        def forward(self, image):
+            x = self.third(self.second(self.first(self.stem(image))))
+            return self.head(x.mean((2, 3)))
+
+    class Unjoined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 16, 3, padding=1)
+            self.parts = nn.Sequential(Plain(), nn.Conv2d(16, 16, 1), Widened(), Position())
+            self.head = nn.Linear(16, 5)
+
+        def forward(self, image):
+            return self.head(self.parts(self.stem(image)).mean((2, 3)))
+
     class Odd(nn.Module):
         '''Modules that look like blocks and are none, blocks that are used twice, three real ones.'''
 
@@ -251,11 +290,28 @@ def test_blocks_are_taken_by_change_and_cost_and_tried_again_after_each():
 def test_what_only_looks_like_a_block_stays(tmp_path):
     source = written(tmp_path, "Odd")
     model = torch_format.open(source.path)
-    assert list(removable(model, IMAGE)) == ["parts.3", "parts.4.0", "read.0"]
-    with pytest.raises(StepError, match="3 blocks are to be removed, and only 2 can be"):
-        pruned(source, tmp_path / "b", blocks=3)  # forward reads a layer of the third
+    assert list(removable(model, IMAGE)) == ["parts.3", "parts.4.0", "tied", "read.0"]
+    with pytest.raises(StepError, match="4 blocks are to be removed, and only 3 can be"):
+        pruned(source, tmp_path / "b", blocks=4)  # forward reads a layer of the fourth
     _, facts = pruned(source, tmp_path / "c", block_ratio=1.0)
-    assert sorted(facts["blocks_removed"]) == ["parts.3", "parts.4.0"]
+    assert sorted(facts["blocks_removed"]) == ["parts.3", "parts.4.0", "tied"]
+
+
+def test_a_block_that_joins_its_input_with_what_it_computes_is_one(tmp_path):
+    source = written(tmp_path, "Joined")
+    assert list(removable(torch_format.open(source.path), IMAGE)) == ["first"]
+    model, facts = pruned(source, tmp_path / "b", block_ratio=1.0)
+    assert facts["blocks_removed"] == ["first"]
+    assert torch.isfinite(scores(model)).all()
+
+
+def test_where_no_block_has_a_shortcut_those_that_keep_the_shape_can_go(tmp_path):
+    source = written(tmp_path, "Unjoined")
+    assert list(removable(torch_format.open(source.path), IMAGE)) == ["parts.0", "parts.2"]
+    _, facts = pruned(source, tmp_path / "b", blocks=1)
+    assert facts["blocks_found"] == 2
+    with pytest.raises(StepError, match="3 blocks are to be removed, and only 2 can be"):
+        pruned(source, tmp_path / "c", blocks=3)
 
 
 def test_masks_and_scales_are_taken_and_the_exported_graph_has_no_trace(tmp_path):
@@ -365,7 +421,16 @@ NETWORKS: dict[str, tuple[Callable, int, list[str]]] = {
         lambda m: m.SwinTransformer([4, 4], 32, [2, 2], [2, 4], [4, 4], num_classes=3), 32,
         ["features.1.0", "features.1.1", "features.3.0", "features.3.1"],
     ),
-    "shufflenet": (lambda m: m.shufflenet_v2_x0_5(), 32, []),
+    "shufflenet": (
+        lambda m: m.shufflenet_v2_x0_5(), 32,
+        [f"stage{stage}.{i}" for stage, units in ((2, 4), (3, 8), (4, 4)) for i in range(1, units)],
+    ),
+    "squeezenet": (lambda m: m.squeezenet1_1(), 32, [f"features.{i}" for i in (4, 7, 10, 12)]),
+    "googlenet": (
+        lambda m: m.googlenet(init_weights=False, aux_logits=False), 32,
+        ["conv2", "inception4b", "inception4c", "inception5a"],
+    ),
+    "vgg": (lambda m: m.vgg11(), 32, []),
 }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Whole blocks of a network that can be removed: which there are, what each costs, which to remove.
 
-A block can be removed where its output is its first input plus something: then its input can stand
-for its output. See "Residual Networks Behave Like Ensembles of Relatively Shallow Networks" (Veit,
-Wilber, Belongie, 2016).
+A block can be removed where its output is its first input plus something, or its input's channels
+beside new ones: then its input can stand for its output. See "Residual Networks Behave Like Ensembles
+of Relatively Shallow Networks" (Veit, Wilber, Belongie, 2016). A network that has no such block still
+has modules that keep the shape; training has more to win back without them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
 _MACS_PER_OPERATOR = 100_000
 _BATCH = 16
 
-# Steps of a backward pass that hand a value on: a path of these alone, with a sum on it, is a shortcut.
+# Steps of a backward pass that hand a value on: a path of these alone is a shortcut where a sum lies on
+# it, or a concatenation with what was computed.
 _HANDING_ON = {
     *("CloneBackward0", "AliasBackward0", "ToCopyBackward0", "NativeDropoutBackward0"),
     *("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "PermuteBackward0"),
     *("TransposeBackward0", "ReluBackward0", "HardtanhBackward0", "LeakyReluBackward0"),
     *("GeluBackward0", "SiluBackward0", "HardswishBackward0", "NativeLayerNormBackward0"),
+    *("SplitBackward0", "SplitWithSizesBackward0", "SliceBackward0"),
 }
-_SUM = "AddBackward0"
+_SUM, _CONCATENATION = "AddBackward0", "CatBackward0"
 
 
 @dataclass(frozen=True)
@@ -67,30 +70,31 @@ class Removal:
 
 
 def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str, Block]:
-    """The residual blocks of a network by name, in the order in which they are computed.
+    """The blocks of a network that can be removed by name, in the order in which they are computed.
 
-    Each lies in a Sequential, a ModuleList or a ModuleDict, is called once, gives a tensor of the shape
-    of its first input, and holds a shortcut from one to the other. Of blocks within blocks, the inner
-    ones are taken.
+    Each has weights, is called once, gives a tensor of the shape of its first input, and holds a
+    shortcut from one to the other. Where no module does, those are taken that have parts and keep the
+    shape. Of blocks within blocks, the inner ones are taken.
     """
-    from torch import nn
-
-    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    parents = dict(torch_modules.named_modules(model))
+    modules = dict(torch_modules.named_modules(model))
+    with_parts = {name for name, module in modules.items() if any(torch_modules.children(module))}
     names = [
         name
-        for name, module in parents.items()
+        for name, module in modules.items()
         if name
-        and isinstance(parents[name.rpartition(".")[0]], containers)
         and next(torch_modules.parameters(module), None) is not None
+        # PyTorch's own layers hold no shortcut, and keeping their inputs takes memory.
+        and (name in with_parts or not type(module).__module__.startswith("torch.nn."))
     ]
     size = min(2, inputs[0].batch_range().max)
     calls = _calls(model, inputs, names, size)
-    blocks = {name: _counted(name, call, size) for name, call in calls.items() if _has_shortcut(*call)}
+    chosen = {name: call for name, call in calls.items() if _has_shortcut(*call)}
+    if not chosen:
+        chosen = {name: call for name, call in calls.items() if name in with_parts}
     return {
-        name: block
-        for name, block in blocks.items()
-        if not any(other.startswith(f"{name}.") for other in blocks)
+        name: _counted(name, call, size)
+        for name, call in chosen.items()
+        if not any(other.startswith(f"{name}.") for other in chosen)
     }
 
 
@@ -103,7 +107,7 @@ def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[
         raise StepError(
             f"{', '.join(others[:3])} cannot be removed: wanted a module that is called once and gives "
             "one tensor of the shape of its first input",
-            hint="name residual blocks in `remove`, without those that change the size or the width",
+            hint="name blocks in `remove` that change neither the size nor the width",
         )
     torch_blocks.apply(model, torch_blocks.record(names))
     hint = "name other modules in `remove`"
@@ -214,8 +218,8 @@ def _too_few(available: int, wanted: int) -> StepError:
     """The error of a network that has fewer blocks to remove than were asked for."""
     if not available:
         return StepError(
-            "no block of this network can be removed: wanted modules in a Sequential or ModuleList "
-            "whose output is their input plus something",
+            "no block of this network can be removed: wanted modules that are called once and whose "
+            "output has the shape of their input",
             hint="prune channels alone (`ratio`), shorten `keep`, or name modules in `remove`",
         )
     return StepError(
@@ -276,7 +280,10 @@ def _is_same_kind(given: Any, output: Any) -> bool:
 
 
 def _has_shortcut(module: Any, given: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether the first input reaches the output by sums, without a weight on the way."""
+    """Whether the first input reaches the output by a sum or a concatenation, without a weight.
+
+    The other side must be computed from the input: `x + 3` and `x + weights` are no shortcuts.
+    """
     import torch
 
     leaf = given[0].detach().clone().requires_grad_()
@@ -297,9 +304,13 @@ def _has_shortcut(module: Any, given: tuple[Any, ...], options: dict[str, Any]) 
                 return True
             continue
         nexts = [each for each, _ in node.next_functions if each is not None]
-        if node.name() == _SUM and len(nexts) == 2:
-            # `x + 3` and `x + weights` are no shortcuts: the other side is computed from the input.
-            ahead += [(a, True) for a, b in (nexts, nexts[::-1]) if _reaches(b, leaf)]
+        if node.name() in (_SUM, _CONCATENATION):
+            reaching = [_reaches(each, leaf) for each in nexts]
+            ahead += [
+                (each, True)
+                for index, each in enumerate(nexts)
+                if any(reaching[:index] + reaching[index + 1 :])
+            ]
         elif node.name() in _HANDING_ON:
             ahead += [(each, summed) for each in nexts[:1]]
     return False
