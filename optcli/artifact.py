@@ -42,6 +42,8 @@ UNPROVEN = "unproven"
 # The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, their
 # share of all elements (`share`) and of the time of a call (`share_of_time`); None: not known.
 PACKS_EACH_CALL = "packs_each_call"
+# The fact that holds which batch goes to which model, where an artifact has several (`Routes`).
+ROUTES = "routes"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 
@@ -85,6 +87,13 @@ def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
         if is_size and isinstance(weights, int) and share >= _COSTLY_SHARE and of_time >= _COSTLY_TIME:
             costly[int(size)] = weights
     return costly
+
+
+def has_own_model(facts: Mapping[str, Any], batch_size: int) -> bool:
+    """Whether a batch of this size goes to a model that was compiled for this size alone."""
+    routes = facts.get(ROUTES)
+    fixed = routes.get("fixed") if isinstance(routes, dict) else None
+    return isinstance(fixed, list | tuple) and batch_size in fixed
 
 
 class _Step(BaseModel):

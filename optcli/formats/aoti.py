@@ -18,8 +18,6 @@ from optcli.errors import InputError, TrustError
 from optcli.formats.aoti_models import ANY_SIZE, Models, Routes
 
 FILE = "model.pt2"
-# In an artifact's facts: which batch goes to which model, where there are several.
-ROUTES = "routes"
 _MEMBER = re.compile(r"(?:^|/)data/aotinductor/([^/]+)/")
 
 

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
+from optcli.artifact import (
+    PACKS_EACH_CALL,
+    ROUTES,
+    Artifact,
+    Format,
+    costly_packing,
+    has_own_model,
+)
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
 from optcli.formats.aoti_models import Routes
@@ -96,7 +102,7 @@ class AotInductor(Pass):
         }
         facts[torch_devices.FACT] = job.device
         if routes.fixed:
-            facts[aoti_format.ROUTES] = routes.to_record()
+            facts[ROUTES] = routes.to_record()
         if packs:
             facts[PACKS_EACH_CALL] = packs
             self._warn(facts, job)
@@ -157,8 +163,12 @@ class AotInductor(Pass):
                 return
 
     def _warn(self, facts: Mapping[str, Any], job: Job) -> None:
-        hint = "fix the batch (`shapes: static`)" if self.freezing else "set `freezing: true`"
         for size, count in costly_packing(facts).items():
+            hint = "fix the batch (`shapes: static`)"
+            if has_own_model(facts, size):
+                hint = "a fixed batch does not change that; try another runtime"
+            if not self.freezing:
+                hint = "set `freezing: true`"
             job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import accuracy, environment, latency
-from optcli.artifact import Artifact, costly_packing
+from optcli.artifact import Artifact, costly_packing, has_own_model
 from optcli.errors import OptcliError
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import StepResult
@@ -93,7 +93,9 @@ def _explained(
     """The verdicts; a speed-up that does not pay with its cause, where the artifact knows it."""
     if not rows or rows[0].batch_size not in costly_packing(artifact.facts):
         return tuple(all_verdicts)
-    cause = "weights are packed on every call; fix the batch"
+    own = has_own_model(artifact.facts, rows[0].batch_size)
+    remedy = "try another runtime" if own else "fix the batch"
+    cause = f"weights are packed on every call; {remedy}"
     return tuple(
         each.model_copy(update={"reason": f"{each.reason}: {cause}"})
         if each.is_speedup and each.outcome == "reject"

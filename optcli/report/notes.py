@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from optcli.artifact import costly_packing
+from optcli.artifact import costly_packing, has_own_model
 from optcli.paths import shown
 from optcli.report import engines, since_build, wording
 from optcli.report.device_text import device_lines
@@ -106,10 +106,14 @@ def _reasons(report: Report) -> Iterator[str]:
 def _packing(report: Report) -> Iterator[str]:
     """Variants that pack weights on every call, at a batch size at which they were measured."""
     for name, variant in report.variants.items():
-        calls = costly_packing(variant.steps[-1].facts if variant.steps else {})
+        facts = variant.steps[-1].facts if variant.steps else {}
+        calls = costly_packing(facts)
         if calls:
-            compiled = variant.steps[-1].name == "torch_compile"
-            remedy = "set `dynamic: false`" if compiled else "fix the batch, or set `shapes: auto`"
+            remedy = "fix the batch, or set `shapes: auto`"
+            if variant.steps[-1].name == "torch_compile":
+                remedy = "set `dynamic: false`"
+            elif all(has_own_model(facts, size) for size in calls):
+                remedy = "a fixed batch does not change that"
             sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
             yield (f"{name}: weights are packed on every call at batch size {sizes}; {remedy}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PrivateAttr
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import ROUTES, Artifact, Format
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats.aoti_models import Models, Routes
@@ -39,7 +39,7 @@ class AotiRunner(PytorchRunner):
     def load(self, artifact: Artifact) -> None:
         self._choose_device(artifact)
         try:
-            routes = artifact.facts.get(aoti_format.ROUTES)
+            routes = artifact.facts.get(ROUTES)
             self._model = aoti_format.open(artifact.path, self._device, routes)
         except Exception as error:
             place = str(artifact.path / aoti_format.FILE)

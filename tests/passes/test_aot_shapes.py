@@ -5,6 +5,7 @@ from tiny_networks import INPUTS, Heard, Noise, apply, feed, largest_error, sqnr
 
 from optcli.formats import aoti as aoti_format
 from optcli.formats import weight_packing
+from optcli.passes._torch.aoti_compiling import Compiling
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.runners.aoti import AotiRunner
@@ -77,6 +78,16 @@ def test_what_is_packed_on_every_call_is_never_silent(conv, tmp_path, monkeypatc
     assert count > 0
     assert f"at batch size 1 {count} weights are packed on every call" in said[0]
     assert "shapes: static" in said[0]
+
+
+def test_a_model_of_one_size_that_packs_on_every_call_is_not_told_to_fix_its_batch(
+    conv, tmp_path, monkeypatch
+):
+    packs = {"weights": 3, "share": 0.5, "share_of_time": 0.5}
+    monkeypatch.setattr(Compiling, "packs_each_call", lambda *_: {"4": packs})
+    _, said = compiled(conv, tmp_path / "made", sizes=(4,), strict=False, shapes="static")
+    assert len(said) == 1
+    assert "at batch size 4 3 weights are packed on every call: a fixed batch" in said[0]
 
 
 def test_a_size_at_which_weights_would_be_packed_gets_a_model_of_its_own(conv, tmp_path, monkeypatch):

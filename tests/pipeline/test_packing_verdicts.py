@@ -44,6 +44,14 @@ def test_the_cause_stands_behind_the_figure():
     assert explained(facts(53, 0.9, 0.8), SLOW) == [f"{SLOW.reason}: {cause}"]
 
 
+def test_a_batch_that_is_fixed_already_is_no_remedy():
+    known = {**facts(53, 0.9, 0.8), "routes": {"fixed": [1]}}
+    (reason,) = explained(known, SLOW)
+    assert reason == f"{SLOW.reason}: weights are packed on every call; try another runtime"
+    other = {**known, "routes": {"fixed": [8]}}
+    assert explained(other, SLOW)[0].endswith("fix the batch")
+
+
 @pytest.mark.parametrize(
     "known", [{}, facts(0, 0.0, 0.0), facts(1, 0.0006, 0.05), facts(6, 0.06, 0.01)]
 )

@@ -34,6 +34,16 @@ def test_the_remedy_is_that_of_the_pass():
     ]
 
 
+def test_where_the_batch_is_fixed_already_nobody_is_told_to_fix_it():
+    known = {"packs_each_call": {"1": packs(13, 0.3), "8": packs(13, 0.2)}}
+    both = notes(built({**known, "routes": {"fixed": [1, 8]}})).reasons
+    assert both[0].endswith("; a fixed batch does not change that")
+    one = notes(built({**known, "routes": {"fixed": [8]}})).reasons
+    assert one[0].endswith("; fix the batch, or set `shapes: auto`")
+    for odd in ([1, 8], {"fixed": 1}, {"fixed": {}}, None):
+        assert "fix the batch" in notes(built({**known, "routes": odd})).reasons[0]
+
+
 def test_nothing_is_said_where_it_costs_nothing_or_nothing_is_known():
     assert notes(built({"packs_each_call": {"1": packs(1, 0.001), "8": None}})).reasons == []
     assert notes(built({})).reasons == []

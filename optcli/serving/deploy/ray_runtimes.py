@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import ROUTES, Artifact, Format
 from optcli.environment import usable_cores
 from optcli.errors import InputError
 from optcli.formats import aoti, onnx, openvino, ort, torchscript
@@ -137,7 +137,7 @@ def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]
             "imports": sorted(scanned.namespaces),
         }
     if artifact.format == Format.AOTI:
-        recorded = artifact.facts.get(aoti.ROUTES)
+        recorded = artifact.facts.get(ROUTES)
         names = list(aoti.models(artifact.path))
         routes = Routes.of_names(names) if recorded is None else Routes.from_record(recorded)
         return {"routes": routes.to_record()}
