@@ -22,7 +22,7 @@ from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
     FALL,
     best_of,
-    blocks_cannot_go,
+    cannot_be_cut,
     cut_of,
     fallen,
     highest_loss,
@@ -151,7 +151,7 @@ class Strategy:
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
         for shape in rules.shapes(self.space):
-            if shape["blocks"] and blocks_cannot_go(done):
+            if cannot_be_cut(shape, done):
                 continue
             if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
                 break
@@ -169,7 +169,7 @@ class Strategy:
         for shape in rules.shapes(self.space):
             more = shape["blocks"], shape["width"]
             beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
-            if beyond and more != cut_of(last) and not (shape["blocks"] and blocks_cannot_go(done)):
+            if beyond and more != cut_of(last) and not cannot_be_cut(shape, done):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 
     def _harder(self, last: TuningTrial, done: Sequence[TuningTrial]) -> list[TuningTrial]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from optcli.results.tuning import TuningTrial
 
@@ -67,6 +69,19 @@ def is_part(trial: TuningTrial, other: TuningTrial) -> bool:
     return all(mine <= its for mine, its in zip(cut_of(trial), cut_of(other), strict=True))
 
 
-def blocks_cannot_go(done: Sequence[TuningTrial]) -> bool:
-    """Whether removing blocks has failed: this network has none that can go."""
-    return any(t.stage == "failed" and t.parameters.get("blocks") and not t.trains for t in done)
+def cannot_be_cut(shape: Mapping[str, Any], done: Sequence[TuningTrial]) -> bool:
+    """Whether cuts like this one, of blocks, channels or both, have failed on this network.
+
+    Where blocks cannot be removed, or channels, no cut with both can be made either. One failure says
+    it of blocks and of both; channels may fail at one share and not at another, so two say it of them.
+    """
+    failures = Counter(_cut_kinds(t.parameters) for t in done if t.stage == "failed" and not t.trains)
+    wanted = _cut_kinds(shape)
+    return any(
+        kinds and kinds <= wanted and count >= (2 if kinds == {"width"} else 1)
+        for kinds, count in failures.items()
+    )
+
+
+def _cut_kinds(parameters: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(kind for kind in ("blocks", "width") if parameters.get(kind))

@@ -17,7 +17,7 @@ from optcli.tuning import rules
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
 from optcli.tuning.study import Study
-from optcli.tuning.trial_facts import best_of, surest_of
+from optcli.tuning.trial_facts import best_of, cannot_be_cut, surest_of
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}
@@ -375,7 +375,8 @@ def test_the_best_is_the_fastest_inside_the_bar(recipe: Recipe) -> None:
     )
 
 
-def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
+def search_where_a_cut_fails(recipe: Recipe, kind: str) -> list[TuningTrial]:
+    """All that is tried of a network of which blocks, or channels, cannot be removed."""
     strategy = Strategy(space(recipe), BAR, 900.0)
     simulated = Simulated(strategy, lambda _: 0.0)
     for _ in range(30):
@@ -383,12 +384,50 @@ def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
         if proposal is None:
             break
         trial = simulated.trial(proposal)
-        if trial.parameters.get("blocks"):
-            trial = trial.model_copy(update={"stage": "failed", "score": None, "reason": "no block"})
+        if trial.parameters.get(kind):
+            trial = trial.model_copy(update={"stage": "failed", "score": None, "reason": "none"})
         simulated.done.append(trial)
-    cut = [t for t in simulated.done if t.parameters.get("blocks")]
-    assert len(cut) == 1
-    assert any(t.parameters.get("width") and t.parameters.get("train_s") for t in simulated.done)
+    return simulated.done
+
+
+def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
+    done = search_where_a_cut_fails(recipe, "blocks")
+    assert len([t for t in done if t.parameters.get("blocks")]) == 1
+    assert any(t.parameters.get("width") and t.parameters.get("train_s") for t in done)
+
+
+def test_networks_whose_channels_cannot_be_removed_are_cut_by_depth_alone(recipe: Recipe) -> None:
+    """That a cut of both fails says nothing of blocks alone."""
+    done = search_where_a_cut_fails(recipe, "width")
+    failed = [t for t in done if t.stage == "failed"]
+    assert 1 <= len(failed) <= 3
+    assert len([t for t in failed if t.parameters.get("blocks")]) <= 1
+    (both,) = (done.index(t) for t in failed if t.parameters.get("blocks"))
+    assert any(t.stage == "timed" and t.parameters.get("blocks") for t in done[both:])
+    assert any(t.parameters.get("train_s") for t in done[both:])
+
+
+@pytest.mark.parametrize(
+    ("failed", "cannot", "can"),
+    [
+        ([("blocks",)], [("blocks",), ("blocks", "width")], [("width",)]),
+        ([("width",)], [], [("width",), ("blocks", "width"), ("blocks",)]),
+        ([("width",)] * 2, [("width",), ("blocks", "width")], [("blocks",)]),
+        ([("blocks", "width")], [("blocks", "width")], [("blocks",), ("width",)]),
+        ([()], [], [("blocks",), ("width",)]),
+    ],
+)
+def test_what_failed_once_says_what_else_would(recipe: Recipe, failed, cannot, can) -> None:
+    simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0)
+    base = simulated.run()[0]
+    done = [
+        base.model_copy(update={"stage": "failed", "parameters": dict.fromkeys(kinds, 0.5)})
+        for kinds in failed
+    ]
+    for kinds in cannot:
+        assert cannot_be_cut(dict.fromkeys(kinds, 0.3), done)
+    for kinds in can:
+        assert not cannot_be_cut(dict.fromkeys(kinds, 0.3), done)
 
 
 def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe) -> None:
