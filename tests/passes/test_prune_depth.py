@@ -135,11 +135,22 @@ CODE = """
         def forward(self, x):
             return torch.cat((self.conv(x), self.more.expand(len(x), -1, -1, -1)), dim=1)
 
+    class Guarded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(16, 16, 1)
+
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                raise NotImplementedError("this network is not trained")
+            return x + self.conv(x)
+
     class Joined(nn.Module):
         def __init__(self):
             super().__init__()
             self.stem = nn.Conv2d(3, 16, 3, padding=1)
-            self.first, self.second, self.third = Joining(), Plain(), Widened()
+            self.first, self.second = Joining(), Plain()
+            self.third = nn.Sequential(Widened(), Guarded())
             self.head = nn.Linear(16, 5)
 
         def forward(self, image):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -282,12 +282,14 @@ def _is_same_kind(given: Any, output: Any) -> bool:
 def _has_shortcut(module: Any, given: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether the first input reaches the output by a sum or a concatenation, without a weight.
 
-    The other side must be computed from the input: `x + 3` and `x + weights` are no shortcuts.
+    The other side must be computed from the input: `x + 3` and `x + weights` are no shortcuts. A module
+    that cannot be called by itself, or with gradients, is taken to have none.
     """
     import torch
 
     leaf = given[0].detach().clone().requires_grad_()
-    with torch.enable_grad(), plain_attention():
+    output = None
+    with suppress(Exception), torch.enable_grad(), plain_attention():
         # A copy: a block may compute in place.
         output = module(leaf.clone(), *given[1:], **options)
     if not isinstance(output, torch.Tensor) or output.grad_fn is None:
