@@ -50,7 +50,6 @@ from tune_networks import NETWORKS, ROOT, THREADS, Network
 RESULTS = ROOT / "benchmarks" / "results" / "tune.json"
 INT8 = ("openvino-int8", "onnx-int8", "pt2e-aoti")
 FLOAT = ("openvino", "onnx", "aoti")
-OLIVE = "onnx-olive"
 WINNER = "winner"
 _WORKER = Path(__file__).with_name("tune_worker.py")
 _PART_S = 1800.0
@@ -297,8 +296,11 @@ def _olive(
     seconds = round(time.monotonic() - began, 1)
     for size in network.batch_sizes:
         about = {"made_in_s": seconds, "chosen": said["chosen"], "models": said["models"]}
-        row["peers"][f"{OLIVE}, batch {size}"] = about
-    return [{"method": OLIVE, "size": size, "path": said["path"]} for size in network.batch_sizes]
+        row["peers"][f"{tune_results.OLIVE}, batch {size}"] = about
+    return [
+        {"method": tune_results.OLIVE, "size": size, "path": said["path"]}
+        for size in network.batch_sizes
+    ]
 
 
 def _third(

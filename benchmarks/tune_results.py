@@ -16,11 +16,13 @@ from tune_networks import NETWORKS, Network
 MEANS = {"1": 1.3, "8": 1.5}
 LEAST = 0.98
 HONEST = 0.95
+# What the peer is called that Olive's search makes.
+OLIVE = "onnx-olive"
 KINDS = ("trained", "without training", "trained here")
 # Minutes beside the search: peers, judging and turns. ViT-tiny took 4.6; large networks compile longer.
 _BESIDE_SMALL, _BESIDE_LARGE = 6.0, 20.0
 # Olive's search goes on after its time: it took 20 minutes of 15 (ResNet-56, MobileNetV3-small).
-_OLIVE = 4 / 3
+_OLIVE_TAKES = 4 / 3
 
 
 def inside(loss: float, bar: float) -> bool:
@@ -145,7 +147,7 @@ def listed(path: Path, minutes: float | None, has_olive: bool) -> list[str]:
         if row is not None and "failed" not in row:
             olive_s = max((each.get("made_in_s", 0.0) for each in _of_olive(row)), default=0.0)
             rest = (row["seconds"] - row["tuning"]["seconds"] - olive_s) / 60
-        takes = search * (1 + _OLIVE if has_olive and network.family != "coco" else 1) + rest
+        takes = search * (1 + _OLIVE_TAKES if has_olive and network.family != "coco" else 1) + rest
         total += takes
         told = "not measured"
         if row is not None:
@@ -162,7 +164,7 @@ def listed(path: Path, minutes: float | None, has_olive: bool) -> list[str]:
 
 def _of_olive(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The peers of a row that Olive's search made."""
-    return [each for name, each in row.get("peers", {}).items() if name.startswith("onnx-olive,")]
+    return [each for name, each in row.get("peers", {}).items() if name.startswith(f"{OLIVE},")]
 
 
 def summarize(path: Path) -> dict[str, Any]:

@@ -164,11 +164,12 @@ class AotInductor(Pass):
 
     def _warn(self, facts: Mapping[str, Any], job: Job) -> None:
         for size, count in costly_packing(facts).items():
-            hint = "fix the batch (`shapes: static`)"
-            if has_own_model(facts, size):
-                hint = "a fixed batch does not change that; try another runtime"
             if not self.freezing:
                 hint = "set `freezing: true`"
+            elif has_own_model(facts, size):
+                hint = "a fixed batch does not change that; try another runtime"
+            else:
+                hint = "fix the batch (`shapes: static`)"
             job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
 
 

@@ -246,7 +246,7 @@ class Prune(Pass):
             return StepError(
                 f"Torch-Pruning cannot {what}: it shuffles channels (as ShuffleNet does), which cannot "
                 "be followed",
-                hint="leave prune out: quantize this network instead",
+                hint="remove whole blocks (`block_ratio` without `ratio`), or only quantize",
             )
         reason = (str(error).strip().splitlines() or [""])[0]
         return StepError(

@@ -418,8 +418,10 @@ def test_networks_whose_channels_cannot_be_removed_are_cut_by_depth_alone(recipe
     ],
 )
 def test_what_failed_once_says_what_else_would(recipe: Recipe, failed, cannot, can) -> None:
-    simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0)
-    base = simulated.run()[0]
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    first = strategy.next([])
+    assert first is not None
+    base = Simulated(strategy, lambda _: 0.0).trial(first)
     done = [
         base.model_copy(update={"stage": "failed", "parameters": dict.fromkeys(kinds, 0.5)})
         for kinds in failed

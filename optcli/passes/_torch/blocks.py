@@ -1,9 +1,9 @@
 """Whole blocks of a network that can be removed: which there are, what each costs, which to remove.
 
-A block can be removed where its output is its first input plus something, or its input's channels
-beside new ones: then its input can stand for its output. See "Residual Networks Behave Like Ensembles
-of Relatively Shallow Networks" (Veit, Wilber, Belongie, 2016). A network that has no such block still
-has modules that keep the shape; training has more to win back without them.
+A block can be removed where its output is its first input plus something, or a part of that input
+joined with something: then its input can stand for its output. See "Residual Networks Behave Like
+Ensembles of Relatively Shallow Networks" (Veit, Wilber, Belongie, 2016). A network that has no such
+block still has modules that keep the shape; training has more to win back without them.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ def _too_few(available: int, wanted: int) -> StepError:
     """The error of a network that has fewer blocks to remove than were asked for."""
     if not available:
         return StepError(
-            "no block of this network can be removed: wanted modules that are called once and whose "
-            "output has the shape of their input",
+            "no block of this network can be removed: wanted modules with parts of their own that are "
+            "called once and keep the shape of their input",
             hint="prune channels alone (`ratio`), shorten `keep`, or name modules in `remove`",
         )
     return StepError(
