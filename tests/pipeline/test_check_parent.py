@@ -1,0 +1,177 @@
+"""What a parent gives for the check of its child is computed in a second process, or when it is asked."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from optcli.artifact import Artifact, Format
+from optcli.pipeline import _check_parent
+from optcli.pipeline._check_parent import Parent, computed_beside
+from optcli.pipeline._check_samples import Expected, drawn
+from optcli.settings import TensorSpec
+
+SPEC = TensorSpec(name="x", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 32})
+ARTIFACT = Artifact("k", Format.ONNX, Path("nowhere"), "fp32", 1, "d")
+
+
+class Model:
+    """A parent; `batch` is how much its outputs depend on the batch size."""
+
+    def __init__(self, batch=0.0):
+        self.batch, self.sizes, self.closed = batch, [], False
+
+    def run(self, feed):
+        self.sizes.append(len(feed["x"]))
+        return {"y": feed["x"].sum(axis=1) + self.batch * len(feed["x"]), "z": feed["x"]}
+
+    def close(self):
+        self.closed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Breaking(Model):
+    """A parent that gives something once, and then fails."""
+
+    def run(self, feed):
+        if self.sizes:
+            raise ValueError("no more")
+        return super().run(feed)
+
+
+class Dying(Model):
+    """A parent that takes its process with it."""
+
+    def run(self, feed):
+        os._exit(3)
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch):
+    """A second core and memory, whatever this machine has."""
+    monkeypatch.setattr(_check_parent, "usable_cores", lambda: 2)
+    monkeypatch.setattr(_check_parent, "available_bytes", lambda: 64 << 30)
+
+
+@pytest.fixture
+def probe(tmp_path):
+    np.savez(tmp_path / "probe.npz", x=np.random.default_rng(1).random((16, 3), np.float32))
+    return tmp_path / "probe.npz"
+
+
+@contextmanager
+def beside(model, probe=None):
+    with computed_beside(ARTIFACT, lambda: model, [SPEC], probe, 1e-4) as known:
+        yield known
+
+
+def wanted(parent, probe):
+    """What a check asks a parent for, by kind and batch."""
+    return {
+        (samples.kind, rows): expected.of(rows)
+        for samples in drawn((SPEC,), probe)
+        if (expected := Expected(parent, samples, 1e-4))
+        for rows in samples.batches
+    }
+
+
+def refused():
+    raise AssertionError("the parent was opened")
+
+
+@pytest.mark.parametrize("batch", [0.0, 1.0])
+@pytest.mark.parametrize("real", [False, True])
+def test_what_was_computed_beside_is_what_the_parent_computes(batch, real, probe):
+    data = probe if real else None
+    model = Model(batch)
+    with beside(model, data) as known:
+        found = wanted(Parent(refused, known()), data)
+    assert model.sizes == []  # the other process has its own
+    computed = wanted(Model(batch), data)
+    assert found.keys() == computed.keys()
+    for key, outputs in found.items():
+        assert list(outputs) == ["y", "z"]
+        for name, array in outputs.items():
+            assert np.array_equal(array, computed[key][name])
+
+
+def test_for_anything_else_the_parent_is_opened_once_and_closed(probe):
+    model, opened = Model(), []
+
+    def opening():
+        opened.append(1)
+        return model
+
+    feed = {"x": np.ones((2, 3), np.float32)}
+    with beside(Model(), probe) as known, Parent(opening, known()) as parent:
+        assert not opened
+        for other in (feed, {"x": feed["x"] * 2}):
+            assert np.array_equal(parent.run(other)["z"], other["x"])
+        # The same bytes under another type are other inputs.
+        parent.run({"x": feed["x"].view(np.int32)})
+    assert (len(opened), model.sizes, model.closed) == (1, [2, 2, 2], True)
+
+
+@pytest.mark.parametrize("kind", [Breaking, Dying])
+def test_where_the_second_process_fails_the_parent_computes(kind, probe):
+    with beside(kind(), probe) as known:
+        assert known() == {}
+        found = wanted(Parent(Model, known()), probe)
+    computed = wanted(Model(), probe)
+    assert all(np.array_equal(found[key]["y"], computed[key]["y"]) for key in computed)
+
+
+def test_the_outputs_are_there_for_a_second_attempt(probe):
+    with beside(Model(), probe) as known:
+        first = known()
+        assert first
+        assert known() is first
+
+
+def test_outputs_that_are_too_large_are_computed_again(probe, monkeypatch):
+    monkeypatch.setattr(_check_parent, "_KEPT_BYTES", 300)  # of 16 samples: 256
+    model = Model()
+    with beside(Model(), probe) as known:
+        assert len(known()) == 2
+        wanted(Parent(lambda: model, known()), probe)
+    assert model.sizes == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("usable_cores", 1), ("available_bytes", 1 << 30), ("sys", None)]
+)
+def test_without_a_core_memory_or_safe_forks_nothing_is_computed_beside(
+    name, found, probe, monkeypatch
+):
+    if name == "sys":
+        monkeypatch.setattr(_check_parent.sys, "platform", "darwin")
+    else:
+        monkeypatch.setattr(_check_parent, name, lambda: found)
+    with beside(Dying(), probe) as known:
+        assert known() == {}
+
+
+def test_a_process_that_is_not_waited_for_ends_with_the_block(tmp_path):
+    class Slow(Model):
+        def run(self, feed):
+            (tmp_path / "new").write_text(str(os.getpid()))
+            (tmp_path / "new").rename(tmp_path / "pid")
+            time.sleep(600)
+
+    with pytest.raises(KeyError), beside(Slow()):
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").is_file() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise KeyError("the pass failed")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
