@@ -13,6 +13,8 @@ from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 _GAIN = 1.03
 _DIFFERENCE = 0.001
 _SAME_LOSS = 0.00005
+# Less of the processors' time costs a search little.
+_OTHERS_SHARE = 0.1
 # Few operators, and a short call: what integers save there is little.
 _FEW_OPERATORS, _SHORT_MS = 4, 0.5
 
@@ -31,6 +33,12 @@ def findings(tuning: Tuning) -> Iterator[str]:
         yield f"{len(failed)} of {len(tuning.trials)} trials could not be built or run: {said}."
     spent = sum(trial.seconds for trial in tuning.trials)
     yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
+    if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
+        yield (
+            f"Other programs, or other guests of its host, had {100 * tuning.others_share:.0f} % of this"
+            " machine's processor time during the trials: search again when it is idle, and more is"
+            " tried, trained longer and measured with more certainty."
+        )
     if tuning.next_idea is not None:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."
 

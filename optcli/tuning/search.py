@@ -24,6 +24,7 @@ from optcli.store import Store
 from optcli.tuning import causes, finalists, judgement, rules, starting, tuned_recipe
 from optcli.tuning.budget import Budget
 from optcli.tuning.display import Display
+from optcli.tuning.other_work import OtherWork
 from optcli.tuning.space import Space
 from optcli.tuning.starting import Start
 from optcli.tuning.strategy import Strategy
@@ -85,7 +86,10 @@ def tune(
 
 @dataclass(frozen=True)
 class _Found:
-    """What a search has found, before its finalists are judged. `until` is when its time is over."""
+    """What a search has found, before its finalists are judged. `until` is when its time is over.
+
+    `others_share` is that of `Tuning`.
+    """
 
     start: Start
     trials: Trials
@@ -98,6 +102,7 @@ class _Found:
     observer: Observer
     started: str
     until: float
+    others_share: float | None
 
     @property
     def left_s(self) -> float:
@@ -154,6 +159,7 @@ def _found(
     bar = starting.bar_of(read)
     waiting = "another search of this recipe runs; waiting for it"
     with kept.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
+        others = OtherWork()
         if restart:  # not before: a search that runs would write its trials again
             place.unlink(missing_ok=True)
         study = Study(place, space, read.seed, bar)
@@ -163,7 +169,9 @@ def _found(
         why = _divided(budget, space, bar, study, trials, display, until)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     done = tuple(study.trials)
-    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until)
+    # With a cluster's nodes nobody here can tell whose work is whose.
+    share = others.share() if settings.ray is None else None
+    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share)
 
 
 def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
@@ -190,6 +198,7 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
         isa=environment.isa(),
         int8_cause=cause,
         next_idea=_next_idea(found.space, found.bar, found.budget.seconds, found.done),
+        others_share=found.others_share,
     )
     if choices:
         report = judgement.build(
