@@ -74,7 +74,7 @@ def test_what_bought_nothing_is_not_worth_it() -> None:
     assert "INT8 over bf16: 1.01 times as fast, 0.60 points more lost: not worth it." in said
 
 
-@pytest.mark.parametrize(("share", "is_said"), [(None, False), (0.04, False), (0.345, True)])
+@pytest.mark.parametrize(("share", "is_said"), [(None, False), (0.04, False), (0.34, True)])
 def test_work_of_others_is_told_where_it_costs_much(share: float | None, is_said: bool) -> None:
     found = tuning(trial(0, "fp32", 1.0, 0.0), others_share=share)
     said = [each for each in tuning_findings.findings(found) if each.startswith("Other programs")]
