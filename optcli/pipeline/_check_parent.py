@@ -82,8 +82,10 @@ class _Beside:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.join()
+        # A confined worker may signal nobody where Landlock is old: its keeper ends what it leaves.
+        with suppress(PermissionError):
+            self._process.kill()
+            self._process.join()
         self._receiving.close()
 
 
@@ -109,7 +111,11 @@ def computed_beside(
         with suppress(Exception), opened() as runner:
             sending.send(_wanted(runner, inputs, probe, tolerance))
 
-    beside = _Beside(compute)
+    try:
+        beside = _Beside(compute)
+    except OSError:  # there are as many processes as there may be
+        yield dict
+        return
     try:
         yield beside.outputs
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +177,29 @@ def test_a_process_that_is_not_waited_for_ends_with_the_block(tmp_path):
         raise KeyError("the pass failed")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_worker_that_may_end_no_process_leaves_it_to_its_keeper(monkeypatch):
+    class Slow(Model):
+        def run(self, feed):
+            time.sleep(600)
+
+    kept = []
+
+    def refused(self):
+        kept.append(self.pid)
+        raise PermissionError
+
+    monkeypatch.setattr(ForkProcess, "kill", refused)
+    with beside(Slow()):
+        pass
+    os.kill(*kept, signal.SIGKILL)  # it was not waited for
+
+
+def test_where_no_further_process_may_be_started_nothing_is_computed_beside(probe, monkeypatch):
+    def refused(self):
+        raise BlockingIOError
+
+    monkeypatch.setattr(ForkProcess, "start", refused)
+    with beside(Dying(), probe) as known:
+        assert known() == {}
