@@ -1,7 +1,7 @@
 """The parent's outputs that a conversion is checked against: computed beside the pass, or when asked.
 
-Most of a conversion is Python on one core. A second process opens the parent meanwhile and computes what
-the check will want to know.
+Most of a conversion is Python on one core. A second process opens the parent meanwhile and computes
+what the check will want to know.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def against_parent(
 ) -> dict[str, Any]:
     """Compare a conversion with what it was made from. Raises `StepError` where they differ too much.
 
-    `probe` holds real samples (arrays [n, ...] by input name). `known` is what `parent_beside` gave: the
-    parent need not compute it again. Gives the largest |difference| as a fraction of the largest
+    `probe` holds real samples (arrays [n, ...] by input name). `known` is what `parent_beside` gave:
+    the parent need not compute it again. Gives the largest |difference| as a fraction of the largest
     |output|, what was compared, and the largest difference allowed to any batch, for the artifact's
     facts.
     """

@@ -204,7 +204,9 @@ def _attempt(
         return made
     job.progress(None, "comparing with its parent")
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
-    checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads, known)
+    checked = check.against_parent(
+        child, source, job.inputs, probe, attempt.tolerance, job.threads, known
+    )
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
 
 

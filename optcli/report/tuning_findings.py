@@ -35,9 +35,9 @@ def findings(tuning: Tuning) -> Iterator[str]:
     yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
     if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
         yield (
-            f"Other programs, or other guests of its host, had {100 * tuning.others_share:.0f} % of this"
-            " machine's processor time during the trials: search again when it is idle, and more is"
-            " tried, trained longer and measured with more certainty."
+            f"Other programs, or other guests of its host, had {100 * tuning.others_share:.0f} % of"
+            " this machine's processor time during the trials: search again when it is idle, and more"
+            " is tried, trained longer and measured with more certainty."
         )
     if tuning.next_idea is not None:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
-from optcli.tuning.trial_facts import highest_loss, score_of
+from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, score_of
 
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
@@ -43,9 +43,9 @@ def choose(
             if not same:
                 chosen[trial.number] = Choice(trial, why)
 
-    add(inside, "the fastest inside the bar on validation samples")
+    add(_trained_best(inside), "the fastest inside the bar on validation samples")
     sure = [t for t in inside if t.certain or (_has_bound(t) and highest_loss(t) <= bar)]
-    add(sure, "the fastest that is surely inside the bar")
+    add(_trained_best(sure), "the fastest that is surely inside the bar")
     if certain:
         add(sorted(inside, key=highest_loss), "smallest upper bound of the loss")
     if not sure:
@@ -58,6 +58,15 @@ def choose(
         if not any(_is_like(trial, each.trial, bar) for each in chosen.values()):
             add([trial], "on the Pareto front of speed and loss")
     return sorted(chosen.values(), key=lambda each: _rank(each.trial))
+
+
+def _trained_best(trials: Sequence[TuningTrial]) -> Sequence[TuningTrial]:
+    """The fastest first; of one pruned network, trained several times, the one that is surest."""
+    if not trials or not is_cut(trials[0]):
+        return trials
+    fastest = trials[0]
+    alike = [t for t in trials if cut_of(t) == cut_of(fastest) and _is_as_fast(t, fastest)]
+    return sorted(alike, key=highest_loss)
 
 
 def front(trials: Sequence[TuningTrial]) -> list[TuningTrial]:
@@ -82,8 +91,11 @@ def _has_bound(trial: TuningTrial) -> bool:
 
 
 def _is_like(one: TuningTrial, other: TuningTrial, bar: float) -> bool:
-    close = abs(score_of(one) / score_of(other) - 1.0) < _CLOSE if score_of(other) else False
-    return close and abs(_loss(one) - _loss(other)) < _CLOSE_LOSS * bar
+    return _is_as_fast(one, other) and abs(_loss(one) - _loss(other)) < _CLOSE_LOSS * bar
+
+
+def _is_as_fast(one: TuningTrial, other: TuningTrial) -> bool:
+    return score_of(other) > 0 and abs(score_of(one) / score_of(other) - 1.0) < _CLOSE
 
 
 def _same(one: TuningTrial, other: TuningTrial) -> bool:

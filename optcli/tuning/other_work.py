@@ -1,4 +1,4 @@
-"""How much of the processors others have while a search runs: it costs trials, training and certainty."""
+"""How much of the processors others have while a search runs: that costs trials and training."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ recorded trials took, so that the same records give the same decisions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +17,8 @@ from statistics import median
 
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
+from optcli.tuning.ladder import LEAST_GAIN, Ladder
+from optcli.tuning.safety import Safety
 from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
     FALL,
@@ -25,7 +26,6 @@ from optcli.tuning.trial_facts import (
     cannot_be_cut,
     cut_of,
     fallen,
-    highest_loss,
     is_cut,
     is_part,
     score_of,
@@ -33,8 +33,6 @@ from optcli.tuning.trial_facts import (
     trained_s,
 )
 
-# A cut network that gains less is not worth its training.
-_LEAST_GAIN = 1.1
 # Shares of the budget: for looking at the speed of cut networks, for the first training, which says how
 # much can go, and for each of the others. Where less than the last would be left, one takes it all.
 _LOOKING_SHARE = 0.15
@@ -44,18 +42,13 @@ _LEAST_TRAINING_S = 20.0
 _OVERHEAD_S = 20.0
 # So many times that is left after a training: one that the end of the time cuts off is lost.
 _SAFETY = 1.5
-# Losses up to so many bars may come back by quantization-aware training.
-_NEAR = 2.5
 # A cut that loses less than this share of the bar is followed by one two steps harder.
 _EASY = 1 / 3
-# Where no bound can lie inside the bar, a loss of this share of it is safe.
-_CAREFUL = 0.25
 # A cut whose gain is so near to the wanted one needs no other between its neighbours.
 _CLOSE = 0.07
+# Where the next milder cut is slower by more than this, one between the two is looked at.
+_FAR = 1.15
 _MARGIN_DB = 3.0
-# A cut network answers about so many samples otherwise than the whole one. By these and the number of
-# samples the bound of its loss lies above the loss, at about so many standard errors.
-_DISAGREEING, _ERRORS = 0.1, 2.0
 # The sampler ends after so many trials without a better one.
 _PATIENCE = 8
 
@@ -145,8 +138,10 @@ class Strategy:
         if not self.space.prunes or base is None:
             return
         if trained := trained_of(done):
-            if self._training_s(left_s - self._overhead_s(done), done) >= _LEAST_TRAINING_S:
+            train_s = self._training_s(left_s - self._overhead_s(done), done)
+            if train_s >= _LEAST_TRAINING_S:
                 yield from self._harder_looks(base, trained[-1], done)
+                yield from self._milder_look(base, trained[-1], done, left_s)
             return
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
@@ -164,7 +159,7 @@ class Strategy:
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
     ) -> Iterator[Proposal]:
         """Cuts beyond the hardest that was looked at, where training has brought that one inside."""
-        if not self._is_safe(last, done) or self._harder(last, done):
+        if not self._safety(done).is_safe(last) or self._ladder(done).harder(last):
             return
         for shape in rules.shapes(self.space):
             more = shape["blocks"], shape["width"]
@@ -172,14 +167,19 @@ class Strategy:
             if beyond and more != cut_of(last) and not cannot_be_cut(shape, done):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 
-    def _harder(self, last: TuningTrial, done: Sequence[TuningTrial]) -> list[TuningTrial]:
-        """Cuts that were looked at and not trained, faster than the last one that was, in order."""
-        ladder = self._ladder(done)
-        cuts = [cut_of(each) for each in ladder]
-        tried = {cut_of(trial) for trial in trained_of(done)}
-        rung = cuts.index(cut_of(last)) if cut_of(last) in cuts else len(cuts)
-        harder = [each for each in ladder[rung + 1 :] if cut_of(each) not in tried]
-        return [each for each in harder if is_part(last, each)] or harder
+    def _milder_look(
+        self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial], left_s: float
+    ) -> Iterator[Proposal]:
+        """The share of blocks between the last cut and the next milder one, if that gains much less."""
+        if self._safety(done).is_safe(last) or self._may_come_inside(last, done, left_s):
+            return
+        milder = self._ladder(done).milder(last)
+        if not milder or any(trial.why == _LOOK_MILDER for trial in done):
+            return
+        (few, width), (many, more_width) = cut_of(milder[-1]), cut_of(last)
+        if width == more_width and score_of(last) > _FAR * score_of(milder[-1]):
+            shape = {"blocks": round((few + many) / 2, 2), "width": width}
+            yield Proposal(_LOOK_MILDER, {**base.parameters, **shape}, only_speed=True)
 
     def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The share of blocks that should give the wanted gain, by the times of its neighbours."""
@@ -194,8 +194,8 @@ class Strategy:
                 yield {"blocks": round(share, 2), "width": 0.0}
 
     def _trainings(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
-        base, ladder = self._base(done), self._ladder(done)
-        if base is None or not ladder or not self.space.trains:
+        base, ladder, safety = self._base(done), self._ladder(done), self._safety(done)
+        if base is None or not ladder.rungs() or not self.space.trains:
             return
         train_s = self._training_s(left_s, done)
         if train_s < _LEAST_TRAINING_S:
@@ -203,72 +203,82 @@ class Strategy:
         trained = trained_of(done)
         if not trained:
             wanted = self._wanted * score_of(base)
-            look = min(ladder, key=lambda each: abs(score_of(each) - wanted))
+            look = min(ladder.rungs(), key=lambda each: abs(score_of(each) - wanted))
             first_s = min(train_s, _FIRST_SHARE * self.budget_s)
             yield self._training(
                 done, look, first_s, "the pruned network nearest to the wanted speed-up"
             )
             return
         last = trained[-1]
-        cuts = [cut_of(each) for each in ladder]
-        if cut_of(last) not in cuts:
+        if not ladder.has(last):
             return
-        rung = cuts.index(cut_of(last))
-        results = {cut_of(trial): trial for trial in trained}
-        if self._is_safe(last, done):
-            if harder := self._harder(last, done):
+        if safety.is_safe(last):
+            if harder := ladder.harder(last, self._hopeless(done, train_s)):
                 easy = last.loss is not None and last.loss.value < _EASY * self.bar
                 look = harder[1] if easy and len(harder) > 1 else harder[0]
                 why = "the last one was surely inside: more pruning"
                 yield self._training(done, look, train_s, why)
+            elif safety.gains_by_training(last) and not last.parameters.get("more_s"):
+                most_s = self._most_training_s(left_s, done)
+                why = "no harder cut should come inside in the time left: the last one shall be surer"
+                yield self._longer(last, most_s, why)
             return
         is_int8 = base.parameters["precision"] == "int8"
-        if self._is_short(last) and self.space.aware and is_int8 and self._is_short(base):
+        if safety.is_short(last) and self.space.aware and is_int8 and safety.is_short(base):
             yield self._aware_of(last, train_s)
-        elif not last.parameters.get("more_s"):
+        elif self._may_come_inside(last, done, left_s):
             most_s = self._most_training_s(left_s, done)
-            if last.loss is not None and fallen(last.loss.value, last, most_s) <= self._aim(last):
-                more = {**last.parameters, "more_s": int(most_s)}
-                yield Proposal("more training should bring the last one surely inside", more)
-                return
-        safe = max((score_of(trial) for trial in trained if self._is_safe(trial, done)), default=0.0)
-        milder = [e for e in ladder[:rung] if cut_of(e) not in results and score_of(e) > safe]
+            yield self._longer(last, most_s, "more training should bring the last one surely inside")
+            return
+        safe = max((score_of(trial) for trial in trained if safety.is_safe(trial)), default=0.0)
+        milder = [each for each in ladder.milder(last) if score_of(each) > safe]
         if milder:
             why = "the last one was not surely inside: less pruning"
-            yield self._training(done, self._hopeful(milder, last, base, train_s), train_s, why)
+            look = self._hopeful(milder, last, base, train_s, done)
+            yield self._training(done, look, train_s, why)
+        elif not safe and not last.parameters.get("more_s"):
+            most_s = self._most_training_s(left_s, done)
+            yield self._longer(last, most_s, "no milder cut is left: more training of the last one")
 
-    def _is_safe(self, trial: TuningTrial, done: Sequence[TuningTrial]) -> bool:
-        """Whether a trial is inside the bar by so much that it should be on the evaluation samples too.
+    def _hopeless(self, done: Sequence[TuningTrial], train_s: float) -> list[TuningTrial]:
+        """Cut networks that training has not made safe, and would not in so many seconds more."""
+        safety, trained = self._safety(done), trained_of(done)
+        safe = {cut_of(trial) for trial in trained if safety.is_safe(trial)}
+        return [
+            trial
+            for trial in trained
+            if cut_of(trial) not in safe and trial.loss is not None
+            if fallen(trial.loss.value, trial, train_s) > safety.aim(trial)
+        ]
 
-        Of the finalists those win whose bound lies inside the bar: where the samples are enough to know
-        that of a whole network, a cut one that is not as sure loses to it, however fast it is.
-        """
-        if trial.stage != "inside" or trial.loss is None:
+    def _longer(self, trial: TuningTrial, train_s: float, why: str) -> Proposal:
+        """The same network, trained on."""
+        return Proposal(why, {**trial.parameters, "more_s": int(train_s)})
+
+    def _may_come_inside(self, trial: TuningTrial, done: Sequence[TuningTrial], left_s: float) -> bool:
+        """Whether all the time that is left should bring a trained network surely inside the bar."""
+        if trial.loss is None or trial.parameters.get("more_s"):
             return False
-        if self.space.recipe.wants_certainty:
-            return trial in self._keeping(done)
-        whole = [each for each in done if each.stage == "inside" and not each.trains]
-        if any(highest_loss(each) <= self.bar for each in whole):
-            return highest_loss(trial) <= self.bar
-        return trial.loss.value <= _CAREFUL * self.bar or trial.loss.high is None
-
-    def _aim(self, trial: TuningTrial) -> float:
-        """The loss that a network like this one must have to be safe; a part of the bar at least."""
-        assert trial.loss is not None
-        margin = highest_loss(trial) - trial.loss.value
-        return max(self.bar - margin, _CAREFUL * self.bar)
+        most_s = self._most_training_s(left_s, done)
+        return fallen(trial.loss.value, trial, most_s) <= self._safety(done).aim(trial)
 
     def _hopeful(
-        self, milder: Sequence[TuningTrial], last: TuningTrial, base: TuningTrial, train_s: float
+        self,
+        milder: Sequence[TuningTrial],
+        last: TuningTrial,
+        base: TuningTrial,
+        train_s: float,
+        done: Sequence[TuningTrial],
     ) -> TuningTrial:
         """The hardest of some cuts that should come safely inside, else the mildest.
 
         Losses are taken to grow with the gain over the whole network, and to fall with the training.
+        Of a network that has gained accuracy nothing can be said so: the next milder one is taken.
         """
-        if last.loss is None or score_of(last) <= score_of(base):
+        if last.loss is None or last.loss.value <= 0.0 or score_of(last) <= score_of(base):
             return milder[-1]
         slope = last.loss.value / (score_of(last) / score_of(base) - 1.0)
-        already_s, aim = trained_s(last), self._aim(last)
+        already_s, aim = trained_s(last), self._safety(done).aim(last)
         hopes = [
             look
             for look in milder
@@ -303,7 +313,7 @@ class Strategy:
         The steps of that one are in the store, so that what it has learned costs nothing again.
         """
         chosen = {**look.parameters, **rules.training(done[0].family), "train_s": int(train_s)}
-        if stop_at := self._stop_at(done):
+        if stop_at := self._safety(done).stop_at():
             chosen["stop_at"] = stop_at
         inside = [
             trial for trial in done if trial.stage == "inside" and trial.parameters.get("train_s")
@@ -316,28 +326,16 @@ class Strategy:
             why += "; continues from the weights trained before"
         return Proposal(why, chosen)
 
-    def _stop_at(self, done: Sequence[TuningTrial]) -> float:
-        """The loss on held-out samples at which a training may end: one that should be safe.
-
-        Where whole networks are surely inside the bar, a cut one must be too: it must gain, if the
-        samples are few.
-        """
-        whole = [each for each in done if each.stage == "inside" and not each.trains]
-        samples = max((each.samples or 0 for each in whole), default=0)
-        if not samples or not any(highest_loss(each) <= self.bar for each in whole):
-            return 0.0
-        return round(min(0.0, self.bar - _ERRORS * math.sqrt(_DISAGREEING / samples)), 4)
-
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Quantization-aware training of the fastest network that quantizing put outside the bar."""
         train_s = min(self._training_s(left_s, done), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
-        kept = max(map(score_of, self._keeping(done)), default=0.0)
+        kept = max(map(score_of, self._safety(done).keeping()), default=0.0)
         short = [
             trial
             for trial in done
-            if self._is_short(trial)
+            if self._safety(done).is_short(trial)
             and trial.parameters["precision"] == "int8"
             and not trial.parameters.get("aware_s")
             and score_of(trial) > kept
@@ -352,38 +350,12 @@ class Strategy:
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
 
-    def _keeping(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
-        """The trials inside the bar; surely inside where the recipe wants to be certain.
-
-        Where the validation samples are too few to be certain of any network, those that lose little.
-        """
-        inside = [trial for trial in done if trial.stage == "inside"]
-        if not self.space.recipe.wants_certainty:
-            return inside
-        sure = [trial for trial in inside if trial.certain]
-        most = _CAREFUL * self.bar
-        return sure or [t for t in inside if t.loss is not None and t.loss.value <= most]
-
-    def _is_short(self, trial: TuningTrial) -> bool:
-        """Whether a little more accuracy is all that it lacks."""
-        unsure = trial.stage == "inside" and self.space.recipe.wants_certainty and not trial.certain
-        return unsure or self._is_near(trial)
-
-    def _is_near(self, trial: TuningTrial) -> bool:
-        """Whether it is outside the bar by so little that training may bring it inside."""
-        return (
-            trial.stage == "outside"
-            and trial.score is not None
-            and trial.loss is not None
-            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
-        )
-
     def _floats(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Layers left in float, of the fastest INT8 that quantizing has put outside the bar."""
-        keeping = self._keeping(done)
+        keeping = self._safety(done).keeping()
         if any(trial.parameters.get("floats") for trial in keeping):
             return
-        least = _LEAST_GAIN * max(map(score_of, keeping), default=0.0)
+        least = LEAST_GAIN * max(map(score_of, keeping), default=0.0)
         known = [t for t in done if t.float_groups and score_of(t) > least]
         for trial in sorted(known, key=lambda each: -score_of(each))[:2]:
             for label, names in trial.float_groups.items():
@@ -414,21 +386,23 @@ class Strategy:
         carried = {key: known[key] for key in _CARRIED if key in known}
         yield Proposal(SAMPLED, fixed=fixed, carried=carried)
 
+    def _safety(self, done: Sequence[TuningTrial]) -> Safety:
+        return Safety(done, self.bar, self.space.recipe.wants_certainty)
+
+    def _ladder(self, done: Sequence[TuningTrial]) -> Ladder:
+        return Ladder(done, self._base(done))
+
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
         """The fastest network that is not cut, inside the bar or near it: what is cut next."""
         whole = [trial for trial in done if not is_cut(trial) and trial.score is not None]
         whole = [trial for trial in whole if not trial.parameters.get("aware_s")]
-        usable = [trial for trial in whole if trial.stage == "inside" or self._is_near(trial)]
+        usable = [
+            trial for trial in whole if trial.stage == "inside" or self._safety(done).is_near(trial)
+        ]
         return max(usable or whole, key=score_of, default=None)
-
-    def _ladder(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
-        """Cut networks by their gain, the smallest first; those that another beats by less are left."""
-        base = self._base(done)
-        looks = [trial for trial in done if trial.stage == "timed" and trial.score is not None]
-        worth = [trial for trial in looks if base and score_of(trial) >= _LEAST_GAIN * score_of(base)]
-        return sorted(worth, key=score_of)
 
 
 SAMPLED = "Optuna's sampler, around the best network"
 _LOOK = "speed of the pruned network before training"
+_LOOK_MILDER = "the share of blocks between the last pruned network and the next milder one"
 _LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"

@@ -59,7 +59,9 @@ def trained_s(trial: TuningTrial) -> float:
 
 
 def fallen(loss: float, trial: TuningTrial, more_s: float) -> float:
-    """What a loss should be after so many seconds more of training."""
+    """What a loss should be after so many seconds more of training; a gain is not taken to grow."""
+    if loss <= 0.0:
+        return loss
     already_s = trained_s(trial)
     return float(loss * (already_s / (already_s + max(0.0, more_s))) ** FALL)
 

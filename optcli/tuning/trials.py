@@ -134,7 +134,7 @@ class Trials:
             trial = trial.model_copy(update=_early_end(made, name, trial.parameters))
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
-        may_end = best is not None and (best.certain or not self.recipe.wants_certainty)
+        may_end = best is not None and not self._is_surer_wanted(trial, best, surest)
         names = [*variants, name]
         trial = self.timing.timed(workshop, made, names, trial, best, may_end=may_end)
         if only_speed:
@@ -155,9 +155,20 @@ class Trials:
         self, trial: TuningTrial, best: TuningTrial | None, surest: TuningTrial | None
     ) -> bool:
         """Whether a trial may win that is slower than the best one: by being surely inside the bar."""
-        if not self.recipe.wants_certainty or best is None or best.certain:
+        wanted = best is not None and self._is_surer_wanted(trial, best, surest)
+        return wanted and (surest is None or score_of(trial) > score_of(surest))
+
+    def _is_surer_wanted(
+        self, trial: TuningTrial, best: TuningTrial, surest: TuningTrial | None
+    ) -> bool:
+        """Whether a network that is surely inside the bar may win over the best one, which is not.
+
+        Where the recipe accepts no other; and where the samples are enough to be sure of any: among
+        finalists the sure ones win.
+        """
+        if best.certain:
             return False
-        return surest is None or score_of(trial) > score_of(surest)
+        return self.recipe.wants_certainty or (trial.trains and surest is not None)
 
     def _is_unsure(self, trial: TuningTrial, best: TuningTrial | None) -> bool:
         """Whether a trial is the fastest inside the bar, and the recipe wants more than that.

@@ -46,6 +46,27 @@ def test_the_fastest_that_is_surely_inside_stands_beside_the_fastest() -> None:
     assert "surely" in chosen[1].why
 
 
+def test_of_one_pruned_network_the_training_that_is_surest_is_judged() -> None:
+    """More training leaves its speed as it is: which of the two is timed faster is chance."""
+    cut = {"parameters": {"blocks": 0.34, "width": 0.0, "train_s": 100}}
+    other = {"parameters": {"blocks": 0.5, "width": 0.0, "train_s": 100}}
+    whole = trial(1, 2.1, 0.0, 0.001)
+    short, long, harder = (
+        each.model_copy(update=update)
+        for each, update in (
+            (trial(2, 3.05, 0.004, 0.009), cut),
+            (trial(3, 3.0, 0.001, 0.005), cut),
+            (trial(4, 4.0, 0.008, 0.02), other),
+        )
+    )
+    chosen = choose([whole, short, long, harder], BAR, 3)
+    assert [each.trial.number for each in chosen] == [4, 3, 1]
+    assert "surely inside" in chosen[1].why
+    # Of networks that are not pruned the fastest is taken, as of others that are much slower.
+    slower = long.model_copy(update={"score": Estimate(value=2.8)})
+    assert [each.trial.number for each in choose([whole, short, slower, harder], BAR, 3)] == [4, 2, 1]
+
+
 def test_where_certainty_is_wanted_the_lowest_bound_is_a_finalist() -> None:
     """By what they lose it is behind the second one, whose loss may be large by its bound."""
     trials = [trial(1, 3.0, 0.004, 0.02), trial(2, 2.5, 0.0, 0.015), trial(3, 1.9, 0.0, 0.011)]

@@ -238,6 +238,72 @@ def test_a_cut_that_is_inside_by_chance_is_trained_longer_and_not_cut_further(re
     assert "surely inside" in trained[1].why
 
 
+def carried_out(strategy: Strategy, loss_of: Any, half_s: float, most: int = 30) -> list[TuningTrial]:
+    """A search whose whole networks are surely inside the bar, and trained ones within `half_s`."""
+    simulated = Simulated(strategy, lambda _: 0.0)
+    for _ in range(most):
+        proposal = strategy.next(simulated.done)
+        if proposal is None or proposal.parameters is None:
+            return simulated.done
+        trial = simulated.trial(proposal)
+        if trial.parameters.get("train_s"):
+            lost = loss_of(trial.parameters)
+            wide = Estimate(value=lost, low=lost - half_s, high=lost + half_s)
+            stage: Any = "inside" if lost <= BAR else "outside"
+            trial = trial.model_copy(update={"loss": wide, "stage": stage})
+        simulated.done.append(trial)
+    raise AssertionError("the strategy does not end")
+
+
+def test_a_cut_that_gains_but_not_surely_is_followed_by_one_between_it_and_the_milder(
+    recipe: Recipe,
+) -> None:
+    """ResNet-20 on 600 samples: 4 blocks gone lost -0.2 points, 3 of them -3, and 3.2 are the bound.
+
+    More training of the first one, for all of the time that was left, had changed nothing.
+    """
+
+    def loss(parameters: Any) -> float:
+        return -0.002 if parameters.get("blocks", 0) > 0.3 else -0.03
+
+    done = carried_out(Strategy(space(recipe), BAR, 900.0), loss, 0.031)
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    blocks = [trial.parameters["blocks"] for trial in trained]
+    assert blocks[:2] == [0.34, 0.26], "0.17 is the next milder one, and gains much less"
+    assert not trained[0].parameters.get("more_s")
+    looked = next(trial for trial in done if trial.parameters.get("blocks") == 0.26)
+    assert looked.stage == "timed"
+    assert "between" in looked.why
+    assert all(0.17 <= share <= 0.34 for share in blocks)
+    assert surest_of([t.model_copy(update={"certain": t.loss.high <= BAR}) for t in trained if t.loss])
+
+
+def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring_inside(
+    recipe: Recipe,
+) -> None:
+    """A ViT: 2 of 6 layers gone lost 1.0 point, one layer nothing. Half of them would lose more."""
+
+    def loss(parameters: Any) -> float:
+        longer = 0.5 if parameters.get("more_s") else 1.0
+        return longer * (0.0103 if parameters.get("blocks", 0) > 0.2 else 0.001)
+
+    done = carried_out(Strategy(space(recipe), BAR, 900.0), loss, 0.0075)
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    assert [trial.parameters["blocks"] for trial in trained][:2] == [0.34, 0.17]
+    assert trained[-1].parameters["blocks"] == 0.17
+    assert trained[-1].parameters["more_s"] > 100
+    assert "surer" in trained[-1].why
+    assert not any(trial.parameters["blocks"] > 0.34 for trial in trained)
+
+
+def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) -> None:
+    done = carried_out(Strategy(space(recipe), BAR, 3600.0), lambda _: 0.03, 0.001)
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    assert trained[-1].parameters.get("more_s")
+    assert "no milder cut is left" in trained[-1].why
+    assert len([trial for trial in trained if trial.parameters.get("more_s")]) == 1
+
+
 def test_an_easy_cut_is_followed_by_one_two_steps_harder(recipe: Recipe) -> None:
     for lost, steps in ((0.0, 2), (0.006, 1)):
         strategy = Strategy(space(recipe), BAR, 3600.0)

@@ -25,6 +25,9 @@ from optcli.tuning.workshop import Workshop
 
 FLOAT = Candidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
 OTHER = Candidate((("quantize", {}),), {"name": "onnxruntime"}, "other", {"precision": "int8"})
+TRAINED = Candidate(
+    (("finetune", {}), ("export_onnx", {})), {"name": "onnxruntime"}, "trained", {"precision": "fp32"}
+)
 NOTHING: Any = SimpleNamespace()
 
 
@@ -52,6 +55,7 @@ def attempted(
     surest: float | None = None,
     *,
     certain: bool = False,
+    candidate: Candidate = OTHER,
 ) -> TuningTrial:
     """A trial with calls twice as long as the reference's, which is the best so far.
 
@@ -70,6 +74,7 @@ def attempted(
 
     built: Any = SimpleNamespace(facts={}, size_bytes=10, key="k")
     monkeypatch.setattr(trials, "artifact", lambda *_: built)
+    monkeypatch.setattr(trials, "_early_end", lambda *_: {})
     monkeypatch.setattr(Trials, "variants_of", lambda *_: None)
     monkeypatch.setattr(Timing, "timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)
@@ -87,7 +92,7 @@ def attempted(
         certain=certain,
     )
     sure = best.model_copy(update={"score": Estimate(value=surest)}) if surest else None
-    return carried.attempt(1, OTHER, "a rule", best, sure, 60.0)
+    return carried.attempt(1, candidate, "a rule", best, sure, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,25 @@ def test_a_slower_trial_may_win_where_the_recipe_wants_to_be_certain(
 ) -> None:
     """Its score is 2: behind the best, which is not surely inside, or behind one that is."""
     assert attempted("p50", monkeypatch, policy, surest, certain=certain).stage == stage
+
+
+@pytest.mark.parametrize(
+    ("certain", "surest", "stage"),
+    [
+        (False, None, "slower"),
+        (False, 1.5, "inside"),
+        (False, 2.5, "slower"),
+        (True, 3.0, "slower"),
+    ],
+)
+def test_a_slower_trained_network_may_win_where_the_samples_suffice_to_be_sure(
+    monkeypatch: pytest.MonkeyPatch, certain: bool, surest: float | None, stage: str
+) -> None:
+    """A whole network is surely inside the bar: then the best one, which is not, does not win."""
+    found = attempted("p50", monkeypatch, "fixed-set", surest, certain=certain, candidate=TRAINED)
+    assert found.stage == stage
+    plain = attempted("p50", monkeypatch, "fixed-set", surest, certain=certain)
+    assert plain.stage == "slower"
 
 
 @pytest.mark.parametrize(("ms", "asked"), [(40.0, [256]), (4.0, [None])])
