@@ -31,12 +31,12 @@ class Ladder:
         """Whether the cut of a trial is one of these."""
         return cut_of(trial) in map(cut_of, self.rungs())
 
-    def milder(self, last: TuningTrial) -> list[TuningTrial]:
-        """Cuts that were not trained, slower than a trained one, in order.
+    def milder(self, last: TuningTrial, least: float = 0.0) -> list[TuningTrial]:
+        """Cuts that were not trained, slower than a trained one and faster than `least`, in order.
 
         Those that remove a part of what it removes, where there are any.
         """
-        slower = [each for each in self._untrained() if score_of(each) < score_of(last)]
+        slower = [each for each in self._untrained() if least < score_of(each) < score_of(last)]
         return [each for each in slower if is_part(each, last)] or slower
 
     def harder(self, last: TuningTrial, hopeless: Sequence[TuningTrial] = ()) -> list[TuningTrial]:
@@ -51,6 +51,12 @@ class Ladder:
         faster = [each for each in self._untrained() if each in beyond]
         faster = [each for each in faster if is_part(last, each)] or faster
         return [each for each in faster if not any(_contains(each, trial) for trial in hopeless)]
+
+    def below(self, last: TuningTrial) -> TuningTrial | None:
+        """The fastest cut that removes a part of what a trained one removes; None: there is none."""
+        slower = [each for each in self.rungs() if score_of(each) < score_of(last)]
+        parts = [each for each in slower if is_part(each, last)]
+        return parts[-1] if parts else None
 
     def _untrained(self) -> list[TuningTrial]:
         trained = {cut_of(trial) for trial in trained_of(self.done)}

@@ -171,13 +171,14 @@ class Strategy:
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial], left_s: float
     ) -> Iterator[Proposal]:
         """The share of blocks between the last cut and the next milder one, if that gains much less."""
-        if self._safety(done).is_safe(last) or self._may_come_inside(last, done, left_s):
+        below, looked = self._ladder(done).below(last), any(t.why == _LOOK_MILDER for t in done)
+        if below is None or looked or self._safety(done).is_safe(last):
             return
-        milder = self._ladder(done).milder(last)
-        if not milder or any(trial.why == _LOOK_MILDER for trial in done):
+        hopeless = [cut_of(trial) for trial in self._hopeless(done, left_s)]
+        if cut_of(below) in hopeless or self._may_come_inside(last, done, left_s):
             return
-        (few, width), (many, more_width) = cut_of(milder[-1]), cut_of(last)
-        if width == more_width and score_of(last) > _FAR * score_of(milder[-1]):
+        (few, width), (many, more_width) = cut_of(below), cut_of(last)
+        if width == more_width and score_of(last) > _FAR * score_of(below):
             shape = {"blocks": round((few + many) / 2, 2), "width": width}
             yield Proposal(_LOOK_MILDER, {**base.parameters, **shape}, only_speed=True)
 
@@ -231,8 +232,7 @@ class Strategy:
             yield self._longer(last, most_s, "more training should bring the last one surely inside")
             return
         safe = max((score_of(trial) for trial in trained if safety.is_safe(trial)), default=0.0)
-        milder = [each for each in ladder.milder(last) if score_of(each) > safe]
-        if milder:
+        if milder := ladder.milder(last, safe):
             why = "the last one was not surely inside: less pruning"
             look = self._hopeful(milder, last, base, train_s, done)
             yield self._training(done, look, train_s, why)

@@ -48,8 +48,8 @@ def test_the_fastest_that_is_surely_inside_stands_beside_the_fastest() -> None:
 
 def test_of_one_pruned_network_the_training_that_is_surest_is_judged() -> None:
     """More training leaves its speed as it is: which of the two is timed faster is chance."""
-    cut = {"parameters": {"blocks": 0.34, "width": 0.0, "train_s": 100}}
-    other = {"parameters": {"blocks": 0.5, "width": 0.0, "train_s": 100}}
+    cut = {"parameters": {"blocks": 0.34, "width": 0.0, "train_s": 100}, "trains": True}
+    other = {"parameters": {"blocks": 0.5, "width": 0.0, "train_s": 100}, "trains": True}
     whole = trial(1, 2.1, 0.0, 0.001)
     short, long, harder = (
         each.model_copy(update=update)

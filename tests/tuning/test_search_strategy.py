@@ -48,6 +48,7 @@ class Simulated:
         self.strategy, self.loss_of, self.seconds = strategy, loss_of, seconds
         self.done: list[TuningTrial] = []
         self.sampled = 0
+        self.layers = 100  # of the network, which loses whole ones
 
     def run(self, most: int = 40) -> list[TuningTrial]:
         for _ in range(most):
@@ -65,7 +66,8 @@ class Simulated:
             parameters |= {**proposal.fixed, **proposal.carried}
         speed = 2.0 if parameters["precision"] == "int8" else 1.0
         speed *= 0.9 if parameters["runtime"] == "onnxruntime" else 1.0
-        speed /= 1.0 - 0.8 * parameters.get("blocks", 0.0) - 0.2 * parameters.get("width", 0.0)
+        blocks = round(self.layers * parameters.get("blocks", 0.0)) / self.layers
+        speed /= 1.0 - 0.8 * blocks - 0.2 * parameters.get("width", 0.0)
         score = Estimate(value=speed)
         candidate = self.strategy.space.candidate(parameters)
         trained_s = parameters.get("train_s", 0) + parameters.get("more_s", 0)
@@ -238,17 +240,25 @@ def test_a_cut_that_is_inside_by_chance_is_trained_longer_and_not_cut_further(re
     assert "surely inside" in trained[1].why
 
 
-def carried_out(strategy: Strategy, loss_of: Any, half_s: float, most: int = 30) -> list[TuningTrial]:
-    """A search whose whole networks are surely inside the bar, and trained ones within `half_s`."""
+def carried_out(
+    strategy: Strategy, loss_of: Any, half: float, *, widths: bool = True, layers: int = 100
+) -> list[TuningTrial]:
+    """A search whose whole networks are surely inside the bar; losses of trained ones are +- `half`.
+
+    Without `widths` no channel can be removed.
+    """
     simulated = Simulated(strategy, lambda _: 0.0)
-    for _ in range(most):
+    simulated.layers = layers
+    for _ in range(40):
         proposal = strategy.next(simulated.done)
         if proposal is None or proposal.parameters is None:
             return simulated.done
         trial = simulated.trial(proposal)
+        if trial.parameters.get("width") and not widths:
+            trial = trial.model_copy(update={"stage": "failed", "score": None})
         if trial.parameters.get("train_s"):
             lost = loss_of(trial.parameters)
-            wide = Estimate(value=lost, low=lost - half_s, high=lost + half_s)
+            wide = Estimate(value=lost, low=lost - half, high=lost + half)
             stage: Any = "inside" if lost <= BAR else "outside"
             trial = trial.model_copy(update={"loss": wide, "stage": stage})
         simulated.done.append(trial)
@@ -287,7 +297,7 @@ def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring
         longer = 0.5 if parameters.get("more_s") else 1.0
         return longer * (0.0103 if parameters.get("blocks", 0) > 0.2 else 0.001)
 
-    done = carried_out(Strategy(space(recipe), BAR, 900.0), loss, 0.0075)
+    done = carried_out(Strategy(space(recipe), BAR, 1800.0), loss, 0.0075, layers=6)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
     assert [trial.parameters["blocks"] for trial in trained][:2] == [0.34, 0.17]
     assert trained[-1].parameters["blocks"] == 0.17
@@ -297,7 +307,7 @@ def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring
 
 
 def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) -> None:
-    done = carried_out(Strategy(space(recipe), BAR, 3600.0), lambda _: 0.03, 0.001)
+    done = carried_out(Strategy(space(recipe), BAR, 7200.0), lambda _: 0.03, 0.001, widths=False)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
     assert trained[-1].parameters.get("more_s")
     assert "no milder cut is left" in trained[-1].why
