@@ -15,9 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from optcli.artifact import Artifact
-from optcli.environment import usable_cores
-from optcli.latency.memory import available_bytes
 from optcli.pipeline._check_samples import Expected, drawn
 from optcli.settings import TensorSpec
 
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     Outputs = Mapping[str, Feed]
     KnownOutputs = Callable[[], Outputs]
 
-# The memory that a network takes, at the most, as a multiple of its files, and that of its activations.
-_COPIES, _ACTIVATION_BYTES = 3, 4 << 30
 # Outputs that are kept; the others are computed again.
 _KEPT_BYTES = 512 << 20
 
@@ -91,7 +86,6 @@ class _Beside:
 
 @contextmanager
 def computed_beside(
-    parent: Artifact,
     opened: Callable[[], Runner],
     inputs: Sequence[TensorSpec],
     probe: Path | None,
@@ -99,10 +93,11 @@ def computed_beside(
 ) -> Iterator[KnownOutputs]:
     """The outputs of a parent that a check within `tolerance` wants, computed while the block runs.
 
-    In another process, where there are a core and memory for it. Call before this process has started
-    any thread. `opened` opens the parent; `probe` is that of the check.
+    In another process, which takes a core, and memory for the parent. Call before this process has
+    started any thread. `opened` opens the parent; `probe` is that of the check.
     """
-    if not _has_room(parent):
+    # Forking is safe on Linux alone.
+    if not sys.platform.startswith("linux"):
         yield dict
         return
 
@@ -120,13 +115,6 @@ def computed_beside(
         yield beside.outputs
     finally:
         beside.close()
-
-
-def _has_room(parent: Artifact) -> bool:
-    """Whether a second process may open a model here. Forking is safe on Linux alone."""
-    room = _COPIES * parent.size_bytes + _ACTIVATION_BYTES
-    is_linux = sys.platform.startswith("linux")
-    return is_linux and usable_cores() > 1 and available_bytes() >= room
 
 
 def _wanted(

@@ -103,7 +103,7 @@ def parent_beside(
     One core is left to the block. Call before this process has started any thread.
     """
     opened = partial(_opened, parent, inputs, max(1, threads - 1))
-    return computed_beside(parent, opened, inputs, probe, _tolerance_to(parent, tolerance))
+    return computed_beside(opened, inputs, probe, _tolerance_to(parent, tolerance))
 
 
 def _tolerance_to(parent: Artifact, tolerance: float) -> float:

@@ -4,8 +4,8 @@ import psutil
 import pytest
 from tiny_project import write_images
 
-from optcli.environment import usable_cores
 from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
+from optcli.pipeline.jobs import is_room_for_two
 
 pytestmark = pytest.mark.usefixtures("cold_workers")
 
@@ -88,7 +88,7 @@ def test_a_wrong_conversion_is_caught(project):
     assert checked["samples"] >= 12  # all of the images
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="needs a second core")
+@pytest.mark.skipif(not is_room_for_two(), reason="needs a second core and 8 GiB of free memory")
 def test_a_parent_is_computed_while_the_pass_works(project):
     project.recipe('  plain: []\n  right: ["./fakes.py:ConvertUnobserved"]\n', data=DATA_ONLY)
     report = project.build()

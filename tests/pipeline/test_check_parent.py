@@ -7,19 +7,16 @@ import signal
 import time
 from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from optcli.artifact import Artifact, Format
-from optcli.pipeline import _check_parent
+from optcli.pipeline import _check_parent, jobs
 from optcli.pipeline._check_parent import Parent, computed_beside
 from optcli.pipeline._check_samples import Expected, drawn
 from optcli.settings import TensorSpec
 
 SPEC = TensorSpec(name="x", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 32})
-ARTIFACT = Artifact("k", Format.ONNX, Path("nowhere"), "fp32", 1, "d")
 
 
 class Model:
@@ -58,13 +55,6 @@ class Dying(Model):
         os._exit(3)
 
 
-@pytest.fixture(autouse=True)
-def room(monkeypatch):
-    """A second core and memory, whatever this machine has."""
-    monkeypatch.setattr(_check_parent, "usable_cores", lambda: 2)
-    monkeypatch.setattr(_check_parent, "available_bytes", lambda: 64 << 30)
-
-
 @pytest.fixture
 def probe(tmp_path):
     np.savez(tmp_path / "probe.npz", x=np.random.default_rng(1).random((16, 3), np.float32))
@@ -73,7 +63,7 @@ def probe(tmp_path):
 
 @contextmanager
 def beside(model, probe=None):
-    with computed_beside(ARTIFACT, lambda: model, [SPEC], probe, 1e-4) as known:
+    with computed_beside(lambda: model, [SPEC], probe, 1e-4) as known:
         yield known
 
 
@@ -150,16 +140,19 @@ def test_outputs_that_are_too_large_are_computed_again(probe, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("usable_cores", 1), ("available_bytes", 1 << 30), ("sys", None)]
+    ("cores", "free", "size", "room"),
+    [(2, 8, 0, True), (1, 64, 0, False), (2, 7, 0, False), (2, 11, 2, False), (4, 64, 2, True)],
 )
-def test_without_a_core_memory_or_safe_forks_nothing_is_computed_beside(
-    name, found, probe, monkeypatch
-):
-    if name == "sys":
-        monkeypatch.setattr(_check_parent.sys, "platform", "darwin")
-    else:
-        monkeypatch.setattr(_check_parent, name, lambda: found)
-    with beside(Dying(), probe) as known:
+def test_there_is_room_for_two_with_a_second_core_and_memory(cores, free, size, room, monkeypatch):
+    """In GiB; a model may take six times its files."""
+    monkeypatch.setattr(jobs.environment, "usable_cores", lambda: cores)
+    monkeypatch.setattr(jobs.memory, "available_bytes", lambda: free << 30)
+    assert jobs.is_room_for_two(size << 30) == room
+
+
+def test_where_forks_are_not_safe_nothing_is_computed_beside(probe, monkeypatch):
+    monkeypatch.setattr(_check_parent.sys, "platform", "darwin")
+    with beside(Model(), probe) as known:
         assert known() == {}
 
 
