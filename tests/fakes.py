@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -161,24 +161,6 @@ class Convert(Pass):
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
         onnx_format.save(model, job.out)
         return Made(facts={"converted": True})
-
-
-class ConvertUnobserved(Convert):
-    """A conversion after which nobody can open its parent: what that gives must be known by then."""
-
-    def run(self, source: Artifact, job: Job) -> Made:
-        from optcli.pipeline import check
-
-        opened = check._opened
-
-        def refused(artifact: Artifact, *further: Any) -> Any:
-            if artifact.path == source.path:
-                raise AssertionError("the parent was opened behind the pass")
-            return opened(artifact, *further)
-
-        made = super().run(source, job)
-        check._opened = refused
-        return made
 
 
 class Unobtainable(Copy):

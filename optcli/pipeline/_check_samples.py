@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
+from optcli.runners import Runner
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -89,14 +90,6 @@ def _batches(count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple((start + i) % count for i in range(size)) for size, start in chosen)
 
 
-class Computing(Protocol):
-    """What computes the outputs of a batch: a runner, or the parent of a conversion."""
-
-    def run(self, feed: Feed) -> Feed:
-        """The outputs, by name and in the model's order."""
-        ...
-
-
 class Expected:
     """What the parent computes of samples, for each batch of them.
 
@@ -104,7 +97,7 @@ class Expected:
     sample once, and `shared` is True. Whoever then finds a batch wrong asks for `exact` outputs of it.
     """
 
-    def __init__(self, parent: Computing, samples: Samples, tolerance: float) -> None:
+    def __init__(self, parent: Runner, samples: Samples, tolerance: float) -> None:
         self._parent, self._samples = parent, samples
         self._rows = self._computed(_ALIKE * tolerance)
 
@@ -174,7 +167,7 @@ def relative_error(expected: Feed, actual: Feed) -> float:
     return max(errors)
 
 
-def rounding_error(parent: Computing, feed: Feed) -> float:
+def rounding_error(parent: Runner, feed: Feed) -> float:
     """What a rounding of its inputs changes in a model's outputs, as `relative_error` counts.
 
     A network that makes much of that computes something else in another order of additions as well.

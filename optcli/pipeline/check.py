@@ -10,8 +10,6 @@ parent computes a sample once, where it is seen to give the same in another batc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +17,12 @@ from optcli import runners
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.formats import torch_devices
-from optcli.pipeline._check_parent import Parent, computed_beside
 from optcli.pipeline._check_samples import Expected, drawn, relative_error, rounding_error
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from optcli.pipeline._check_parent import KnownOutputs
 
     Feed = dict[str, np.ndarray]
 
@@ -53,26 +48,26 @@ def against_parent(
     probe: Path | None,
     tolerance: float,
     threads: int,
-    known: KnownOutputs = dict,
 ) -> dict[str, Any]:
     """Compare a conversion with what it was made from. Raises `StepError` where they differ too much.
 
-    `probe` holds real samples (arrays [n, ...] by input name). `known` is what `parent_beside` gave:
-    the parent need not compute it again. Gives the largest |difference| as a fraction of the largest
-    |output|, what was compared, and the largest difference allowed to any batch, for the artifact's
-    facts.
+    `probe` holds real samples (arrays [n, ...] by input name). Gives the largest |difference| as a
+    fraction of the largest |output|, what was compared, and the largest difference allowed to any
+    batch, for the artifact's facts.
     """
     worst, compared = 0.0, 0
-    tolerance = _tolerance_to(parent, tolerance)
+    tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
+    if parent.precision.startswith("int"):
+        tolerance = max(tolerance, INTEGER_TOLERANCE)
     if child.facts.get(torch_devices.FACT, torch_devices.CPU) != torch_devices.CPU:
         tolerance = max(tolerance, torch_devices.GPU_TOLERANCE)
     most_allowed = tolerance
     with (
-        Parent(partial(_opened, parent, inputs, threads), known()) as parent_model,
+        _opened(parent, inputs, threads) as parent_runner,
         _opened(child, inputs, threads) as child_runner,
     ):
         for samples in drawn(inputs, probe):
-            expected = Expected(parent_model, samples, tolerance)
+            expected = Expected(parent_runner, samples, tolerance)
             for rows in samples.batches:
                 outputs = _run(child_runner, samples.feed(rows), samples.kind, len(rows))
                 error = relative_error(expected.of(rows), outputs)
@@ -81,40 +76,22 @@ def against_parent(
                     error = relative_error(expected.exact(rows), outputs)
                 if not error <= allowed:
                     # More of a parent in which a rounding of the inputs grows that far.
-                    grown = _ROUNDINGS * rounding_error(parent_model, samples.feed(rows))
+                    grown = _ROUNDINGS * rounding_error(parent_runner, samples.feed(rows))
                     allowed = max(tolerance, min(_MOST_ROUNDING, grown))
                 if not error <= allowed:
                     raise StepError(
                         "the artifact does not compute what its parent computes: at batch size"
                         f" {len(rows)} on {samples.kind} inputs the outputs differ by"
                         f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
-                        hint=_hint(parent_model, child_runner, inputs, probe, allowed),
+                        hint=_hint(parent_runner, child_runner, inputs, probe, allowed),
                     )
                 worst, compared = max(worst, error), compared + len(rows)
                 most_allowed = max(most_allowed, allowed)
     return {"largest_relative_error": worst, "samples": compared, "tolerance": most_allowed}
 
 
-def parent_beside(
-    parent: Artifact, inputs: Sequence[TensorSpec], probe: Path | None, tolerance: float, threads: int
-) -> AbstractContextManager[KnownOutputs]:
-    """Let a second process compute what a check wants to know of a parent, while the block runs.
-
-    One core is left to the block. Call before this process has started any thread.
-    """
-    opened = partial(_opened, parent, inputs, max(1, threads - 1))
-    return computed_beside(opened, inputs, probe, _tolerance_to(parent, tolerance))
-
-
-def _tolerance_to(parent: Artifact, tolerance: float) -> float:
-    """How far any child may be from such a parent, where `tolerance` is for one in single precision."""
-    if parent.precision.startswith("int"):
-        return max(tolerance, INTEGER_TOLERANCE)
-    return max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
-
-
 def _hint(
-    parent: Parent, child: Runner, inputs: Sequence[TensorSpec], probe: Path | None, tolerance: float
+    parent: Runner, child: Runner, inputs: Sequence[TensorSpec], probe: Path | None, tolerance: float
 ) -> str:
     """What to do about a difference; where no range of the inputs is known, usual ones are tried."""
     wrong = "it is wrong for this model: try another exporter, opset or format"

@@ -18,7 +18,7 @@ from optcli.observer import Observer
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
-from optcli.pipeline.jobs import is_room_for_two, usual_jobs
+from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import (
@@ -276,7 +276,6 @@ class Execution:
                 threads=threads,
             )
             return Call("optcli.pipeline.step:make_source", source, Written)
-        parent = self._opened(step.parent)
         request = PassRequest(
             step=label,
             inputs=recipe.inputs,
@@ -286,11 +285,9 @@ class Execution:
             seed=recipe.seed,
             batch_sizes=tuple(sorted(set(recipe.latency.batch_sizes))),
             traits=step.traits,
-            parent=parent,
+            parent=self._opened(step.parent),
             origin=self._opened(step.lineage()[0]),
             data={role: recipe.data[role] for role in step.traits.uses},
-            # A cluster gives a step the cores that it asked for.
-            room_for_two=self._settings.ray is None and is_room_for_two(parent.size_bytes),
         )
         if step.only_checks:
             return Call("optcli.pipeline.step:check_source", request, SourceFindings)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from optcli import environment
 from optcli.latency import memory
 
-# Memory for two steps of a large network side by side, and what a model takes by the size of its files.
-_ROOM_BYTES, _COPIES = 8 << 30, 6
+# Memory for two steps of a large network side by side.
+_ROOM_BYTES = 8 << 30
 _JOBS_ON_RAY = 16
 
 
@@ -17,10 +17,5 @@ def usual_jobs(ray: str | None = None) -> int:
     """
     if ray is not None:
         return _JOBS_ON_RAY
-    return 2 if is_room_for_two() else 1
-
-
-def is_room_for_two(size_bytes: int = 0) -> bool:
-    """Whether there are a second core and memory for two that work on a model of such a size."""
-    room_bytes = max(_ROOM_BYTES, _COPIES * size_bytes)
-    return environment.usable_cores() >= 2 and memory.available_bytes() >= room_bytes
+    room = memory.available_bytes() >= _ROOM_BYTES
+    return 2 if room and environment.usable_cores() >= 2 else 1

@@ -36,7 +36,6 @@ NOT_COUNTED: Mapping[str, str] = {
     "paths.py": "where folders lie",
     "pipeline/admission.py": "refuses what was fetched; changes nothing that is taken",
     "pipeline/execute.py": "starts steps; what they do is in the modules that it names",
-    "pipeline/jobs.py": "how many work side by side; what they do is in the modules that they name",
     "pipeline/keys.py": "makes keys",
     "model_files": "finds artifacts for the verbs that look at them",
     "pipeline/plan.py": "makes keys",

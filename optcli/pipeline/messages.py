@@ -42,7 +42,6 @@ class SourceRequest:
 class PassRequest:
     """A pass, what it is run on, and what its `Job` holds.
 
-    `room_for_two` says that a second process may open the parent while the pass works.
     `folder` is the recipe's: paths in `data` and the user's own code are relative to it. `prepared` are
     folders with the samples of roles as they were prepared before; what is prepared now may be left in
     `keep`.
@@ -59,7 +58,6 @@ class PassRequest:
     parent: Artifact
     origin: Artifact
     data: dict[str, DataSettings]
-    room_for_two: bool = False
     prepared: dict[str, Path] = field(default_factory=dict)
     keep: Path | None = None
     out: Path = Path()

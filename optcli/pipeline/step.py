@@ -11,11 +11,9 @@ import json
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optcli import data, environment, formats, passes, regular_files, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
@@ -36,9 +34,6 @@ from optcli.pipeline.messages import (
 from optcli.sample import SampleSet
 from optcli.store.disk import plain_files
 from optcli.workers import Channel, messages
-
-if TYPE_CHECKING:
-    from optcli.pipeline._check_parent import KnownOutputs
 
 PROBE_SAMPLES = 16
 _CALIBRATION_BYTES = 256 << 20
@@ -77,23 +72,15 @@ def make_source(request: SourceRequest, channel: Channel | None) -> Written:
 
 def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     """Run a pass; check what it wrote, against its parent where the pass is a conversion."""
-    _seed_everything(request.seed)
-    attempts = configured_pass(request.traits, request.folder).attempts()
-    with _parent_beside(attempts[0], request) as known:
-        return _written(attempts, request, channel, known)
-
-
-def _written(
-    attempts: Sequence[Pass], request: PassRequest, channel: Channel | None, known: KnownOutputs
-) -> Written:
-    """What the first attempt that works has made."""
     source = request.parent
     job = _job(request, channel)
     observer = job.observer
+    _seed_everything(job.seed)
+    attempts = configured_pass(request.traits, request.folder).attempts()
     failures: list[str] = []
     for number, attempt in enumerate(attempts, start=1):
         try:
-            made = _attempt(attempt, source, job, request.probe, known)
+            made = _attempt(attempt, source, job, request.probe)
             break
         except Exception as error:
             if number == len(attempts):
@@ -178,18 +165,7 @@ def configured_pass(traits: Traits, folder: Path) -> Pass:
     return configured
 
 
-def _parent_beside(first: Pass, request: PassRequest) -> AbstractContextManager[KnownOutputs]:
-    """The parent's outputs for the check of a conversion, computed while the pass works."""
-    if first.tolerance is None or not request.room_for_two:
-        return nullcontext(dict)
-    return check.parent_beside(
-        request.parent, request.inputs, request.probe, first.tolerance, request.threads
-    )
-
-
-def _attempt(
-    attempt: Pass, source: Artifact, job: Job, probe: Path | None, known: KnownOutputs
-) -> Made:
+def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
     made = _told(attempt.run(source, job))
     _plain(job.out)
     made_format = attempt.produces(source.format)
@@ -204,9 +180,7 @@ def _attempt(
         return made
     job.progress(None, "comparing with its parent")
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
-    checked = check.against_parent(
-        child, source, job.inputs, probe, attempt.tolerance, job.threads, known
-    )
+    checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
 
 

@@ -5,7 +5,6 @@ import pytest
 from tiny_project import write_images
 
 from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
-from optcli.pipeline.jobs import is_room_for_two
 
 pytestmark = pytest.mark.usefixtures("cold_workers")
 
@@ -86,20 +85,6 @@ def test_a_wrong_conversion_is_caught(project):
     checked = report.variants["right"].steps[-1].facts["checked_against_parent"]
     assert checked["largest_relative_error"] <= 1e-4
     assert checked["samples"] >= 12  # all of the images
-
-
-@pytest.mark.skipif(not is_room_for_two(), reason="needs a second core and 8 GiB of free memory")
-def test_a_parent_is_computed_while_the_pass_works(project):
-    project.recipe('  plain: []\n  right: ["./fakes.py:ConvertUnobserved"]\n', data=DATA_ONLY)
-    report = project.build()
-    assert report.exit_code == ExitCode.DONE, report.variants["right"].reason
-    assert report.variants["right"].steps[-1].facts["checked_against_parent"]["samples"] >= 12
-
-    project.recipe(
-        '  plain: []\n  wrong: [{"./fakes.py:ConvertUnobserved": {wrong: true}}]\n', data=DATA_ONLY
-    )
-    # Of a difference more has to be computed, and that takes the parent.
-    assert "opened behind the pass" in project.build().variants["wrong"].reason
 
 
 DATA_ONLY = """\
