@@ -44,8 +44,9 @@ _OVERHEAD_S = 20.0
 _SAFETY = 1.5
 # A cut that loses less than this share of the bar is followed by one two steps harder.
 _EASY = 1 / 3
-# A cut whose gain is so near to the wanted one needs no other between its neighbours.
-_CLOSE = 0.07
+# A cut whose gain is so near to the wanted one needs no other between its neighbours. At 5 % beyond it
+# ResNet-20 lacked 4 of 7 blocks and gained 0.6 points by training; with 3 gone it gained 3 to 4.
+_CLOSE = 0.03
 # Where the next milder cut is slower by more than this, one between the two is looked at.
 _FAR = 1.15
 _MARGIN_DB = 3.0
