@@ -36,8 +36,8 @@ def findings(tuning: Tuning) -> Iterator[str]:
     if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
         yield (
             f"Other programs, or other guests of its host, had {100 * tuning.others_share:.0f} % of"
-            " this machine's processor time during the trials: search again when it is idle, and more"
-            " is tried, trained longer and measured with more certainty."
+            " this machine's processor time during the trials. On an idle machine the search tries"
+            " more, trains longer and measures with more certainty: search again."
         )
     if tuning.next_idea is not None:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."

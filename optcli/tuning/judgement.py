@@ -22,12 +22,11 @@ from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, scaled
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.finalists import Choice
+from optcli.tuning.safety import CAREFUL
 from optcli.tuning.starting import LIBRARIES
 from optcli.tuning.trials import WITHOUT_METRIC
 
 _MS_PER_HOUR = 3.6e6
-# Where no bound is known to lie inside the bar, a finalist may lose this share of it.
-_CAREFUL = 0.25
 _MOST_MEASURING_S, _LEAST_MEASURING_S = 30.0, 2.0
 
 
@@ -160,7 +159,7 @@ def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finali
     known = [each.loss for each in accepted if each.loss is not None]
     if bar is None or not known:
         return accepted
-    most = max(min(known), _CAREFUL * bar)
+    most = max(min(known), CAREFUL * bar)
     return [each for each in accepted if each.loss is not None and each.loss <= most]
 
 

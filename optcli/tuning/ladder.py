@@ -36,7 +36,9 @@ class Ladder:
 
         Those that remove a part of what it removes, where there are any.
         """
-        slower = [each for each in self._untrained() if least < score_of(each) < score_of(last)]
+        slower = [
+            each for each in self._untrained(self.rungs()) if least < score_of(each) < score_of(last)
+        ]
         return [each for each in slower if is_part(each, last)] or slower
 
     def harder(self, last: TuningTrial, hopeless: Sequence[TuningTrial] = ()) -> list[TuningTrial]:
@@ -48,7 +50,7 @@ class Ladder:
         rungs = self.rungs()
         cuts = [cut_of(each) for each in rungs]
         beyond = rungs[cuts.index(cut_of(last)) + 1 :] if cut_of(last) in cuts else []
-        faster = [each for each in self._untrained() if each in beyond]
+        faster = self._untrained(beyond)
         faster = [each for each in faster if is_part(last, each)] or faster
         return [each for each in faster if not any(_contains(each, trial) for trial in hopeless)]
 
@@ -58,9 +60,9 @@ class Ladder:
         parts = [each for each in slower if is_part(each, last)]
         return parts[-1] if parts else None
 
-    def _untrained(self) -> list[TuningTrial]:
+    def _untrained(self, rungs: Sequence[TuningTrial]) -> list[TuningTrial]:
         trained = {cut_of(trial) for trial in trained_of(self.done)}
-        return [each for each in self.rungs() if cut_of(each) not in trained]
+        return [each for each in rungs if cut_of(each) not in trained]
 
 
 def _contains(look: TuningTrial, trial: TuningTrial) -> bool:

@@ -175,8 +175,7 @@ class Strategy:
         below, looked = self._ladder(done).below(last), any(t.why == _LOOK_MILDER for t in done)
         if below is None or looked or self._safety(done).is_safe(last):
             return
-        hopeless = [cut_of(trial) for trial in self._hopeless(done, left_s)]
-        if cut_of(below) in hopeless or self._may_come_inside(last, done, left_s):
+        if self._may_come_inside(last, done, left_s):
             return
         (few, width), (many, more_width) = cut_of(below), cut_of(last)
         if width == more_width and score_of(last) > _FAR * score_of(below):

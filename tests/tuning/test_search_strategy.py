@@ -17,7 +17,7 @@ from optcli.tuning import rules
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
 from optcli.tuning.study import Study
-from optcli.tuning.trial_facts import best_of, cannot_be_cut, surest_of
+from optcli.tuning.trial_facts import best_of, cannot_be_cut, fallen, surest_of
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}
@@ -306,6 +306,26 @@ def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring
     assert not any(trial.parameters["blocks"] > 0.34 for trial in trained)
 
 
+def test_a_cut_that_more_training_has_made_safe_is_not_hopeless(recipe: Recipe) -> None:
+    """As where a search goes on with more minutes: what contains it may be trained then."""
+    strategy = Strategy(space(recipe), BAR, 3600.0)
+    done = carried_out(strategy, lambda _: 0.03, 0.001, widths=False)
+    short = next(trial for trial in done if trial.parameters.get("train_s"))
+    whole = [trial for trial in done if not trial.parameters.get("train_s")]
+    assert strategy._hopeless([*whole, short], 60.0) == [short]
+    more = {**short.parameters, "more_s": 900}
+    better = Estimate(value=0.002, low=0.001, high=0.003)
+    longer = short.model_copy(update={"parameters": more, "loss": better, "stage": "inside"})
+    assert strategy._hopeless([*whole, short, longer], 60.0) == []
+
+
+def test_a_gain_is_not_taken_to_grow_or_fall_by_more_training(recipe: Recipe) -> None:
+    done = carried_out(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, 0.001)
+    trial = next(trial for trial in done if trial.parameters.get("train_s"))
+    assert fallen(-0.02, trial, 500.0) == -0.02
+    assert 0.0 < fallen(0.02, trial, 500.0) < 0.02
+
+
 def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) -> None:
     done = carried_out(Strategy(space(recipe), BAR, 7200.0), lambda _: 0.03, 0.001, widths=False)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
@@ -340,6 +360,15 @@ def test_the_wanted_gain_is_the_recipe_s_and_a_share_of_blocks_is_looked_for(rec
         first = next(trial for trial in done if trial.parameters.get("train_s"))
         assert first.score is not None
         assert first.score.value / 2.0 == pytest.approx(wanted, rel=0.08), "INT8 is twice as fast"
+
+
+def test_a_cut_that_gains_5_percent_more_than_wanted_is_not_near_enough(recipe: Recipe) -> None:
+    """A third of the blocks gone gives 1.37: one that removes less is looked at for 1.3."""
+    for wanted, is_looked_for in ((1.4, False), (1.3, True)):
+        told = load(recipe.path, [f"tune.target.speedup={wanted}"])
+        done = Simulated(Strategy(space(told), BAR, 900.0), lambda _: 0.0).run()
+        between = [trial for trial in done if "should give the wanted gain" in trial.why]
+        assert bool(between) == is_looked_for
 
 
 def test_what_a_trial_takes_is_learned_from_those_before(recipe: Recipe) -> None:

@@ -63,6 +63,9 @@ def attempted(
     """
 
     def timed(timing: Any, *given: Any, may_end: bool) -> TuningTrial:
+        # Surely slower, it ends after one launch; not where it may win by being surely inside.
+        sure_only = policy == "non-inferiority" or (given[3].trains and surest is not None)
+        assert may_end == (certain or not sure_only)
         slow = Estimate(value=0.5, low=0.4, high=0.6)
         ahead = slow if timing.races else None
         known = {"speedups": {1: slow}, "ahead": ahead, "score": Estimate(value=2.0)}
