@@ -31,7 +31,8 @@ class TuningTrial(Result):
     `convolutional`, `float_groups` names layers that may be left in float, where quantizing has cost
     too much. `judging_s` is how long judging it on all validation samples took, with the baseline where
     that was not judged before. `ended_early` says why its training took less than its `train_s`, and
-    `trained_share` how much of that. Times are in seconds.
+    `trained_share` how much of that. `blocks_removed` of the `blocks_found` are gone of a network that
+    was cut and not trained. Times are in seconds.
     """
 
     number: int
@@ -63,6 +64,8 @@ class TuningTrial(Result):
     judging_s: float | None = None
     ended_early: str | None = None
     trained_share: float = 1.0
+    blocks_removed: int | None = None
+    blocks_found: int | None = None
     seconds: float = 0.0
     reason: str | None = None
 

@@ -15,8 +15,8 @@ from optcli.results.tuning import TuningTrial
 _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
 # Of the usual share, what a trial may take that has begun in time: a training that is cut off is lost.
 _GRACE_SHARE = 0.25
-# The most that is kept: else there would be nothing to judge.
-_MOST_SHARE = 0.5
+# The most that is kept: else there would be nothing to judge. In a minute one finalist needs more.
+_MOST_SHARE, _MOST_FOR_ONE = 0.5, 0.6
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
 _ALL, _FEWER = 5, 3
@@ -29,7 +29,7 @@ _CALLS_BESIDE = 130
 # What timing one network takes where somebody waits for the answer.
 _HURRIED_S = 8.0
 # Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
-# finalist and a careful one.
+# finalist and a careful one. A budget of a minute has time for fewer.
 _LEAST_JUDGED = 3
 # Of a judgement of two networks, what starting their processes takes and more samples do not repeat:
 # 2.3 s in eager PyTorch and 0.9 s in OpenVINO, SqueezeNet 1.1 on 60 and 880 images, two cores.
@@ -52,10 +52,12 @@ class Budget:
         """What is kept for the finalists, by what judging the reference has taken.
 
         It is enough for the baseline and three finalists, of which two are as fast as the best trial,
-        and at most half of the budget.
+        and at most half of the budget; of a short one a little more, to launch one finalist.
         """
-        wanted_s = self._launched_s(reference, _usual_finalists(reference, best)[:_FEWER])
-        return max(self._usual_s, min(wanted_s, _MOST_SHARE * self.seconds))
+        usual = _usual_finalists(reference, best)
+        wanted_s = min(self._launched_s(reference, usual[:_FEWER]), _MOST_SHARE * self.seconds)
+        for_one_s = min(2 * (_LAUNCHING_S + _TIMING_S), _MOST_FOR_ONE * self.seconds)
+        return max(self._usual_s, wanted_s, for_one_s)
 
     def finalists(
         self,
@@ -66,7 +68,8 @@ class Budget:
     ) -> int:
         """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        left_s = max(left_s, _LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S))
+        least_s = min(_LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S), self.final_s(reference, best))
+        left_s = max(left_s, least_s)
         usual = _usual_finalists(reference, best)
         fitting = (n for n in range(1, most + 1) if self._launched_s(reference, usual[:n]) <= left_s)
         return max(fitting, default=1)

@@ -10,8 +10,6 @@ from optcli.tuning.trial_facts import cut_of, is_part, score_of, trained_of
 
 # A cut network that gains less is not worth its training.
 LEAST_GAIN = 1.1
-# Where a smaller share of the blocks gives nearly the same speed, it is the same blocks.
-_SAME = 0.97
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Ladder:
         beyond = rungs[cuts.index(cut_of(last)) + 1 :] if cut_of(last) in cuts else []
         faster = self._untrained(beyond)
         faster = [each for each in faster if is_part(last, each)] or faster
-        return [each for each in faster if not any(_contains(each, trial) for trial in hopeless)]
+        return [each for each in faster if not any(is_part(trial, each) for trial in hopeless)]
 
     def below(self, last: TuningTrial) -> TuningTrial | None:
         """The fastest cut that removes a part of what a trained one removes; None: there is none."""
@@ -63,9 +61,3 @@ class Ladder:
     def _untrained(self, rungs: Sequence[TuningTrial]) -> list[TuningTrial]:
         trained = {cut_of(trial) for trial in trained_of(self.done)}
         return [each for each in rungs if cut_of(each) not in trained]
-
-
-def _contains(look: TuningTrial, trial: TuningTrial) -> bool:
-    """Whether a cut removes all that the one of a trial does."""
-    same = is_part(look, trial) and score_of(look) > _SAME * score_of(trial)
-    return same or is_part(trial, look)

@@ -31,6 +31,7 @@ from optcli.tuning.trial_facts import (
     score_of,
     trained_of,
     trained_s,
+    whole_blocks,
 )
 
 # Shares of the budget: for looking at the speed of cut networks, for the first training, which says how
@@ -40,6 +41,8 @@ _FIRST_SHARE, _TRAINING_SHARE, _REST_SHARE = 0.2, 0.3, 0.15
 _LEAST_TRAINING_S = 20.0
 # What a trial takes beside its training (exporting, quantizing, timing, judging), before one is known.
 _OVERHEAD_S = 20.0
+# A trial that has less than this share of what others took would hardly end in time.
+_LEAST_LEFT = 0.5
 # So many times that is left after a training: one that the end of the time cuts off is lost.
 _SAFETY = 1.5
 # A cut that loses less than this share of the bar is followed by one two steps harder.
@@ -85,7 +88,7 @@ class Strategy:
     def next(self, done: Sequence[TuningTrial]) -> Proposal | None:
         """The next trial; None where nothing is left to try, or no time to try it."""
         left_s = self.budget_s - sum(trial.seconds for trial in done)
-        if left_s <= 0:
+        if left_s <= _LEAST_LEFT * median(_seconds_of(done) or [0.0]):
             return None
         orders = (
             self._starts,
@@ -127,8 +130,9 @@ class Strategy:
         if not done:
             rule = rules.reference(self.space)
             yield Proposal(rule.why, rule.parameters)
-        # Where a network can be cut and trained, that gains more than a fifth set of ranges.
-        share = 0.75 if self.space.prunes else 0.1
+        # Where there is time to cut and train a network, that gains more than a fifth set of ranges.
+        cuts = any(map(is_cut, done)) or self._may_cut(done, left_s)
+        share = 0.75 if cuts else 0.1
         for index, rule in enumerate(rules.starts(self.space)):
             if index < 2 or left_s > share * self.budget_s:
                 yield Proposal(rule.why, rule.parameters)
@@ -136,18 +140,18 @@ class Strategy:
     def _looks(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Cut networks that are not trained: only their speed is wanted."""
         base = self._base(done)
-        if not self.space.prunes or base is None:
+        if not self._may_cut(done, left_s) or base is None:
             return
         if trained := trained_of(done):
-            train_s = self._training_s(left_s - self._overhead_s(done), done)
-            if train_s >= _LEAST_TRAINING_S:
-                yield from self._harder_looks(base, trained[-1], done)
-                yield from self._milder_look(base, trained[-1], done, left_s)
+            yield from self._harder_looks(base, trained[-1], done)
+            yield from self._milder_look(base, trained[-1], done, left_s)
             return
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
-        for shape in rules.shapes(self.space):
-            if cannot_be_cut(shape, done):
+        for shape in self._shapes(done):
+            if any(_is_looked_at(shape, each) for each in looked):
+                continue
+            if any(_gains_too_little(shape, each, base) for each in looked):
                 continue
             if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
                 break
@@ -156,17 +160,28 @@ class Strategy:
             for shape in self._between(base, done):
                 yield Proposal(_LOOK_BETWEEN, {**base.parameters, **shape}, only_speed=True)
 
+    def _may_cut(self, done: Sequence[TuningTrial], left_s: float) -> bool:
+        """Whether a network may be cut, and the time left is enough to look at one and to train it."""
+        train_s = self._training_s(left_s - self._overhead_s(done), done)
+        return self.space.prunes and train_s >= _LEAST_TRAINING_S
+
     def _harder_looks(
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
     ) -> Iterator[Proposal]:
         """Cuts beyond the hardest that was looked at, where training has brought that one inside."""
         if not self._safety(done).is_safe(last) or self._ladder(done).harder(last):
             return
-        for shape in rules.shapes(self.space):
+        for shape in self._shapes(done):
             more = shape["blocks"], shape["width"]
             beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
-            if beyond and more != cut_of(last) and not cannot_be_cut(shape, done):
+            if beyond and more != cut_of(last):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
+
+    def _shapes(self, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
+        """The shapes of the rules that this network allows, with shares of whole blocks."""
+        for shape in rules.shapes(self.space):
+            if not cannot_be_cut(shape, done):
+                yield {**shape, "blocks": whole_blocks(shape["blocks"], done)}
 
     def _milder_look(
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial], left_s: float
@@ -179,8 +194,10 @@ class Strategy:
             return
         (few, width), (many, more_width) = cut_of(below), cut_of(last)
         if width == more_width and score_of(last) > _FAR * score_of(below):
-            shape = {"blocks": round((few + many) / 2, 2), "width": width}
-            yield Proposal(_LOOK_MILDER, {**base.parameters, **shape}, only_speed=True)
+            blocks = whole_blocks(round((few + many) / 2, 2), done)
+            if few < blocks < many:
+                shape = {"blocks": blocks, "width": width}
+                yield Proposal(_LOOK_MILDER, {**base.parameters, **shape}, only_speed=True)
 
     def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The share of blocks that should give the wanted gain, by the times of its neighbours."""
@@ -188,11 +205,13 @@ class Strategy:
         looks = [t for t in done if t.stage == "timed" and t.score and not t.parameters["width"]]
         if any(abs(score_of(trial) / wanted - 1.0) <= _CLOSE for trial in looks):
             return
-        rungs = sorted((t.parameters.get("blocks", 0.0), 1.0 / score_of(t)) for t in (base, *looks))
+        rungs = sorted((cut_of(t)[0], 1.0 / score_of(t)) for t in (base, *looks))
         for (few, slow), (many, fast) in pairwise(rungs):
             if slow > 1.0 / wanted > fast:
                 share = few + (many - few) * (slow - 1.0 / wanted) / (slow - fast)
-                yield {"blocks": round(share, 2), "width": 0.0}
+                blocks = whole_blocks(round(share, 2), done)
+                if few < blocks < many:
+                    yield {"blocks": blocks, "width": 0.0}
 
     def _trainings(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         base, ladder, safety = self._base(done), self._ladder(done), self._safety(done)
@@ -302,8 +321,7 @@ class Strategy:
 
     def _overhead_s(self, done: Sequence[TuningTrial]) -> float:
         """What a trial takes without training, by those that were carried out."""
-        known = [t.seconds for t in done[1:] if not t.trains and t.stage not in ("failed", "timed")]
-        return median(known) if known else _OVERHEAD_S
+        return median(_seconds_of(done) or [_OVERHEAD_S])
 
     def _training(
         self, done: Sequence[TuningTrial], look: TuningTrial, train_s: float, why: str
@@ -313,6 +331,7 @@ class Strategy:
         The steps of that one are in the store, so that what it has learned costs nothing again.
         """
         chosen = {**look.parameters, **rules.training(done[0].family), "train_s": int(train_s)}
+        chosen["blocks"], _ = cut_of(look)
         if stop_at := self._safety(done).stop_at():
             chosen["stop_at"] = stop_at
         inside = [
@@ -400,6 +419,23 @@ class Strategy:
             trial for trial in whole if trial.stage == "inside" or self._safety(done).is_near(trial)
         ]
         return max(usable or whole, key=score_of, default=None)
+
+
+def _seconds_of(done: Sequence[TuningTrial]) -> list[float]:
+    """What trials took without training, but for the first, with which the baseline is built."""
+    return [t.seconds for t in done[1:] if not t.trains and t.stage not in ("failed", "timed")]
+
+
+def _is_looked_at(shape: Parameters, look: TuningTrial) -> bool:
+    """Whether a look was at the network of this shape: of few blocks, two shares are the same."""
+    return bool(shape["blocks"]) and (shape["blocks"], shape["width"]) == cut_of(look)
+
+
+def _gains_too_little(shape: Parameters, look: TuningTrial, base: TuningTrial) -> bool:
+    """Whether a look was at a network with all of this removed, and more, that hardly gains."""
+    blocks, width = cut_of(look)
+    within = shape["blocks"] <= blocks and shape["width"] <= width
+    return within and 0.0 < score_of(look) < LEAST_GAIN * score_of(base)
 
 
 SAMPLED = "Optuna's sampler, around the best network"

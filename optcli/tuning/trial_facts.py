@@ -36,7 +36,24 @@ def is_cut(trial: TuningTrial) -> bool:
 
 def cut_of(trial: TuningTrial) -> tuple[float, float]:
     """The shares of blocks and of channels that were removed."""
-    return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
+    blocks = trial.parameters.get("blocks", 0.0)
+    if trial.blocks_removed is not None and trial.blocks_found:
+        blocks = _share(trial.blocks_removed, trial.blocks_found)
+    return blocks, trial.parameters.get("width", 0.0)
+
+
+def whole_blocks(share: float, done: Sequence[TuningTrial]) -> float:
+    """The share of the blocks that pruning removes where it is asked for a share: at least one block.
+
+    It is the share itself as long as no trial has said how many blocks there are. Later cuts reckon
+    with it: after 2 of 7 blocks, "half" would be one more, and half of the whole network is 4.
+    """
+    found = next((trial.blocks_found for trial in done if trial.blocks_found), None)
+    return _share(max(1, round(share * found)), found) if share and found else share
+
+
+def _share(removed: int, found: int) -> float:
+    return round(removed / found, 4)
 
 
 def trained_of(done: Sequence[TuningTrial]) -> list[TuningTrial]:

@@ -132,6 +132,8 @@ class Trials:
         )
         if candidate.trains:
             trial = trial.model_copy(update=_early_end(made, name, trial.parameters))
+        elif candidate.parameters.get("blocks"):
+            trial = trial.model_copy(update=_blocks(made, name))
         if self._is_reference(candidate):
             trial = trial.model_copy(update={"family": _family(built)})
         may_end = best is not None and not self._is_surer_wanted(trial, best, surest)
@@ -308,6 +310,13 @@ def _early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str
             stopping = _facts_of(made, step)["quantization_aware_training"].get("early_stopping", {})
             found |= {"ended_early": stopping["why"]} if stopping.get("why") else {}
     return found
+
+
+def _blocks(made: Made, name: str) -> dict[str, Any]:
+    """How many blocks of a network were removed, and of how many."""
+    step = next(step for step in planned(made, name).steps if step.name == "prune")
+    pruning = _facts_of(made, step)["pruning"]
+    return {"blocks_removed": len(pruning["blocks_removed"]), "blocks_found": pruning["blocks_found"]}
 
 
 def _facts_of(made: Made, step: Step) -> dict[str, Any]:

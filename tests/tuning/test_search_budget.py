@@ -44,7 +44,9 @@ def reference(judging_s: float | None = 103.0, samples: int | None = 100) -> Tun
 def test_a_share_is_kept_where_judging_takes_little() -> None:
     for trial in (None, reference(judging_s=None), reference(judging_s=4.0)):
         assert Budget(900.0, 100).final_s(trial) == 135.0
-    assert Budget(60.0).final_s(None) == 30.0, "half of it: launching takes longer"
+    assert Budget(60.0).final_s(None) == 34.0, "the baseline and one finalist are launched"
+    assert Budget(30.0).final_s(None) == 20.0, "six tenths would be less than the least"
+    assert Budget(100.0).final_s(None) == 50.0, "half of it"
     assert Budget(300.0).final_s(None) == 4 * 17.0, "13 s for launching each, and 4 s for its calls"
     assert Budget(3600.0).final_s(None) == 150.0
 
@@ -71,6 +73,12 @@ def test_as_many_finalists_as_can_be_judged_in_time(
     evaluation: int, left_s: float, judged: int
 ) -> None:
     assert Budget(900.0, evaluation).finalists(left_s, reference(), 5) == judged
+
+
+def test_a_minute_has_time_for_one_finalist() -> None:
+    """Two of them and the baseline take 51 s: one minute had become 95 s on a busy machine."""
+    for seconds, judged in ((60.0, 1), (120.0, 2), (900.0, 2)):
+        assert Budget(seconds).finalists(1.0, reference(judging_s=None), 5) == judged
 
 
 def test_measuring_has_what_judging_leaves() -> None:

@@ -17,7 +17,14 @@ from optcli.tuning import rules
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
 from optcli.tuning.study import Study
-from optcli.tuning.trial_facts import best_of, cannot_be_cut, fallen, surest_of
+from optcli.tuning.trial_facts import (
+    best_of,
+    cannot_be_cut,
+    cut_of,
+    fallen,
+    surest_of,
+    whole_blocks,
+)
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}
@@ -66,7 +73,10 @@ class Simulated:
             parameters |= {**proposal.fixed, **proposal.carried}
         speed = 2.0 if parameters["precision"] == "int8" else 1.0
         speed *= 0.9 if parameters["runtime"] == "onnxruntime" else 1.0
-        blocks = round(self.layers * parameters.get("blocks", 0.0)) / self.layers
+        removed = round(self.layers * parameters.get("blocks", 0.0))
+        if parameters.get("blocks"):
+            removed = max(1, removed)
+        blocks = removed / self.layers
         speed /= 1.0 - 0.8 * blocks - 0.2 * parameters.get("width", 0.0)
         score = Estimate(value=speed)
         candidate = self.strategy.space.candidate(parameters)
@@ -81,6 +91,8 @@ class Simulated:
             "trains": candidate.trains,
             "seconds": self.seconds + trained_s + parameters.get("aware_s", 0),
         }
+        if removed and not trained_s:
+            common |= {"blocks_removed": removed, "blocks_found": self.layers}
         if proposal.only_speed:
             return TuningTrial(**common, stage="timed")
         loss = self.loss_of(parameters)
@@ -299,11 +311,86 @@ def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring
 
     done = carried_out(Strategy(space(recipe), BAR, 1800.0), loss, 0.0075, layers=6)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
-    assert [trial.parameters["blocks"] for trial in trained][:2] == [0.34, 0.17]
-    assert trained[-1].parameters["blocks"] == 0.17
+    assert [trial.parameters["blocks"] for trial in trained][:2] == [0.3333, 0.1667]
+    assert trained[-1].parameters["blocks"] == 0.1667
     assert trained[-1].parameters["more_s"] > 100
     assert "surer" in trained[-1].why
-    assert not any(trial.parameters["blocks"] > 0.34 for trial in trained)
+    assert not any(trial.parameters["blocks"] > 0.3333 for trial in trained)
+
+
+def removed_of(trial: TuningTrial) -> list[int]:
+    """How many blocks each `prune` of a trial removes, of the seven that the network has."""
+    left, removed = 7, []
+    for name, options in trial.passes:
+        if name == "prune" and "block_ratio" in options:
+            removed.append(max(1, round(options["block_ratio"] * left)))
+            left -= removed[-1]
+    return removed
+
+
+def test_a_network_of_few_blocks_is_looked_at_once_and_loses_as_many_as_were_looked_at(
+    recipe: Recipe,
+) -> None:
+    """After 2 of 7 blocks "half" was one more, and the speed of half was that of 4 removed."""
+    simulated = Simulated(Strategy(space(recipe), BAR, 3600.0), lambda _: 0.0)
+    simulated.layers = 7
+    done = simulated.run(80)
+    looks = [trial for trial in done if trial.stage == "timed" and trial.parameters["blocks"]]
+    seen = [(sum(removed_of(each)), each.parameters["width"]) for each in looks]
+    assert len(seen) == len(set(seen))
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    assert len(trained[-1].parameters["learned"]) >= 1
+    for trial in trained:
+        wanted = round(7 * trial.parameters["blocks"])
+        assert sum(removed_of(trial)) == wanted
+        assert any((wanted, trial.parameters["width"]) == each for each in seen)
+
+
+def test_two_shares_of_the_same_blocks_are_one_network(recipe: Recipe) -> None:
+    """A ViT of 6 layers: 34 % and the 30 % that should give the wanted gain were both 2 of them."""
+    told = load(recipe.path, ["tune.target.speedup=1.3"])
+    simulated = Simulated(Strategy(space(told), BAR, 900.0), lambda _: 0.0)
+    simulated.layers = 6
+    done = simulated.run()
+    looks = [trial for trial in done if trial.stage == "timed" and not trial.parameters["width"]]
+    shares = sorted(whole_blocks(trial.parameters["blocks"], done) for trial in looks)
+    assert shares == [0.1667, 0.3333, 0.5, 0.6667]
+    assert not any("should give" in trial.why for trial in done)
+
+
+def test_shares_of_blocks_are_as_asked_until_their_number_is_known() -> None:
+    assert whole_blocks(0.34, []) == 0.34
+    made = {"number": 0, "label": "", "why": "", "passes": ()}
+    look = TuningTrial(**made, parameters={"blocks": 0.34}, blocks_removed=1, blocks_found=3)
+    assert cut_of(look) == (0.3333, 0.0)
+    assert whole_blocks(0.0, [look]) == 0.0
+    assert whole_blocks(0.05, [look]) == 0.3333, "at least one"
+    assert whole_blocks(0.5, [look]) == 0.6667
+
+
+def test_a_cut_within_one_that_hardly_gains_is_not_looked_at(recipe: Recipe) -> None:
+    """Half of the channels of a ViT gone gained 8 %: the time for a third of them was lost."""
+
+    def looked(gain: float) -> set[float]:
+        simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=2.0)
+        for _ in range(40):
+            proposal = simulated.strategy.next(simulated.done)
+            if proposal is None or proposal.parameters is None or not simulated_goes_on(proposal):
+                break
+            trial = simulated.trial(proposal)
+            if trial.parameters.get("width") == 0.5 and not trial.parameters["blocks"]:
+                trial = trial.model_copy(update={"score": Estimate(value=gain * 2.0)})
+            simulated.done.append(trial)
+        looks = [trial for trial in simulated.done if trial.stage == "timed"]
+        return {t.parameters["width"] for t in looks if not t.parameters["blocks"]}
+
+    def simulated_goes_on(proposal: Proposal) -> bool:
+        assert proposal.parameters is not None
+        return not proposal.parameters.get("train_s")
+
+    assert looked(1.08) >= {0.5, 0.7}
+    assert 0.3 not in looked(1.08)
+    assert 0.3 in looked(1.12)
 
 
 def test_a_cut_that_more_training_has_made_safe_is_not_hopeless(recipe: Recipe) -> None:
@@ -424,6 +511,28 @@ def test_the_budget_is_what_recorded_trials_took(recipe: Recipe) -> None:
     done = Simulated(Strategy(space(recipe), BAR, 300.0), lambda _: 0.0).run()
     assert sum(trial.seconds for trial in done[:-1]) < 300.0
     assert sum(trial.seconds for trial in done) <= 300.0 + 60.0
+
+
+def test_nothing_is_cut_that_there_is_no_time_to_train(recipe: Recipe) -> None:
+    """A search of two minutes spent 20 s on the speed of networks, and tried neither bf16 nor FP32."""
+    for budget_s, is_cut in ((60.0, False), (120.0, True)):
+        strategy = Strategy(space(recipe), BAR, budget_s)
+        done = Simulated(strategy, lambda _: 0.0, seconds=9.0).run()
+        assert any(trial.parameters.get("blocks") for trial in done) == is_cut
+        named = {rule.why for rule in rules.starts(strategy.space)}
+        ruled = [trial for trial in done if trial.why in named]
+        assert len(ruled) == (3 if is_cut else 5)
+
+
+def test_no_trial_begins_that_would_hardly_end_in_time(recipe: Recipe) -> None:
+    def trial(number: int) -> TuningTrial:
+        made = {"label": "", "why": "", "parameters": {"runtime": "openvino", "precision": "fp32"}}
+        return TuningTrial(number=number, passes=(), stage="slower", seconds=10.0, **made)
+
+    done = [trial(0), trial(1), trial(2)]
+    assert Strategy(space(recipe), BAR, 36.0).next(done) is not None
+    assert Strategy(space(recipe), BAR, 34.0).next(done) is None, "4 s for what takes 10"
+    assert Strategy(space(recipe), BAR, 11.0).next(done[:1]) is not None, "nothing is known yet"
 
 
 def test_the_sampler_gives_up_after_trials_without_a_better_one(recipe: Recipe) -> None:
