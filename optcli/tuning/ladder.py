@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
@@ -10,6 +10,9 @@ from optcli.tuning.trial_facts import cut_of, is_part, score_of, trained_of
 
 # A cut network that gains less is not worth its training.
 LEAST_GAIN = 1.1
+# A cut whose gain is so near to the wanted one needs no other between its neighbours. At 5 % beyond it
+# ResNet-20 lacked 4 of 7 blocks and gained 0.6 points by training; with 3 gone it gained 3 to 4.
+CLOSE = 0.03
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,36 @@ class Ladder:
     def rungs(self) -> list[TuningTrial]:
         """The cut networks by their gain, the smallest first."""
         looks = [trial for trial in self.done if trial.stage == "timed" and trial.score is not None]
-        least = LEAST_GAIN * score_of(self.base) if self.base else float("inf")
-        return sorted((trial for trial in looks if score_of(trial) >= least), key=score_of)
+        return sorted((trial for trial in looks if score_of(trial) >= self._least), key=score_of)
+
+    def is_worth_a_look(self, shape: Mapping[str, float]) -> bool:
+        """Whether the speed without these shares of blocks and channels is new, and may gain enough.
+
+        Of few blocks two shares are the same. What is a part of a cut that hardly gains gains no more.
+        """
+        blocks, width = shape["blocks"], shape["width"]
+        for look in self.done:
+            its_blocks, its_width = cut_of(look)
+            if blocks and (blocks, width) == (its_blocks, its_width):
+                return False
+            within = blocks <= its_blocks and width <= its_width
+            if within and 0.0 < score_of(look) < self._least:
+                return False
+        return True
+
+    def first(self, wanted: float) -> TuningTrial:
+        """What to train first: the fastest that gains no more than wanted, else the slowest.
+
+        A harder cut goes on from the weights of this one; a milder one would begin anew. Cuts of blocks
+        alone come first: at the same speed they lost less, and what is left learns each block's output.
+        """
+        rungs = self.deep() or self.rungs()
+        below = [each for each in rungs if score_of(each) <= (1.0 + CLOSE) * wanted]
+        return below[-1] if below else rungs[0]
+
+    def deep(self) -> list[TuningTrial]:
+        """Those that remove blocks and no channels."""
+        return [each for each in self.rungs() if _is_deep(each)]
 
     def has(self, trial: TuningTrial) -> bool:
         """Whether the cut of a trial is one of these."""
@@ -32,12 +63,12 @@ class Ladder:
     def milder(self, last: TuningTrial, least: float = 0.0) -> list[TuningTrial]:
         """Cuts that were not trained, slower than a trained one and faster than `least`, in order.
 
-        Those that remove a part of what it removes, where there are any.
+        Those that remove a part of what it removes, or no channels, where there are any.
         """
         slower = [
             each for each in self._untrained(self.rungs()) if least < score_of(each) < score_of(last)
         ]
-        return [each for each in slower if is_part(each, last)] or slower
+        return [each for each in slower if is_part(each, last) or _is_deep(each)] or slower
 
     def harder(self, last: TuningTrial, hopeless: Sequence[TuningTrial] = ()) -> list[TuningTrial]:
         """Cuts that were not trained, faster than a trained one, in order.
@@ -58,6 +89,15 @@ class Ladder:
         parts = [each for each in slower if is_part(each, last)]
         return parts[-1] if parts else None
 
+    @property
+    def _least(self) -> float:
+        return LEAST_GAIN * score_of(self.base) if self.base else float("inf")
+
     def _untrained(self, rungs: Sequence[TuningTrial]) -> list[TuningTrial]:
         trained = {cut_of(trial) for trial in trained_of(self.done)}
         return [each for each in rungs if cut_of(each) not in trained]
+
+
+def _is_deep(trial: TuningTrial) -> bool:
+    blocks, width = cut_of(trial)
+    return bool(blocks) and not width

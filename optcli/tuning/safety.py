@@ -11,6 +11,8 @@ from optcli.tuning.trial_facts import highest_loss
 
 # Where no bound can lie inside the bar, a loss of this share of it is safe.
 CAREFUL = 0.25
+# A cut that surely loses less than this share of the bar is followed by one two steps harder.
+_EASY = 1 / 3
 # Losses up to so many bars may come back by quantization-aware training.
 _NEAR = 2.5
 # A cut network answers about so many samples otherwise than the whole one. By these and the number of
@@ -39,6 +41,13 @@ class Safety:
         if self.knows_whole():
             return highest_loss(trial) <= self.bar
         return trial.loss.value <= CAREFUL * self.bar or trial.loss.high is None
+
+    def is_easy(self, trial: TuningTrial) -> bool:
+        """Whether a safe trial loses so little that much more of the network may go."""
+        if trial.loss is None:
+            return False
+        loss = highest_loss(trial) if self.knows_whole() else trial.loss.value
+        return loss < _EASY * self.bar
 
     def knows_whole(self) -> bool:
         """Whether the samples are enough to know of a whole network that it is inside the bar."""

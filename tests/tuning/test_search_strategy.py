@@ -14,6 +14,8 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
+from optcli.tuning.ladder import Ladder
+from optcli.tuning.safety import Safety
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
 from optcli.tuning.study import Study
@@ -368,29 +370,62 @@ def test_shares_of_blocks_are_as_asked_until_their_number_is_known() -> None:
     assert whole_blocks(0.5, [look]) == 0.6667
 
 
+def looks_of(recipe: Recipe, gain: float = 0.0, *, fails: bool = False) -> list[TuningTrial]:
+    """Cuts whose speed is looked at with time for all; half of the channels gone gives `gain`.
+
+    Where it `fails`, no block can be removed.
+    """
+    simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=2.0)
+    for _ in range(40):
+        proposal = simulated.strategy.next(simulated.done)
+        if proposal is None or proposal.parameters is None or proposal.parameters.get("train_s"):
+            break
+        trial = simulated.trial(proposal)
+        if fails and trial.parameters.get("blocks"):
+            trial = trial.model_copy(update={"stage": "failed", "score": None})
+        elif gain and trial.parameters.get("width") == 0.5:
+            trial = trial.model_copy(update={"score": Estimate(value=gain * 2.0)})
+        simulated.done.append(trial)
+    return [trial for trial in simulated.done if trial.stage == "timed"]
+
+
 def test_a_cut_within_one_that_hardly_gains_is_not_looked_at(recipe: Recipe) -> None:
     """Half of the channels of a ViT gone gained 8 %: the time for a third of them was lost."""
+    for gain, others in ((1.08, {0.5, 0.7}), (1.12, {0.3, 0.5, 0.7})):
+        widths = {trial.parameters["width"] for trial in looks_of(recipe, gain, fails=True)}
+        assert widths == others
 
-    def looked(gain: float) -> set[float]:
-        simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=2.0)
-        for _ in range(40):
-            proposal = simulated.strategy.next(simulated.done)
-            if proposal is None or proposal.parameters is None or not simulated_goes_on(proposal):
-                break
-            trial = simulated.trial(proposal)
-            if trial.parameters.get("width") == 0.5 and not trial.parameters["blocks"]:
-                trial = trial.model_copy(update={"score": Estimate(value=gain * 2.0)})
-            simulated.done.append(trial)
-        looks = [trial for trial in simulated.done if trial.stage == "timed"]
-        return {t.parameters["width"] for t in looks if not t.parameters["blocks"]}
 
-    def simulated_goes_on(proposal: Proposal) -> bool:
-        assert proposal.parameters is not None
-        return not proposal.parameters.get("train_s")
+def test_channels_alone_are_cut_where_no_blocks_are_or_where_the_size_counts(recipe: Recipe) -> None:
+    size = load(recipe.path, ["tune.objective=size"])
+    for read, fails, alone in ((recipe, False, False), (recipe, True, True), (size, False, True)):
+        looks = looks_of(read, fails=fails)
+        assert any(not trial.parameters["blocks"] for trial in looks) == alone
 
-    assert looked(1.08) >= {0.5, 0.7}
-    assert 0.3 not in looked(1.08)
-    assert 0.3 in looked(1.12)
+
+def rung(blocks: float, width: float, score: float) -> TuningTrial:
+    made = {"number": 0, "label": "", "why": "", "passes": ()}
+    parameters = {"blocks": blocks, "width": width}
+    return TuningTrial(**made, parameters=parameters, score=Estimate(value=score), stage="timed")
+
+
+def test_the_first_to_be_trained_loses_blocks_and_gains_no_more_than_wanted() -> None:
+    """MobileNetV3: half of the channels gone was nearest to what was wanted, and was not safe."""
+    base = rung(0.0, 0.0, 1.0)
+    looks = [rung(0.0, 0.5, 1.39), rung(0.17, 0.0, 1.2), rung(0.33, 0.0, 1.3), rung(0.5, 0.0, 1.5)]
+    for wanted, blocks in ((1.4, 0.33), (1.48, 0.5), (1.6, 0.5), (1.12, 0.17)):
+        assert cut_of(Ladder([base, *looks], base).first(wanted)) == (blocks, 0.0)
+    narrow = Ladder([base, rung(0.0, 0.3, 1.2), rung(0.0, 0.5, 1.6)], base)
+    assert cut_of(narrow.first(1.4)) == (0.0, 0.3), "where no block can be removed"
+
+
+def test_a_milder_cut_is_a_part_of_the_last_one_or_removes_blocks_alone() -> None:
+    base, last = rung(0.0, 0.0, 1.0), rung(0.0, 0.5, 1.4)
+    looks = [rung(0.0, 0.3, 1.2), rung(0.33, 0.0, 1.3), rung(0.17, 0.3, 1.35), rung(0.5, 0.0, 1.5)]
+    trained = last.model_copy(update={"stage": "inside"})
+    trained.parameters["train_s"] = 100
+    milder = Ladder([base, last, *looks, trained], base).milder(trained)
+    assert [cut_of(each) for each in milder] == [(0.0, 0.3), (0.33, 0.0)]
 
 
 def test_a_cut_that_more_training_has_made_safe_is_not_hopeless(recipe: Recipe) -> None:
@@ -419,6 +454,18 @@ def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) 
     assert trained[-1].parameters.get("more_s")
     assert "no milder cut is left" in trained[-1].why
     assert len([trial for trial in trained if trial.parameters.get("more_s")]) == 1
+
+
+def test_a_cut_is_easy_whose_bound_says_so_where_whole_networks_are_surely_inside() -> None:
+    def judged(low: float, loss: float, high: float, **more: Any) -> TuningTrial:
+        wide = Estimate(value=loss, low=low, high=high)
+        return rung(0.0, 0.0, 1.0).model_copy(update={"stage": "inside", "loss": wide, **more})
+
+    gained, sure = judged(-0.009, -0.002, 0.005), judged(-0.02, -0.01, 0.0)
+    whole, unsure = judged(-0.001, 0.0, 0.001), judged(-0.03, 0.0, 0.03)
+    known, unknown = Safety([whole], BAR, False), Safety([unsure], BAR, False)
+    assert (known.is_easy(gained), known.is_easy(sure)) == (False, True)
+    assert (unknown.is_easy(gained), unknown.is_easy(judged(0.0, 0.005, 0.01))) == (True, False)
 
 
 def test_an_easy_cut_is_followed_by_one_two_steps_harder(recipe: Recipe) -> None:
