@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
-from optcli.tuning.trial_facts import cut_of, is_part, score_of, trained_of
+from optcli.tuning.trial_facts import cut_of, is_cut, is_part, score_of, trained_of
 
 # A cut network that gains less is not worth its training.
 LEAST_GAIN = 1.1
@@ -27,20 +27,30 @@ class Ladder:
         looks = [trial for trial in self.done if trial.stage == "timed" and trial.score is not None]
         return sorted((trial for trial in looks if score_of(trial) >= self._least), key=score_of)
 
-    def is_worth_a_look(self, shape: Mapping[str, float]) -> bool:
-        """Whether the speed without these shares of blocks and channels is new, and may gain enough.
+    def knows(self, shape: Mapping[str, float]) -> bool:
+        """Whether the speed without these shares of blocks and channels is known.
 
-        Of few blocks two shares are the same. What is a part of a cut that hardly gains gains no more.
+        Of few blocks two shares are the same.
+        """
+        cut = shape["blocks"], shape["width"]
+        return bool(shape["blocks"]) and cut in map(cut_of, self.done)
+
+    def is_worth_a_look(self, shape: Mapping[str, float], wanted: float) -> bool:
+        """Whether the speed without these shares of blocks and channels is to be known before training.
+
+        What is a part of a cut that hardly gains gains no more. What removes more than a cut that gains
+        what is wanted is looked at if training allows for more.
         """
         blocks, width = shape["blocks"], shape["width"]
         for look in self.done:
             its_blocks, its_width = cut_of(look)
-            if blocks and (blocks, width) == (its_blocks, its_width):
+            beyond = is_cut(look) and its_blocks <= blocks and its_width <= width
+            if beyond and score_of(look) >= wanted:
                 return False
             within = blocks <= its_blocks and width <= its_width
             if within and 0.0 < score_of(look) < self._least:
                 return False
-        return True
+        return not self.knows(shape)
 
     def first(self, wanted: float) -> TuningTrial:
         """What to train first: the fastest that gains no more than wanted, else the slowest.

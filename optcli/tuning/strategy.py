@@ -147,7 +147,7 @@ class Strategy:
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
         for shape in self._shapes(done):
-            if not self._ladder(done).is_worth_a_look(shape):
+            if not self._ladder(done).is_worth_a_look(shape, self._wanted * score_of(base)):
                 continue
             if not shape["blocks"] and self._cuts_blocks(done):
                 continue
@@ -166,13 +166,14 @@ class Strategy:
     def _harder_looks(
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
     ) -> Iterator[Proposal]:
-        """Cuts beyond the hardest that was looked at, where training has brought that one inside."""
-        if not self._safety(done).is_safe(last) or self._ladder(done).harder(last):
+        """Cuts beyond those that were looked at, where training has brought the last one inside."""
+        safety, harder = self._safety(done), self._ladder(done).harder(last)
+        if not safety.is_safe(last) or len(harder) >= (2 if safety.is_easy(last) else 1):
             return
         for shape in self._shapes(done):
             more = shape["blocks"], shape["width"]
             beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
-            if beyond and more != cut_of(last):
+            if beyond and more != cut_of(last) and not self._ladder(done).knows(shape):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 
     def _cuts_blocks(self, done: Sequence[TuningTrial]) -> bool:

@@ -403,6 +403,21 @@ def test_channels_alone_are_cut_where_no_blocks_are_or_where_the_size_counts(rec
         assert any(not trial.parameters["blocks"] for trial in looks) == alone
 
 
+def test_what_removes_more_than_is_wanted_is_looked_at_after_a_training_that_allows_it(
+    recipe: Recipe,
+) -> None:
+    """Seven looks took 98 s of a ViT's search, and four of them were at cuts that came to nothing."""
+    before = {(t.parameters["blocks"], t.parameters["width"]) for t in looks_of(recipe)}
+    assert (0.5, 0.0) in before, "the first of them"
+    assert not before & {(0.67, 0.0), (0.5, 0.4), (0.84, 0.0)}
+    for lost, looks in ((0.0, True), (0.03, False)):
+        strategy = Strategy(space(recipe), BAR, 1800.0)
+        done = Simulated(strategy, lambda p, lost=lost: lost if p.get("train_s") else 0.0).run(100)
+        first = next(trial.number for trial in done if trial.parameters.get("train_s"))
+        after = [t for t in done[first:] if t.stage == "timed" and t.parameters["blocks"] > 0.5]
+        assert bool(after) == looks
+
+
 def rung(blocks: float, width: float, score: float) -> TuningTrial:
     made = {"number": 0, "label": "", "why": "", "passes": ()}
     parameters = {"blocks": blocks, "width": width}
