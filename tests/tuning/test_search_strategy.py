@@ -313,11 +313,11 @@ def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring
 
     done = carried_out(Strategy(space(recipe), BAR, 1800.0), loss, 0.0075, layers=6)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
-    assert [trial.parameters["blocks"] for trial in trained][:2] == [0.3333, 0.1667]
-    assert trained[-1].parameters["blocks"] == 0.1667
+    assert [trial.parameters["blocks"] for trial in trained][:2] == [0.333, 0.167]
+    assert trained[-1].parameters["blocks"] == 0.167
     assert trained[-1].parameters["more_s"] > 100
     assert "surer" in trained[-1].why
-    assert not any(trial.parameters["blocks"] > 0.3333 for trial in trained)
+    assert not any(trial.parameters["blocks"] > 0.333 for trial in trained)
 
 
 def removed_of(trial: TuningTrial) -> list[int]:
@@ -356,7 +356,7 @@ def test_two_shares_of_the_same_blocks_are_one_network(recipe: Recipe) -> None:
     done = simulated.run()
     looks = [trial for trial in done if trial.stage == "timed" and not trial.parameters["width"]]
     shares = sorted(whole_blocks(trial.parameters["blocks"], done) for trial in looks)
-    assert shares == [0.1667, 0.3333, 0.5, 0.6667]
+    assert shares == [0.167, 0.333, 0.5, 0.667]
     assert not any("should give" in trial.why for trial in done)
 
 
@@ -364,10 +364,10 @@ def test_shares_of_blocks_are_as_asked_until_their_number_is_known() -> None:
     assert whole_blocks(0.34, []) == 0.34
     made = {"number": 0, "label": "", "why": "", "passes": ()}
     look = TuningTrial(**made, parameters={"blocks": 0.34}, blocks_removed=1, blocks_found=3)
-    assert cut_of(look) == (0.3333, 0.0)
+    assert cut_of(look) == (0.333, 0.0)
     assert whole_blocks(0.0, [look]) == 0.0
-    assert whole_blocks(0.05, [look]) == 0.3333, "at least one"
-    assert whole_blocks(0.5, [look]) == 0.6667
+    assert whole_blocks(0.05, [look]) == 0.333, "at least one"
+    assert whole_blocks(0.5, [look]) == 0.667
 
 
 def looks_of(recipe: Recipe, gain: float = 0.0, *, fails: bool = False) -> list[TuningTrial]:
@@ -612,6 +612,29 @@ def test_the_sampler_begins_no_training(recipe: Recipe, tmp_path: Path) -> None:
         chosen = study.sample(proposal.fixed, proposal.carried)
         assert chosen is not None
         assert not strategy.space.candidate(chosen).trains
+
+
+@pytest.mark.parametrize("layers", [1, 3, 6, 7, 25])
+def test_the_sampler_keeps_to_the_blocks_that_the_best_network_lost(
+    recipe: Recipe, tmp_path: Path, layers: int
+) -> None:
+    """Its trainings are in the store: with a third written otherwise they would begin anew."""
+    strategy = Strategy(dataclasses.replace(space(recipe), aware=False), BAR, 1800.0)
+    simulated = Simulated(strategy, lambda p: 0.0 if p.get("train_s") else 0.005)
+    simulated.layers = layers
+    done = [trial for trial in simulated.run(100) if trial.why != SAMPLED]
+    best = best_of(done)
+    assert best is not None
+    assert best.parameters["blocks"]
+    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
+    study = Study(tmp_path / "trials.jsonl", strategy.space, 0, BAR)
+    for trial in done:
+        study.keep(trial)
+    chosen = study.sample(proposal.fixed, proposal.carried)
+    assert chosen is not None
+    made = list(strategy.space.candidate(chosen).passes)
+    trained = [each for each in best.passes if each[0] in ("prune", "finetune")]
+    assert made[: len(trained)] == trained
 
 
 def test_the_sampler_keeps_to_the_training_that_the_best_network_had(recipe: Recipe) -> None:
