@@ -101,7 +101,6 @@ NETWORKS = {
         Network("yolox_nano", "coco", 416, {}, minutes=10.0),
         _fashion("shufflenet_v2_x0_5", 64, epochs=4),
         _fashion("regnet_y_400mf", 64, epochs=3),
-        _fashion("squeezenet1_1", 64, epochs=5),
     )
 }
 

@@ -76,7 +76,7 @@ class TuneSettings(Settings):
         examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
     )
     finalists: int = Field(
-        3,
+        4,
         ge=1,
         le=5,
         description="at most so many finalists are judged; each one more makes the bounds wider",

@@ -52,6 +52,7 @@ def choose(
         half = [t for t in inside if _loss(t) <= bar / 2]
         add(half, "the fastest that uses at most half of the bar")
     add([t for t in inside if not t.trains], "the fastest without training")
+    add(_milder(sure), "removes less than the fastest that is surely inside the bar")
     add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
     for trial in front(inside):
         # Each finalist widens the bounds of all: one that hardly differs is not worth that.
@@ -67,6 +68,18 @@ def _trained_best(trials: Sequence[TuningTrial]) -> Sequence[TuningTrial]:
     fastest = trials[0]
     alike = [t for t in trials if cut_of(t) == cut_of(fastest) and _is_as_fast(t, fastest)]
     return sorted(alike, key=highest_loss)
+
+
+def _milder(sure: Sequence[TuningTrial]) -> list[TuningTrial]:
+    """Pruned networks, slower than the fastest that is sure and as sure: other samples may differ.
+
+    ResNet-56 with half of its blocks gained 4.3 points on 600 validation samples, and nothing on the
+    evaluation samples. With a third gone it had gained 1.9 there, and was no finalist.
+    """
+    if not sure or not is_cut(sure[0]):
+        return []
+    cuts = [t for t in sure if is_cut(t) and cut_of(t) != cut_of(sure[0])]
+    return [t for t in cuts if highest_loss(t) <= highest_loss(sure[0])]
 
 
 def front(trials: Sequence[TuningTrial]) -> list[TuningTrial]:
