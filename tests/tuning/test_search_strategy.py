@@ -348,6 +348,35 @@ def test_a_network_of_few_blocks_is_looked_at_once_and_loses_as_many_as_were_loo
         assert any((wanted, trial.parameters["width"]) == each for each in seen)
 
 
+@pytest.mark.parametrize("layers", [2, 3, 4, 5])
+def test_no_two_looks_are_at_the_same_blocks(recipe: Recipe, layers: int) -> None:
+    simulated = Simulated(Strategy(space(recipe), BAR, 3600.0), lambda _: 0.02)
+    simulated.layers = layers
+    looks = [trial for trial in simulated.run(80) if trial.stage == "timed"]
+    cuts = [cut_of(trial) for trial in looks if trial.parameters["blocks"]]
+    assert cuts
+    assert len(cuts) == len(set(cuts))
+
+
+def test_what_is_trained_has_the_blocks_that_were_counted(recipe: Recipe) -> None:
+    """The first look is asked for half of the blocks, before anybody knows that there are seven."""
+    told = load(recipe.path, ["tune.target.speedup=1.9"])
+    simulated = Simulated(Strategy(space(told), BAR, 900.0), lambda _: 0.0)
+    simulated.layers = 7
+    first = next(trial for trial in simulated.run() if trial.parameters.get("train_s"))
+    assert first.parameters["blocks"] == 0.571
+
+
+def test_a_second_harder_cut_is_looked_at_where_the_last_was_easy(recipe: Recipe) -> None:
+    for lost, is_easy in ((-0.01, True), (0.005, False)):
+        strategy = Strategy(space(recipe), BAR, 3600.0)
+        done = carried_out(strategy, lambda _, lost=lost: lost, 0.001, widths=False)
+        first = next(trial.number for trial in done if trial.parameters.get("train_s"))
+        after = done[first + 1]
+        assert (after.stage == "timed") == is_easy
+        assert bool(after.parameters.get("train_s")) != is_easy
+
+
 def test_two_shares_of_the_same_blocks_are_one_network(recipe: Recipe) -> None:
     """A ViT of 6 layers: 34 % and the 30 % that should give the wanted gain were both 2 of them."""
     told = load(recipe.path, ["tune.target.speedup=1.3"])

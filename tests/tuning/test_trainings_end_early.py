@@ -160,3 +160,9 @@ def test_people_read_why_it_ended() -> None:
         f"tune: trial 1: pruned, 0.10 points lost, inside the bar, its training ended early: {WHY}"
     ]
     assert tuning_words.trial_row(ended, "p50")[-1] == "pruned (the training ended early)"
+
+
+def test_the_record_says_how_many_blocks_a_cut_has_removed() -> None:
+    pruning = {"pruning": {"blocks_removed": ["layer2.1", "layer3.2"], "blocks_found": 7}}
+    made = made_of(("prune", pruning), ("export", {}))
+    assert trials._blocks(made, "trial-1") == {"blocks_removed": 2, "blocks_found": 7}

@@ -1,5 +1,6 @@
 """What ends a trial: time that is over, a best one that is surely ahead; and why INT8 does not pay."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +79,7 @@ def attempted(
     built: Any = SimpleNamespace(facts={}, size_bytes=10, key="k")
     monkeypatch.setattr(trials, "artifact", lambda *_: built)
     monkeypatch.setattr(trials, "_early_end", lambda *_: {})
+    monkeypatch.setattr(trials, "_blocks", lambda *_: {"blocks_removed": 2, "blocks_found": 7})
     monkeypatch.setattr(Trials, "variants_of", lambda *_: None)
     monkeypatch.setattr(Timing, "timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)
@@ -270,3 +272,12 @@ def test_a_profile_that_cannot_be_taken_costs_nothing(monkeypatch: pytest.Monkey
     assert cause(0.9, fails, monkeypatch) is None
     nothing: Any = SimpleNamespace(findings=(finding("hot", "Convolution takes 60 %"),))
     assert cause(0.9, lambda *_: nothing, monkeypatch) is None
+
+
+def test_the_blocks_of_a_network_are_counted_that_is_cut_and_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = dataclasses.replace(OTHER, parameters={**OTHER.parameters, "blocks": 0.34})
+    looked = attempted("p50", monkeypatch, candidate=cut)
+    assert (looked.blocks_removed, looked.blocks_found) == (2, 7)
+    assert attempted("p50", monkeypatch).blocks_found is None
