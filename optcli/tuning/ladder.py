@@ -56,7 +56,8 @@ class Ladder:
         """What to train first: the fastest that gains no more than wanted, else the slowest.
 
         A harder cut goes on from the weights of this one; a milder one would begin anew. Cuts of blocks
-        alone come first: at the same speed they lost less, and what is left learns each block's output.
+        alone come first: with a third of its blocks gone MobileNetV3-small was faster than with a third
+        of its channels gone, and was safe after half of the training.
         """
         rungs = self.deep() or self.rungs()
         below = [each for each in rungs if score_of(each) <= (1.0 + CLOSE) * wanted]

@@ -67,7 +67,7 @@ def test_of_one_pruned_network_the_training_that_is_surest_is_judged() -> None:
     assert [each.trial.number for each in choose([whole, short, slower, harder], BAR, 3)] == [4, 2, 1]
 
 
-def test_a_milder_cut_that_is_as_sure_is_a_finalist_too() -> None:
+def test_a_milder_cut_that_is_surely_inside_is_a_finalist_too() -> None:
     """ResNet-56: half of the blocks gone had gained by the choice of the validation samples alone."""
 
     def cut(number: int, blocks: float, score: float, high: float) -> TuningTrial:
@@ -77,9 +77,11 @@ def test_a_milder_cut_that_is_as_sure_is_a_finalist_too() -> None:
 
     whole = trial(1, 3.2, -0.005, 0.001)
     harder, sure = cut(2, 0.68, 7.8, 0.0101), cut(3, 0.48, 5.5, -0.0138)
-    for high, chosen in ((-0.0146, [2, 3, 4, 1]), (-0.01, [2, 3, 1])):
+    for high, chosen in ((-0.0146, [2, 3, 4, 1]), (0.009, [2, 3, 4, 1]), (0.011, [2, 3, 1])):
         found = choose([whole, harder, sure, cut(4, 0.32, 4.5, high)], BAR, 4)
         assert [each.trial.number for each in found] == chosen
+    surest = choose([whole, harder, sure, cut(4, 0.32, 4.5, 0.0), cut(5, 0.16, 3.7, -0.02)], BAR, 4)
+    assert [each.trial.number for each in surest] == [2, 3, 5, 1]
     assert [each.trial.number for each in choose([whole, harder, sure], BAR, 3)] == [2, 3, 1]
     faster = trial(5, 9.0, -0.01, 0.0)
     found = choose([faster, harder, sure, whole], BAR, 4)
