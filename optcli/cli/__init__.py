@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from pydantic import BaseModel
+
+# So many new objects until Python looks for garbage: importing a verb makes as many, and all stay.
+# With this, and with no last look at the end, a build with nothing to do takes 0.43 s instead of 0.46.
+_YOUNG = 100_000
 
 # By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _TASKS = {
@@ -115,6 +120,7 @@ def main() -> NoReturn:
     """Run the command line and exit with the code that `optcli --help` documents."""
     from optcli.cli import streams
 
+    gc.set_threshold(_YOUNG)
     streams.prepare()
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -124,6 +130,7 @@ def main() -> NoReturn:
     if hasattr(signal, "SIGCHLD"):  # inherited as ignored, it would hide how workers ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     code = int(run(sys.argv[1:]))
+    gc.disable()
     if _received:
         # Python ends by SIGINT, whatever was caught, where an interrupt fell into an exec() of text.
         sys.stdout.flush()
