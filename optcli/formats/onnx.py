@@ -23,6 +23,8 @@ DATA = "model.onnx.data"
 # A protobuf message cannot be larger than 2 GiB; what is not weights needs room as well.
 ONE_FILE_BYTES = 1_900_000_000
 
+# The setting of a session that says where external data lie.
+_EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 # A node's `op_type`, field 4 of its message, as it stands in the file.
 _SHAPE_OPERATOR = b"\x22\x05Shape"
 # The most bytes that a message takes for one value, of whatever type.
@@ -54,10 +56,13 @@ def check_file(path: Path) -> None:
             onnx.checker.check_model(os.fspath(path))
 
 
-def session(model: Path | bytes, threads: int = 0, *, optimized: bool = True) -> InferenceSession:
+def session(
+    model: Path | bytes, threads: int = 0, *, optimized: bool = True, weights: Path | None = None
+) -> InferenceSession:
     """A model opened in ONNX Runtime on the CPU, which prints nothing. Raises what ONNX Runtime raises.
 
     `threads` 0 leaves their number to it; `optimized` false keeps every operator of the graph.
+    `weights` is the folder with the external data of a model that is given as bytes.
     """
     import onnxruntime
 
@@ -66,6 +71,8 @@ def session(model: Path | bytes, threads: int = 0, *, optimized: bool = True) ->
     options.log_severity_level = 4
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if weights is not None:
+        options.add_session_config_entry(_EXTERNAL_DATA_FOLDER, os.fspath(weights))
     source = model if isinstance(model, bytes) else os.fspath(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -82,13 +89,17 @@ def outline(folder: Path) -> ModelProto:
     return _parse(folder / FILE)
 
 
-def save(model: ModelProto, folder: Path) -> None:
-    """Write the model: in one file where it fits, else with its weights beside it."""
+def save(model: ModelProto, folder: Path, *, apart: bool = False) -> None:
+    """Write the model: in one file where it fits, else with its weights beside it.
+
+    `apart`: with its weights beside it in any case. A model whose weights are written beside it has
+    lost them in memory.
+    """
     import onnx
 
-    large = is_large(model)
+    apart = apart or is_large(model)
     onnx.save(
-        model, os.fspath(folder / FILE), save_as_external_data=large, location=DATA if large else None
+        model, os.fspath(folder / FILE), save_as_external_data=apart, location=DATA if apart else None
     )
 
 
@@ -102,6 +113,12 @@ def works_out_shapes(folder: Path) -> bool:
         return False
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(_SHAPE_OPERATOR) >= 0
+
+
+def bytes_in(folder: Path) -> int:
+    """The size of a model on disk: of `model.onnx` and of the weights beside it."""
+    files = (folder / FILE, folder / DATA)
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def is_large(model: ModelProto) -> bool:

@@ -92,8 +92,8 @@ class QuantizeDynamic(Pass):
             model = prepared(model, work / "prepared", job)
             # The quantizer turns weights round and trips over the shapes that were noted for them.
             drop_notes_of_weights(model)
-            onnx_format.save(model, _emptied(work / "tidied"))
-            self._quantize(work / "tidied", model, job)
+            onnx_format.save(model, work / "prepared")
+            self._quantize(work / "prepared", model, job)
         quantized = onnx_format.outline(job.out)
         operators = Counter(node.op_type for node in quantized.graph.node)
         products = DYNAMIC & PRODUCT_OF.keys()
@@ -141,7 +141,7 @@ class QuantizeDynamic(Pass):
                 weight_type=QuantType.QInt8,
                 nodes_to_quantize=sorted(names - ignored),
                 nodes_to_exclude=sorted(ignored),
-                use_external_data_format=(folder / onnx_format.DATA).exists(),
+                use_external_data_format=onnx_format.bytes_in(folder) > onnx_format.ONE_FILE_BYTES,
             )
 
     def _types(self) -> list[str]:
@@ -151,8 +151,3 @@ class QuantizeDynamic(Pass):
         if self.reduce_range is not None:
             return self.reduce_range
         return environment.sums_saturate(environment.isa())
-
-
-def _emptied(folder: Path) -> Path:
-    folder.mkdir()
-    return folder

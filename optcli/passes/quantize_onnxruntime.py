@@ -184,7 +184,7 @@ class QuantizeOnnxruntime(Pass):
                 self.method,
                 self.percentile or 99.99,
                 job.threads,
-                work,
+                work / "prepared",
             )
             job.progress(None, "quantizing")
             quantize(work / "prepared", job.out, ranges, scope, grids, work)

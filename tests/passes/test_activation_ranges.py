@@ -51,25 +51,24 @@ FEEDS = [
 NAMES = ("x", "c", "r", "rr", "s", "t", "f", "m", "y")
 
 
-def found(model, folder, names=NAMES, method="minmax"):
-    folder.mkdir(exist_ok=True)
-    return ranges.activation_ranges(model, names, FEEDS, method, 99.9, 1, folder)
+def found(model, names=NAMES, method="minmax"):
+    return ranges.activation_ranges(model, names, FEEDS, method, 99.9, 1)
 
 
-def test_they_are_what_looking_at_each_gives(model, tmp_path, monkeypatch):
+def test_they_are_what_looking_at_each_gives(model, monkeypatch):
     for method in ("minmax", "percentile", "entropy"):
-        mine = found(model, tmp_path / f"{method}-mine", method=method)
+        mine = found(model, method=method)
         with monkeypatch.context() as patched:
             patched.setattr(ranges, "_derived", lambda *_: {})
-            assert mine == found(model, tmp_path / f"{method}-all", method=method)
+            assert mine == found(model, method=method)
         assert list(mine) == sorted(NAMES)
     assert ranges._derived(model, NAMES).keys() == {"r", "rr", "s", "t", "f", "y"}
 
 
-def test_what_nobody_asks_for_is_followed_by_nothing(model, tmp_path):
+def test_what_nobody_asks_for_is_followed_by_nothing(model):
     assert ranges._derived(model, ("x", "r", "s", "m")) == {}
-    few = found(model, tmp_path / "few", ("x", "r", "s", "m"))
-    everything = found(model, tmp_path / "all")
+    few = found(model, ("x", "r", "s", "m"))
+    everything = found(model)
     assert few == {name: everything[name] for name in few}
 
 

@@ -1,5 +1,7 @@
 """ONNX Runtime's INT8: close to FP32 in both runtimes, integers by the CPU, in bounded memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import old_onnx
 import pytest
@@ -264,18 +266,52 @@ def test_histograms_do_not_depend_on_the_order(tmp_path, conv):
     model = onnx.shape_inference.infer_shapes(model)
     tensors = activation_ranges.float_tensors(model, ["Conv", "Gemm"])
 
-    def ranges(samples, folder):
-        (tmp_path / folder).mkdir()
+    def ranges(samples):
         feeds = [{"image": samples[index].inputs["image"][None]} for index in range(len(samples))]
-        return activation_ranges.activation_ranges(
-            model, tensors, feeds, "percentile", 99.0, 1, tmp_path / folder
-        )
+        return activation_ranges.activation_ranges(model, tensors, feeds, "percentile", 99.0, 1)
 
-    forward = ranges(Growing(INPUTS["Conv"], count=12), "forward")
+    forward = ranges(Growing(INPUTS["Conv"], count=12))
     samples = [Growing(INPUTS["Conv"], count=12)[index] for index in range(12)]
-    assert ranges(samples[::-1], "backward") == forward
+    assert ranges(samples[::-1]) == forward
     assert len(tensors) == len(forward) >= 6
     assert all(low <= 0 <= high for low, high in forward.values())
+
+
+def test_a_model_that_does_not_fit_into_one_file_becomes_the_same(tmp_path, conv, monkeypatch):
+    wanted = quantized(conv, tmp_path / "one")
+    assert {path.name for path in wanted.path.iterdir()} == {onnx_format.FILE}
+    large = tmp_path / "large"
+    large.mkdir()
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", 2000)
+    onnx_format.save(onnx_format.open(conv.path), large)
+    assert (large / onnx_format.DATA).exists()
+    made = quantized(replace(conv, path=large), tmp_path / "two")
+    assert {path.name for path in made.path.iterdir()} == {onnx_format.FILE, onnx_format.DATA}
+    values = feed(INPUTS["Conv"], 4)
+    found = [
+        outputs(OnnxruntimeRunner(threads=1), each, INPUTS["Conv"], values) for each in (wanted, made)
+    ]
+    assert np.array_equal(*found)
+
+
+def test_weights_of_the_prepared_graph_lie_beside_it(tmp_path, conv):
+    """Whatever reads and writes the graph then copies none of them. The ranges are the same."""
+    from optcli.passes._onnx.models import prepared
+    from optcli.passes._quantization.activation_ranges import activation_ranges, float_tensors
+
+    folder = tmp_path / "prepared"
+    outline = prepared(onnx_format.open(conv.path), folder, job(conv, tmp_path / "out", INPUTS["Conv"]))
+    whole = onnx_format.open(folder)
+    assert (folder / onnx_format.DATA).stat().st_size > outline.ByteSize() / 2
+    assert whole.ByteSize() > outline.ByteSize()
+    assert onnx_format.bytes_in(folder) == sum(path.stat().st_size for path in folder.iterdir())
+    tensors = float_tensors(outline, ["Conv", "Gemm"])
+    assert tensors == float_tensors(whole, ["Conv", "Gemm"])
+    assert len(tensors) >= 6
+    feeds = [feed(INPUTS["Conv"], 1, seed=seed) for seed in range(3)]
+    for method in ("minmax", "entropy"):
+        apart = activation_ranges(outline, tensors, feeds, method, 99.99, 1, folder)
+        assert apart == activation_ranges(whole, tensors, feeds, method, 99.99, 1)
 
 
 def test_memory_does_not_grow_with_the_samples(tmp_path, shared):

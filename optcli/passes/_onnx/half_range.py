@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
@@ -73,14 +71,11 @@ def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT
     }
     floats &= {name for node in model.graph.node for name in node.output}
-    with tempfile.TemporaryDirectory(dir=job.beside) as folder:
-        try:
-            ranges = activation_ranges(
-                model, floats, [noise(job)], "minmax", 100, job.threads, Path(folder)
-            )
-        except StepError as error:
-            job.warn(f"whether activations fit into fp16 is not known: {error.message}")
-            return {}
+    try:
+        ranges = activation_ranges(model, floats, [noise(job)], "minmax", 100, job.threads)
+    except StepError as error:
+        job.warn(f"whether activations fit into fp16 is not known: {error.message}")
+        return {}
     return {name: max(-low, high) for name, (low, high) in ranges.items()}
 
 

@@ -52,23 +52,23 @@ def activation_ranges(
     method: Method,
     percentile: float,
     threads: int,
-    folder: Path,
+    weights: Path | None = None,
 ) -> dict[str, Range]:
     """Smallest and largest value to represent, for each of `tensors`.
 
     `minmax` takes the extremes; `percentile` leaves (100 - percentile)/2 per cent of the values out on
     either side; `entropy` clips where the Kullback-Leibler divergence of the quantized distribution
-    from the real one is smallest (Migacz, "8-bit inference with TensorRT", GTC 2017). `folder` is for
-    files that may be thrown away. Raises `StepError` where an activation is not finite.
+    from the real one is smallest (Migacz, "8-bit inference with TensorRT", GTC 2017). `weights` is the
+    folder with the model's external data. Raises `StepError` where an activation is not finite.
     """
     if not tensors:
         return {}
-    seen = _extremes(model, tensors, feeds, threads, folder / "extremes")
+    seen = _extremes(model, tensors, feeds, threads, weights)
     if method == "minmax":
         return {name: (each.low, each.high) for name, each in seen.items()}
     ranges = {name: (each.low, each.high) for name, each in seen.items()}
     counted = {name: each for name, each in seen.items() if _largest(each) > 0}
-    for name, counts in _histograms(model, counted, feeds, threads, folder / "values"):
+    for name, counts in _histograms(model, counted, feeds, threads, weights):
         low, high = ranges[name]
         if method == "percentile":
             cut = _percentile(counts, max(-low, high), percentile)
@@ -108,7 +108,7 @@ def _extremes(
     tensors: Collection[str],
     feeds: Iterable[dict[str, np.ndarray]],
     threads: int,
-    folder: Path,
+    weights: Path | None,
 ) -> dict[str, _Seen]:
     import onnx
     from onnx import TensorProto, helper
@@ -129,7 +129,7 @@ def _extremes(
             more = {} if kind == "Size" else {"keepdims": 0}
             graph.node.append(helper.make_node(kind, [name], [output], name=output, **more))
             graph.output.append(helper.make_tensor_value_info(output, type_, []))
-    session = _session(extended, threads, folder)
+    session = _session(extended, threads, weights)
     seen = {name: _Seen() for name in names}
     for feed in feeds:
         values = [float(value) for value in _run(session, None, feed)]
@@ -170,7 +170,7 @@ def _histograms(
     seen: dict[str, _Seen],
     feeds: Iterable[dict[str, np.ndarray]],
     threads: int,
-    folder: Path,
+    weights: Path | None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Counts of the values of each tensor in 2 * BINS bins between -largest and +largest."""
     import numpy as np
@@ -182,7 +182,7 @@ def _histograms(
     values |= {value.name: value for value in model.graph.output}
     del extended.graph.output[:]
     extended.graph.output.extend(values[name] for name in seen)
-    session = _session(extended, threads, folder)
+    session = _session(extended, threads, weights)
     counts = {name: np.zeros(2 * BINS, np.int64) for name in seen}
     groups = list(_groups({name: 4 * each.elements for name, each in seen.items()}))
     for feed in feeds:
@@ -280,14 +280,13 @@ def _largest(seen: _Seen) -> float:
     return max(-seen.low, seen.high)
 
 
-def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
-    folder.mkdir()
-    onnx_format.save(model, folder)
+def _session(model: ModelProto, threads: int, weights: Path | None) -> InferenceSession:
     # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
     optimized = precision_of(model) != "fp8"
     message = "ONNX Runtime cannot load the model to record its activations"
     with raised_as(StepError, message, hint="put optimize_onnx before this pass"):
-        return onnx_format.session(folder / onnx_format.FILE, threads, optimized=optimized)
+        content = model.SerializeToString()
+        return onnx_format.session(content, threads, optimized=optimized, weights=weights)
 
 
 def _run(

@@ -75,7 +75,7 @@ def quantize(
             weight_type=kinds[grids.weights],
             nodes_to_quantize=sorted(scope.names),
             nodes_to_exclude=sorted(scope.ignored),
-            use_external_data_format=(prepared / onnx_format.DATA).exists(),
+            use_external_data_format=onnx_format.bytes_in(prepared) > onnx_format.ONE_FILE_BYTES,
             calibration_cache_path=work / "ranges.json",
             extra_options=_further(prepared, scope, grids),
         )
