@@ -100,7 +100,7 @@ NETWORKS = {
         *map(_seeded, ("resnet50", "vit_b_16", "mobilenet_v3_large", "convnext_tiny")),
         Network("yolox_nano", "coco", 416, {}, minutes=10.0),
         _fashion("shufflenet_v2_x0_5", 64, epochs=4),
-        _fashion("mobilenet_v2", 64, epochs=3),
+        _fashion("mobilenet_v2", 32, epochs=2),
         _fashion("regnet_y_400mf", 64, epochs=3),
     )
 }
