@@ -34,6 +34,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +58,8 @@ _PART_S = 1800.0
 
 def main() -> None:
     """Search, make the peers, measure, print a table, write the results."""
+    # Whoever ends it ends the search that it waits for, too: one that went on would disturb the next.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     given = _arguments()
     if given.list:
         print("\n".join(tune_results.listed(given.results, given.minutes, bool(given.olive))))
