@@ -1,5 +1,7 @@
 """Dynamic INT8: comes back exactly, stays close, takes what it can and says what it cannot."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 from tiny_networks import (
@@ -134,3 +136,18 @@ def test_options_of_two_formats_contradict_each_other():
         QuantizeDynamic(engine="eager", types=("Conv",))
     for options in (QuantizeDynamic(types=("Conv",)), QuantizeDynamic(engine="eager")):
         assert QuantizeDynamic(**options.model_dump()) == options
+
+
+def test_a_model_that_does_not_fit_into_one_file_becomes_the_same(tmp_path, attention, monkeypatch):
+    source = apply(ExportOnnx(exporter="dynamo"), attention, tmp_path / "onnx", TOKENS)
+    wanted = apply(QuantizeDynamic(), source, tmp_path / "one", TOKENS)
+    large = tmp_path / "large"
+    large.mkdir()
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", 2000)
+    onnx_format.save(onnx_format.open(source.path), large)
+    assert (large / onnx_format.DATA).exists()
+    made = apply(QuantizeDynamic(), replace(source, path=large), tmp_path / "two", TOKENS)
+    assert made.facts["quantized_operators"] == wanted.facts["quantized_operators"]
+    values = feed(TOKENS, 3, seed=9)
+    found = [output(OnnxruntimeRunner(threads=1), each, values) for each in (wanted, made)]
+    assert (found[0] == found[1]).all()
