@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -27,6 +28,20 @@ def bring_in(names: Iterable[str]) -> None:
     with without_collections():
         for name in names:
             importlib.import_module(name)
+
+
+def bring_in_meanwhile(names: Sequence[str]) -> None:
+    """Import modules in a thread, while this process waits for others.
+
+    What cannot be imported is left to who needs it.
+    """
+
+    def bring_in_all() -> None:
+        for name in names:
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+    threading.Thread(target=bring_in_all, daemon=True).start()
 
 
 @contextmanager

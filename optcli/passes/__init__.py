@@ -89,8 +89,10 @@ class Pass(Settings):
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
-    pass can follow. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a
-    build imports them while other steps run, so importing one must start no thread.
+    pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
+    the build runs its parent on them, for the comparison. `imports_ahead` names modules that `run`
+    imports beside the packages of `needs`: a build imports them while other steps run, so importing one
+    must start no thread.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -100,6 +102,7 @@ class Pass(Settings):
     device_bound: ClassVar[bool] = False
     uses_batch_sizes: ClassVar[bool] = False
     last: ClassVar[bool] = False
+    computes_on_one_core: ClassVar[bool] = False
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

@@ -49,6 +49,7 @@ class AotInductor(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
+    computes_on_one_core: ClassVar[bool] = True
     imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
     device_bound: ClassVar[bool] = True
     uses_batch_sizes: ClassVar[bool] = True

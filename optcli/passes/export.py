@@ -24,6 +24,7 @@ class Export(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
+    computes_on_one_core: ClassVar[bool] = True
     imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
 
     strict: bool | None = Field(

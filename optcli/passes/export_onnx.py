@@ -51,6 +51,7 @@ class ExportOnnx(Pass):
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch", "onnx", "onnxscript"))
     tolerance: ClassVar[float | None] = 1e-4
+    computes_on_one_core: ClassVar[bool] = True
     imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
 
     opset: int | None = Field(

@@ -95,11 +95,13 @@ class Expected:
 
     Where it gives a sample the same outputs in the smallest batch and in the largest, it computes every
     sample once, and `shared` is True. Whoever then finds a batch wrong asks for `exact` outputs of it.
+    Else it computes every batch. All of that happens here, as far as `_HELD_BYTES` suffice.
     """
 
     def __init__(self, parent: Runner, samples: Samples, tolerance: float) -> None:
-        self._parent, self._samples = parent, samples
+        self._parent, self.samples = parent, samples
         self._rows = self._computed(_ALIKE * tolerance)
+        self._batches = self._held() if self._rows is None else {}
 
     @property
     def shared(self) -> bool:
@@ -109,18 +111,31 @@ class Expected:
     def of(self, rows: Sequence[int]) -> Feed:
         """The outputs of a batch, by name."""
         if self._rows is None:
-            return self.exact(rows)
+            held = self._batches.get(tuple(rows))
+            return self.exact(rows) if held is None else held
         return {name: array[list(rows)] for name, array in self._rows.items()}
 
     def exact(self, rows: Sequence[int]) -> Feed:
         """The outputs of a batch, computed as that batch."""
-        return self._parent.run(self._samples.feed(rows))
+        return self._parent.run(self.samples.feed(rows))
+
+    def _held(self) -> dict[tuple[int, ...], Feed]:
+        """The outputs of the first batches, by their rows; others are computed when asked for."""
+        held: dict[tuple[int, ...], Feed] = {}
+        left = _HELD_BYTES
+        for rows in self.samples.batches:
+            outputs = self.exact(rows)
+            left -= sum(array.nbytes for array in outputs.values())
+            if left < 0:
+                break
+            held[tuple(rows)] = {name: array.copy() for name, array in outputs.items()}
+        return held
 
     def _computed(self, alike: float) -> Feed | None:
         """The outputs of every sample, `[n, ...]` by name; None where the batch matters to them."""
         import numpy as np
 
-        samples, batches = self._samples, self._samples.batches
+        samples, batches = self.samples, self.samples.batches
         if samples.whole or sum(map(len, batches)) <= len(samples) + len(batches[0]):
             return None  # nothing is computed twice
         smallest, largest = (pick(map(len, batches)) for pick in (min, max))

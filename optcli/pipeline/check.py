@@ -41,6 +41,85 @@ _ROUNDINGS = 10.0
 _MOST_ROUNDING = 0.02
 
 
+class Comparison:
+    """A parent, and what it computes of the samples that its children are compared on.
+
+    `probe` holds real samples (arrays [n, ...] by input name). `tolerance` is the pass's, the largest
+    |difference| allowed as a fraction of the largest |output|. The parent runs with `threads`.
+    Use as a context manager.
+    """
+
+    def __init__(
+        self,
+        parent: Artifact,
+        inputs: Sequence[TensorSpec],
+        probe: Path | None,
+        tolerance: float,
+        threads: int,
+    ) -> None:
+        self._inputs, self._probe = inputs, probe
+        self._tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
+        if parent.precision.startswith("int"):
+            self._tolerance = max(self._tolerance, INTEGER_TOLERANCE)
+        self._parent = _opened(parent, inputs, threads)
+        self._expected: list[Expected] | None = None
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parent.close()
+
+    def prepare(self) -> None:
+        """Work out what the parent computes, as far as it does not depend on the batch."""
+        if self._expected is None:
+            sets = drawn(self._inputs, self._probe)
+            self._expected = [Expected(self._parent, samples, self._tolerance) for samples in sets]
+
+    def of(self, child: Artifact, threads: int) -> dict[str, Any]:
+        """Compare a child. Raises `StepError` where it differs too much.
+
+        Gives the largest |difference| as a fraction of the largest |output|, what was compared, and the
+        largest difference allowed to any batch, for the artifact's facts.
+        """
+        self.prepare()
+        assert self._expected is not None
+        tolerance = self._tolerance
+        if child.facts.get(torch_devices.FACT, torch_devices.CPU) != torch_devices.CPU:
+            tolerance = max(tolerance, torch_devices.GPU_TOLERANCE)
+        worst, compared, most_allowed = 0.0, 0, tolerance
+        with _opened(child, self._inputs, threads) as runner:
+            for expected in self._expected:
+                for rows in expected.samples.batches:
+                    error, allowed = self._difference(runner, expected, rows, tolerance)
+                    worst, compared = max(worst, error), compared + len(rows)
+                    most_allowed = max(most_allowed, allowed)
+        return {"largest_relative_error": worst, "samples": compared, "tolerance": most_allowed}
+
+    def _difference(
+        self, child: Runner, expected: Expected, rows: Sequence[int], tolerance: float
+    ) -> tuple[float, float]:
+        """How far the outputs of a batch differ, and how far they may."""
+        samples = expected.samples
+        outputs = _run(child, samples.feed(rows), samples.kind, len(rows))
+        error = relative_error(expected.of(rows), outputs)
+        allowed = tolerance
+        if not error <= allowed and expected.shared:
+            error = relative_error(expected.exact(rows), outputs)
+        if not error <= allowed:
+            # More of a parent in which a rounding of the inputs grows that far.
+            grown = _ROUNDINGS * rounding_error(self._parent, samples.feed(rows))
+            allowed = max(tolerance, min(_MOST_ROUNDING, grown))
+        if not error <= allowed:
+            raise StepError(
+                "the artifact does not compute what its parent computes: at batch size"
+                f" {len(rows)} on {samples.kind} inputs the outputs differ by"
+                f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
+                hint=_hint(self._parent, child, self._inputs, self._probe, allowed),
+            )
+        return error, allowed
+
+
 def against_parent(
     child: Artifact,
     parent: Artifact,
@@ -49,45 +128,9 @@ def against_parent(
     tolerance: float,
     threads: int,
 ) -> dict[str, Any]:
-    """Compare a conversion with what it was made from. Raises `StepError` where they differ too much.
-
-    `probe` holds real samples (arrays [n, ...] by input name). Gives the largest |difference| as a
-    fraction of the largest |output|, what was compared, and the largest difference allowed to any
-    batch, for the artifact's facts.
-    """
-    worst, compared = 0.0, 0
-    tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
-    if parent.precision.startswith("int"):
-        tolerance = max(tolerance, INTEGER_TOLERANCE)
-    if child.facts.get(torch_devices.FACT, torch_devices.CPU) != torch_devices.CPU:
-        tolerance = max(tolerance, torch_devices.GPU_TOLERANCE)
-    most_allowed = tolerance
-    with (
-        _opened(parent, inputs, threads) as parent_runner,
-        _opened(child, inputs, threads) as child_runner,
-    ):
-        for samples in drawn(inputs, probe):
-            expected = Expected(parent_runner, samples, tolerance)
-            for rows in samples.batches:
-                outputs = _run(child_runner, samples.feed(rows), samples.kind, len(rows))
-                error = relative_error(expected.of(rows), outputs)
-                allowed = tolerance
-                if not error <= allowed and expected.shared:
-                    error = relative_error(expected.exact(rows), outputs)
-                if not error <= allowed:
-                    # More of a parent in which a rounding of the inputs grows that far.
-                    grown = _ROUNDINGS * rounding_error(parent_runner, samples.feed(rows))
-                    allowed = max(tolerance, min(_MOST_ROUNDING, grown))
-                if not error <= allowed:
-                    raise StepError(
-                        "the artifact does not compute what its parent computes: at batch size"
-                        f" {len(rows)} on {samples.kind} inputs the outputs differ by"
-                        f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
-                        hint=_hint(parent_runner, child_runner, inputs, probe, allowed),
-                    )
-                worst, compared = max(worst, error), compared + len(rows)
-                most_allowed = max(most_allowed, allowed)
-    return {"largest_relative_error": worst, "samples": compared, "tolerance": most_allowed}
+    """Compare a conversion with what it was made from, as `Comparison.of` does."""
+    with Comparison(parent, inputs, probe, tolerance, threads) as comparison:
+        return comparison.of(child, threads)
 
 
 def _hint(

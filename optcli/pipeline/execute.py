@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from optcli import ray_session
+from optcli import libraries, ray_session
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
@@ -38,6 +38,9 @@ from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Admission, Entry, Store
+
+# What this process imports once the steps are done, for the figures of latency and the table.
+_FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
@@ -123,7 +126,7 @@ class Execution:
                 settings.ray, plan, store, workers, observer, settings.timeout_s, usual_jobs()
             )
         self._probe: Path | None = None
-        self._interrupted = False
+        self._interrupted = self._imports_for_later = False
         self._done: dict[str, StepResult] = {}
 
     def __enter__(self) -> Execution:
@@ -321,6 +324,7 @@ class Execution:
                 self._observer.warned(label, "a file of it in the store was changed; making it again")
             _diagnosis.info("%s: key %s, log %s", label, key, log_of(self._store, key))
             self._observer.started(label)
+            self._import_for_later()
             began = time.monotonic()
             with self._store.work(kind, key) as work:
                 record = self._maker.make(order, work)
@@ -329,6 +333,12 @@ class Execution:
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)
             return entry, seconds
+
+    def _import_for_later(self) -> None:
+        """Use the time in which workers make something: a build with nothing to do imports nothing."""
+        if not self._imports_for_later:
+            self._imports_for_later = True
+            libraries.bring_in_meanwhile(_FOR_LATER)
 
     def _heard(self, label: str, news: News) -> None:
         if news.progress is not None:

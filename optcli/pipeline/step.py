@@ -22,6 +22,7 @@ from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
 from optcli.pipeline import check
+from optcli.pipeline.comparison_process import ComparisonProcess, comparing
 from optcli.pipeline.messages import (
     DataRequest,
     News,
@@ -78,21 +79,22 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     _seed_everything(job.seed)
     attempts = configured_pass(request.traits, request.folder).attempts()
     failures: list[str] = []
-    for number, attempt in enumerate(attempts, start=1):
-        try:
-            made = _attempt(attempt, source, job, request.probe)
-            break
-        except Exception as error:
-            if number == len(attempts):
-                raise
-            traceback.print_exc()  # into the step's log
-            failures.append(f"{attempt!r}: {error}")
-            next_one = attempts[number]
-            observer.warned(
-                "", f"{attempt!r} did not work ({first_line(error)[:200]}); trying {next_one!r}"
-            )
-            shutil.rmtree(job.out)
-            job.out.mkdir()
+    with comparing(request, attempts) as comparison:
+        for number, attempt in enumerate(attempts, start=1):
+            try:
+                made = _attempt(attempt, source, job, request.probe, comparison)
+                break
+            except Exception as error:
+                if number == len(attempts):
+                    raise
+                traceback.print_exc()  # into the step's log
+                failures.append(f"{attempt!r}: {error}")
+                next_one = attempts[number]
+                observer.warned(
+                    "", f"{attempt!r} did not work ({first_line(error)[:200]}); trying {next_one!r}"
+                )
+                shutil.rmtree(job.out)
+                job.out.mkdir()
     for samples in (job.calibration, job.training, job.validation):
         if isinstance(samples, Keeping):
             samples.finish()
@@ -165,10 +167,19 @@ def configured_pass(traits: Traits, folder: Path) -> Pass:
     return configured
 
 
-def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
+def _attempt(
+    attempt: Pass,
+    source: Artifact,
+    job: Job,
+    probe: Path | None,
+    comparison: ComparisonProcess | None,
+) -> Made:
     made = _told(attempt.run(source, job))
     _plain(job.out)
     made_format = attempt.produces(source.format)
+    child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
+    if comparison is not None:  # it may do what the pass could do: it need not wait for the check
+        comparison.begin(child)
     try:
         formats.check(made_format, job.out, trust=source.trusted)
     except TrustError:  # who knows the network can say so
@@ -179,8 +190,9 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     if attempt.tolerance is None:
         return made
     job.progress(None, "comparing with its parent")
-    child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
-    checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
+    checked = comparison.result() if comparison is not None else None
+    if checked is None:
+        checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
 
 

@@ -17,10 +17,14 @@ import tempfile
 import termios
 import threading
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError
 from optcli.workers import Channel, confinement
+from optcli.workers.beside import Beside
+from optcli.workers.channel import receive, send
 
 
 def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
@@ -222,12 +226,57 @@ _ACTIONS = {
 
 
 def tried_on_an_old_kernel(payload: dict[str, Any], channel: Channel) -> Any:
+    _confine_on_an_old_kernel()
+    return tried(payload, channel)
+
+
+def _confine_on_an_old_kernel() -> None:
     """As if Landlock could not yet keep signals inside; the worker is free until then."""
     confinement._landlock_version = lambda: 3
     confinement.available.cache_clear()
     confinement.enter([])
-    return tried(payload, channel)
 
 
 def crash(payload: dict[str, Any], channel: Channel) -> Any:
     os.abort()
+
+
+def copied(payload: dict[str, Any], channel: Channel) -> Any:
+    """What a copy of the worker says, and whether copies are gone once they are closed."""
+    confine = {"old kernel": _confine_on_an_old_kernel, "": lambda: None}[payload.get("on", "")]
+    confine()
+    number = payload["number"]
+
+    def double(connection: Connection) -> None:
+        while (record := receive(connection)) is not None:
+            send(connection, {"doubled": number * record["by"], "process": os.getpid()})
+
+    answering = Beside(double)
+    send(answering.connection, {"by": 2})
+    answer = receive(answering.connection)
+    busy = Beside(lambda connection: time.sleep(60))
+    began = time.monotonic()
+    for each in (answering, busy):
+        each.close()
+    return {
+        "doubled": answer["doubled"],
+        "same process": answer["process"] == os.getpid(),
+        "waited": time.monotonic() - began > 5,
+        "left": len(Path("/proc/thread-self/children").read_text().split()),
+    }
+
+
+def copied_and_killed(payload: dict[str, Any], channel: Channel) -> Any:
+    """Tell the number of a copy that sleeps, and die."""
+    copy = Beside(lambda connection: time.sleep(60))
+    channel.send({"copy": copy._pid})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def copied_in_vain(payload: dict[str, Any], channel: Channel) -> Any:
+    """What is heard of a copy whose function fails."""
+
+    def fail(connection: Connection) -> None:
+        raise ValueError("it is tired")
+
+    return receive(Beside(fail).connection)

@@ -1,0 +1,95 @@
+"""A process beside a pass: works out what the parent computes meanwhile, then compares the child.
+
+A pass that writes Python's objects for seconds, as exporters do, leaves all cores but one free.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError, from_record
+from optcli.latency.memory import available_bytes
+from optcli.passes import Pass
+from optcli.pipeline.check import Comparison
+from optcli.pipeline.messages import PassRequest
+from optcli.workers import beside, channel, messages
+from optcli.workers.beside import Beside
+
+# Memory that must be free, in sizes of the parent: its weights, what it computes, and as much again
+# for the pass.
+_PARENTS = 8
+
+
+class ComparisonProcess:
+    """Compares what a pass writes with its parent, which it has run before the pass is done."""
+
+    def __init__(self, request: PassRequest, tolerance: float) -> None:
+        self._process = Beside(partial(_serve, request=request, tolerance=tolerance))
+        self._asked = self._lost = False
+
+    def begin(self, child: Artifact) -> None:
+        """Have a child compared, which lies there in full."""
+        if self._asked:  # what it says would be of another child
+            self._lost = True
+        self._asked = True
+        try:
+            channel.send(self._process.connection, {"child": messages.to_record(child)})
+        except OSError:
+            self._lost = True
+
+    def result(self) -> dict[str, Any] | None:
+        """What `Comparison.of` gives or raises; None where this process could not find out."""
+        record = None if self._lost else channel.receive(self._process.connection)
+        self._asked = False
+        if record is None:
+            self._lost = True
+            return None
+        if "error" in record:
+            raise from_record(record["error"])
+        checked: dict[str, Any] = record["checked"]
+        return checked
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+
+@contextmanager
+def comparing(request: PassRequest, attempts: Sequence[Pass]) -> Iterator[ComparisonProcess | None]:
+    """A process that compares what the attempts of a pass write; None where there is no use in one."""
+    tolerance = attempts[0].tolerance
+    if tolerance is None or not attempts[0].computes_on_one_core or not _has_room(request):
+        yield None
+        return
+    process = ComparisonProcess(request, tolerance)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _has_room(request: PassRequest) -> bool:
+    """Whether a core and memory are free for it beside the pass."""
+    wanted_bytes = _PARENTS * request.parent.size_bytes
+    return request.threads > 1 and beside.is_possible() and available_bytes() >= wanted_bytes
+
+
+def _serve(connection: Connection, request: PassRequest, tolerance: float) -> None:
+    """What the process does. An error that is no finding ends it: then the worker compares."""
+    inputs, beside_the_pass = request.inputs, request.threads - 1
+    with Comparison(request.parent, inputs, request.probe, tolerance, beside_the_pass) as comparison:
+        comparison.prepare()
+        while (record := channel.receive(connection)) is not None:
+            child = messages.read(Artifact, record["child"])
+            try:
+                answer: dict[str, Any] = {"checked": comparison.of(child, request.threads)}
+            except OptcliError as error:
+                traceback.print_exc()
+                answer = {"error": error.to_record()}
+            channel.send(connection, answer)
