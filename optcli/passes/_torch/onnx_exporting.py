@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from optcli.errors import StepError
 from optcli.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
+from optcli.passes._torch import batch_norms
 from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace
 from optcli.settings import TensorSpec
@@ -47,10 +48,13 @@ def onnx_of_program(
 ) -> ModelProto:
     """The ONNX model of an exported program; names of inputs, outputs and sizes are the recipe's.
 
-    `opset` None: the exporter's own choice. `optimize` folds constants and simplifies the graph.
+    `opset` None: the exporter's own choice. `optimize` folds constants and simplifies the graph; the
+    program is changed by that.
     """
     import torch
 
+    if optimize:
+        batch_norms.fold(program)
     made = torch.onnx.export(
         program,
         dynamo=True,
