@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports, show
+from optcli.cli import options, show
+from optcli.cli.early_workers import early_workers
 from optcli.cli.progress import Progress
 
 
@@ -60,12 +61,10 @@ def command(
     artifacts/NAME/report.json, and the files of each variant beside it. The last line names the exit
     code and its reason.
     """
-    from optcli import report as forms
-    from optcli.pipeline import build, preview
-    from optcli.pipeline.jobs import usual_jobs
-
     kept = options.opened(store)
     if dry_run or explain:
+        from optcli.pipeline import preview
+
         lines, record = preview(
             recipe,
             store=kept,
@@ -77,7 +76,13 @@ def command(
         )
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
-    with Progress() as progress:
+    with early_workers(kept) as early, Progress() as progress:
+        # Here, while the early workers import, too.
+        from optcli import report as forms
+        from optcli.cli import reports
+        from optcli.pipeline import build
+        from optcli.pipeline.jobs import usual_jobs
+
         report = build(
             recipe,
             store=kept,
@@ -91,6 +96,7 @@ def command(
             trust=trust,
             ray=ray,
             observer=progress,
+            early=early,
         )
     show(report, forms, as_json=as_json)
     if as_json:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from optcli import workers
 from optcli.pipeline.messages import News, StepRequest
 from optcli.pipeline.orders import Order
 from optcli.workers import Child, ForkServer, Listener, spawn
@@ -22,8 +23,13 @@ class StepWorkers:
         timeout_s: float,
         preload: Callable[[], Sequence[str]],
         hear: Callable[[str, News], None],
+        early: ForkServer | None = None,
     ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
+        """`preload` names what the fork server imports, `hear` is told a step's label and its news.
+
+        `early` is a server that runs already. It is taken where its environment is that of the steps.
+        """
+        self._early = early
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None
@@ -69,16 +75,13 @@ class StepWorkers:
     def _fork_server(self) -> ForkServer:
         with self._starting:
             if self._server is None:
-                self._server = ForkServer(list(dict.fromkeys(self.preload())), self._environment())
+                modules, environment = list(dict.fromkeys(self.preload())), self._environment()
+                if self._early is not None and self._early.environment == environment:
+                    self._server = self._early
+                    self._server.import_also(modules)
+                else:
+                    self._server = ForkServer(modules, environment)
             return self._server
 
     def _environment(self) -> dict[str, str]:
-        count = str(self._threads)
-        return {
-            "OMP_NUM_THREADS": count,
-            "MKL_NUM_THREADS": count,
-            "OPENBLAS_NUM_THREADS": count,
-            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
-            "GOMP_SPINCOUNT": "10000",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        return workers.environment_of_steps(self._threads)

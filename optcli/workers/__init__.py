@@ -13,4 +13,26 @@ from optcli.workers import confinement
 from optcli.workers.channel import Channel
 from optcli.workers.parent import Child, ForkServer, Listener, run, spawn
 
-__all__ = ["Channel", "Child", "ForkServer", "Listener", "confinement", "run", "spawn"]
+__all__ = [
+    "Channel",
+    "Child",
+    "ForkServer",
+    "Listener",
+    "confinement",
+    "environment_of_steps",
+    "run",
+    "spawn",
+]
+
+
+def environment_of_steps(threads: int) -> dict[str, str]:
+    """The environment of workers that make artifacts with so many threads."""
+    count = str(threads)
+    return {
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
+        "GOMP_SPINCOUNT": "10000",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

@@ -27,12 +27,16 @@ from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import stop
 
 _POLL_S = 0.2
+# How often the system is asked for the end of a worker that was forked.
+_LOOK_S = 0.005
 # For interpreters older than 3.11, which do not know -P.
 _START = (
     "import sys; sys.path[:] = [each for each in sys.path if each]; import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 _LAST_WORDS_S = 2.0
+# A fork server that imports something does not hear that it should end.
+_CLOSING_S = 0.1
 
 T = TypeVar("T")
 
@@ -55,9 +59,12 @@ class Child:
         ended: Callable[[float], int | None],
         log: Path | None,
         writing: threading.Thread | None = None,
+        gone: Callable[[float], bool] | None = None,
     ) -> None:
+        """`ended` waits so many seconds for the exit status; `gone`, where given, for the end alone."""
         self._connection = connection
         self._ended_in = ended
+        self._gone_in = gone
         self._scratch: Path | None = None  # a temporary folder, removed when the worker has ended
         self._writing = writing
         self.pid = pid
@@ -113,13 +120,26 @@ class Child:
     def _ended(self, timeout_s: float) -> int | None:
         """Its exit status once it has ended, None before that."""
         code = self._ended_in(timeout_s)
-        if code is not None and self._writing is not None:
+        if code is not None:
+            self._tidy()
+        return code
+
+    def _gone(self, timeout_s: float) -> bool:
+        """Whether it ends within so many seconds, however it does."""
+        gone = self._gone_in
+        is_gone = gone(timeout_s) if gone is not None else self._ended_in(timeout_s) is not None
+        if is_gone:
+            self._tidy()
+        return is_gone
+
+    def _tidy(self) -> None:
+        """Of a worker that has ended: have its log written, and its temporary folder removed."""
+        if self._writing is not None:
             self._writing.join(_LAST_WORDS_S)  # the log is whole for whoever looks into it
             self._writing = None
-        if code is not None and self._scratch is not None:
+        if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
-        return code
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and wait until it is gone."""
@@ -130,7 +150,7 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.close()
-        if kind is not None or self._ended(2.0) is None:
+        if kind is not None or not self._gone(2.0):
             self.kill()
 
     def _next(self, timeout_s: float | None, limit_s: float | None = None) -> dict[str, Any]:
@@ -227,12 +247,17 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
+        self.environment = dict(environment or {})
         self._control, theirs = socket.socketpair()
         command = _running(sys.executable, "optcli.workers.server")
         number = theirs.fileno()
         self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
         theirs.close()
         self._follow()
+
+    def import_also(self, modules: Sequence[str]) -> None:
+        """Import more in the background, from the start of the next worker on."""
+        self._preload = tuple(dict.fromkeys((*self._preload, *modules)))
 
     def start(
         self,
@@ -251,8 +276,9 @@ class ForkServer:
         modules = self._preload if after is None else after
         ours, theirs = channel.pair()
         with logs.opened(log) as (stream, writing), theirs:
-            forked = self._fork(json.dumps([*modules]).encode(), [theirs.fileno(), stream])
-        child = Child(ours, forked.pid, forked.ended, log, writing)
+            request = {"after": [*modules], "import": self._preload}
+            forked = self._fork(json.dumps(request).encode(), [theirs.fileno(), stream])
+        child = Child(ours, forked.pid, forked.ended, log, writing, forked.gone)
         child.call(function, message, confined)
         return child
 
@@ -267,12 +293,12 @@ class ForkServer:
         return forked
 
     def close(self) -> None:
-        """End the server; its workers die with it."""
+        """End the server; its workers die with it. Closing it again does nothing."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         try:
-            self._process.wait(2.0)
+            self._process.wait(_CLOSING_S)
         except subprocess.TimeoutExpired:
             stop(self._process.pid, partial(_ended, self._process))
 
@@ -301,16 +327,42 @@ class ForkServer:
 
 @dataclass(frozen=True)
 class _Forked:
-    """A worker that the fork server started; `code` becomes its exit status."""
+    """A worker that the fork server started; `code` becomes its exit status.
+
+    The server tells it once it has imported what it is about to import, which can take a second.
+    """
 
     pid: int
     code: Future[int] = field(default_factory=Future)
+
+    def gone(self, timeout_s: float) -> bool:
+        """Whether it ends within so many seconds: the system knows before the server says how."""
+        deadline = time.monotonic() + timeout_s
+        while not self.code.done():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            if _is_over(self.pid):
+                return True
+            self.ended(min(_LOOK_S, left_s))
+        return True
 
     def ended(self, timeout_s: float | None) -> int | None:
         """Its exit status; None where it has not ended after so many seconds."""
         with suppress(TimeoutError):
             return self.code.result(timeout_s)
         return None
+
+
+def _is_over(pid: int) -> bool:
+    """Whether a process that was started has ended, buried or not."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_bytes()
+    except FileNotFoundError:
+        return sys.platform.startswith("linux")
+    except OSError:
+        return False
+    return stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3] == b"Z"
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:

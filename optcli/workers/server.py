@@ -4,7 +4,8 @@ Started as `python -m optcli.workers.server`.
 
 It never computes and never touches CUDA, so that a fork of it is as good as a fresh interpreter that
 has already spent its seconds importing torch. It is single-threaded and ends when its parent does.
-Between two imports it forks whoever needs no more than what is there by then.
+Between two imports it forks whoever needs no more than what is there by then. A request may name more
+to import: a server may start before anybody knows what it is for.
 Why not multiprocessing's own fork server: docs/decisions/worker-processes.md.
 """
 
@@ -24,7 +25,7 @@ from optcli import libraries
 from optcli.workers.child import serve
 from optcli.workers.lifetime import bind_to_parent
 
-# Names of modules, as JSON.
+# Names of modules, as JSON: those that the worker needs, and all that are to be imported.
 REQUEST_BYTES = 1 << 16
 
 
@@ -38,7 +39,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
     os.set_blocking(wake, False)
-    to_import = list(dict.fromkeys(sys.argv[3:]))
+    known = list(dict.fromkeys(sys.argv[3:]))
+    to_import = list(known)
     # One at a time: who asks waits for the answer.
     asked: tuple[list[str], list[int]] | None = None
     while True:
@@ -52,7 +54,11 @@ def main() -> None:
             data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
             if not data:
                 return
-            asked = json.loads(data), descriptors
+            request = json.loads(data)
+            asked = request["after"], descriptors
+            added = [name for name in request["import"] if name not in known]
+            known += added
+            to_import += added
         missing = [name for name in to_import if asked is None or name in asked[0]]
         if missing:
             to_import.remove(missing[0])
