@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
+import shutil
+import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ from pydantic import AfterValidator
 
 from optcli.errors import StepError, did_you_mean, raised_as
 from optcli.formats import onnx as onnx_format
+from optcli.formats.onnx import DATA, FILE
 from optcli.onnx_graphs.graph import maker
 from optcli.onnx_graphs.interface import input_shapes, opset_of
 from optcli.onnx_graphs.operators import PAIR, PRODUCTS, is_static
@@ -162,27 +166,32 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
 
     The result is an outline: the weights lie beside the file, and in memory `model` loses its own.
     What reads and writes graphs again and again, as ONNX Runtime's quantizer does, then copies none of
-    them: ResNet-50 is quantized in 2.8 s instead of 4.3.
+    them. ONNX Runtime's own `quant_pre_process` does the same with two more copies of all weights.
     """
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+    import onnx
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
     job.progress(None, "preparing the graph")
-    before = folder.with_name("source")
+    before, optimized = folder.with_name("source"), folder / "optimized.onnx"
     for each in (before, folder):
         each.mkdir()
     onnx_format.save(model, before, apart=True)
     hint = "run optimize_onnx before, or look into the log"
     with raised_as(StepError, "ONNX Runtime cannot prepare the graph for quantization", hint=hint):
+        try:
+            onnx_format.write_optimized(before, optimized)
+        except Exception:  # it is quantized as it is
+            traceback.print_exc()
+            for source, target in ((FILE, optimized.name), (DATA, DATA)):
+                if (before / source).exists():
+                    shutil.copyfile(before / source, folder / target)
         # Symbolic shape inference fails on vision transformers, with an assertion that says nothing.
-        quant_pre_process(
-            str(before / onnx_format.FILE),
-            str(folder / onnx_format.FILE),
-            skip_symbolic_shape=True,
-            save_as_external_data=True,
-            all_tensors_to_one_file=True,
-            external_data_location=onnx_format.DATA,
-        )
-        return onnx_format.outline(folder)
+        onnx.shape_inference.infer_shapes_path(os.fspath(optimized), os.fspath(folder / FILE))
+        optimized.unlink()
+        outline = onnx_format.outline(folder)
+        add_pre_process_metadata(outline)
+        onnx.save(outline, os.fspath(folder / FILE))
+        return outline
 
 
 @contextlib.contextmanager

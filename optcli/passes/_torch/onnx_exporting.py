@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
 from optcli.onnx_graphs.interface import input_names, output_names
@@ -55,15 +55,16 @@ def onnx_of_program(
 
     if optimize:
         batch_norms.fold(program)
-    made = torch.onnx.export(
-        program,
-        dynamo=True,
-        verbose=False,
-        input_names=[spec.name for spec in inputs],
-        output_names=list(outputs),
-        opset_version=opset,
-        optimize=optimize,
-    )
+    with _unparsed_operators():
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            verbose=False,
+            input_names=[spec.name for spec in inputs],
+            output_names=list(outputs),
+            opset_version=opset,
+            optimize=optimize,
+        )
     assert made is not None
     model = made.model_proto
     _name_dimensions(model, inputs)
@@ -96,6 +97,35 @@ def quiet_exporters() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+@contextmanager
+def _unparsed_operators() -> Iterator[None]:
+    """Have onnxscript parse the source of an operator only where more than its domain is asked for.
+
+    The exporter lists all of them, and asks each for its domain: parsing takes a quarter of a second.
+    """
+    from onnxscript import values
+
+    usual = getattr(values.TracedOnnxFunction, "function_ir", None)
+    if not isinstance(usual, property) or usual.fget is None:
+        yield
+        return
+    parse = usual.fget
+
+    class Unparsed:
+        def __init__(self, operator: Any) -> None:
+            self._operator = operator
+            self.domain = operator.opset.domain
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(parse(self._operator), name)
+
+    values.TracedOnnxFunction.function_ir = property(Unparsed)
+    try:
+        yield
+    finally:
+        values.TracedOnnxFunction.function_ir = usual
 
 
 def _name_dimensions(model: ModelProto, inputs: Sequence[TensorSpec]) -> None:
