@@ -124,8 +124,14 @@ trust = click.option(
 )
 
 
+# Such files are no models: to know those of models takes imports that early workers need not wait for.
+_OF_RECIPES = (".yaml", ".yml")
+
+
 def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
     """A model's file in the place of a recipe: said at once, and what to do with it."""
+    if path.suffix.lower() in _OF_RECIPES:
+        return path
     from optcli.formats import model_files
 
     if path.suffix.lower() in model_files.SUFFIXES and path.is_file():
