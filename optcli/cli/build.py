@@ -76,7 +76,7 @@ def command(
         )
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
-    with early_workers(kept) as early, Progress() as progress:
+    with early_workers(kept), Progress() as progress:
         # Here, while the early workers import, too.
         from optcli import report as forms
         from optcli.cli import reports
@@ -96,7 +96,6 @@ def command(
             trust=trust,
             ray=ray,
             observer=progress,
-            early=early,
         )
     show(report, forms, as_json=as_json)
     if as_json:

@@ -6,30 +6,23 @@ once. Where the store holds something, there may be nothing to do: then no worke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from optcli.environment import usable_cores
 from optcli.store import Store
-from optcli.workers import ForkServer, environment_of_steps
+from optcli.workers import early, environment_of_steps
 
 # What every worker of a build needs, whatever the recipe says: `optcli.pipeline.orders` has it, too,
 # and importing that would take as long as what is to be saved.
 GROUND = ("numpy", "optcli.pipeline.step")
 
 
-@contextmanager
-def early_workers(store: Store) -> Iterator[ForkServer | None]:
-    """A server of workers that imports the ground; None for one core or a store that holds something.
+def early_workers(store: Store) -> AbstractContextManager[None]:
+    """Have a server of workers import the ground, where there is a second core and an empty store.
 
-    It ends with the block.
+    It ends with the block, unless a build has taken it.
     """
     cores = usable_cores()
     if cores < 2 or store.remote is not None or (store.root / "entries").exists():
-        yield None
-        return
-    server = ForkServer(GROUND, environment_of_steps(cores))
-    try:
-        yield server
-    finally:
-        server.close()
+        return nullcontext()
+    return early.waiting(GROUND, environment_of_steps(cores))

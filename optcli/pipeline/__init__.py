@@ -25,7 +25,6 @@ from optcli.pipeline.phases import Phases
 from optcli.pipeline.preview import preview
 from optcli.results import Report
 from optcli.store import Store
-from optcli.workers import ForkServer
 
 __all__ = ["build", "preview"]
 
@@ -45,7 +44,6 @@ def build(
     ray: str | None = None,
     at_home: bool = False,
     observer: Observer | None = None,
-    early: ForkServer | None = None,
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
 
@@ -54,8 +52,7 @@ def build(
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
     `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
     `ray` has passes and evaluations run on a Ray cluster: `auto`, the address of its head, or `local`.
-    `at_home` measures on this machine alone, whatever devices the recipe names. `early` is a server of
-    workers that runs already (`cli/early_workers.py`).
+    `at_home` measures on this machine alone, whatever devices the recipe names.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
     `MissingError` where a required variant cannot be built here, or no node of the cluster is a device
     of the recipe. A step that fails costs its variants: they are in the report, and in its `exit_code`.
@@ -72,7 +69,7 @@ def build(
             unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name
         around = stack.enter_context(on_devices.reached(ray, unsettled, kept, observer))
-        how = Settings(jobs, keep_going, timeout_s, trust, ray, early)
+        how = Settings(jobs, keep_going, timeout_s, trust, ray)
         made = make(unsettled, kept, observer, how, phases, remeasure=remeasure)
         to_do, built = made.plan, made.artifacts
         with view.alone(folder, observer):

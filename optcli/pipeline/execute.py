@@ -38,7 +38,6 @@ from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Admission, Entry, Store
-from optcli.workers import ForkServer
 
 # What this process imports once the steps are done, for the figures of latency and the table.
 _FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
@@ -54,8 +53,7 @@ class Settings:
     """How a build is carried out; nothing here changes what is made.
 
     `trust` opens a model that a scan cannot prove harmless. `ray` is the cluster whose nodes run the
-    passes: `auto`, an address or `local`; None: this machine, without Ray. `early` is a server of
-    workers that was started before anything was known of the build.
+    passes: `auto`, an address or `local`; None: this machine, without Ray.
     """
 
     jobs: int = 1
@@ -63,7 +61,6 @@ class Settings:
     timeout_s: float = 3600.0
     trust: bool = False
     ray: str | None = None
-    early: ForkServer | None = None
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,7 @@ class Execution:
         self._store = store
         self._observer = observer
         self._settings = settings
-        workers = StepWorkers(
-            plan.threads, settings.timeout_s, self._packages_to_import, self._heard, settings.early
-        )
+        workers = StepWorkers(plan.threads, settings.timeout_s, self._packages_to_import, self._heard)
         self._maker: Maker = LocalMaker(store, workers)
         if settings.ray is not None:
             from optcli.pipeline.on_ray.maker import RayMaker

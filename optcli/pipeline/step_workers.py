@@ -11,7 +11,7 @@ from typing import Any
 from optcli import workers
 from optcli.pipeline.messages import News, StepRequest
 from optcli.pipeline.orders import Order
-from optcli.workers import Child, ForkServer, Listener, spawn
+from optcli.workers import Child, ForkServer, Listener, early, spawn
 
 
 class StepWorkers:
@@ -23,13 +23,8 @@ class StepWorkers:
         timeout_s: float,
         preload: Callable[[], Sequence[str]],
         hear: Callable[[str, News], None],
-        early: ForkServer | None = None,
     ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news.
-
-        `early` is a server that runs already. It is taken where its environment is that of the steps.
-        """
-        self._early = early
+        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None
@@ -76,11 +71,8 @@ class StepWorkers:
         with self._starting:
             if self._server is None:
                 modules, environment = list(dict.fromkeys(self.preload())), self._environment()
-                if self._early is not None and self._early.environment == environment:
-                    self._server = self._early
-                    self._server.import_also(modules)
-                else:
-                    self._server = ForkServer(modules, environment)
+                self._server = early.taken(environment) or ForkServer((), environment)
+                self._server.import_also(modules)
             return self._server
 
     def _environment(self) -> dict[str, str]:

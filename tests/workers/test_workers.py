@@ -20,7 +20,7 @@ import pytest
 from optcli import workers
 from optcli.accuracy import UnderWay
 from optcli.errors import InputError, StepError
-from optcli.workers import channel, parent
+from optcli.workers import channel, early, parent
 from optcli.workers.logs import LARGEST_BYTES
 
 HERE = Path(__file__).parent
@@ -207,6 +207,54 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
             assert second.result(dict[str, Any], 20)["preloaded"] is True
     finally:
         timer.cancel()
+        server.close()
+
+
+def test_a_server_may_start_before_it_is_known_what_it_imports():
+    environment = {"OPTCLI_PROBE": "set"}
+    with early.waiting(["statistics"], environment):
+        assert early.taken({"OPTCLI_PROBE": "another"}) is None
+        server = early.taken(environment)
+        assert early.taken(environment) is None
+        server.import_also(["statistics", "fractions"])
+    try:
+        for name in ("statistics", "fractions"):
+            with server.start("calls:modules", {"name": name}) as child:
+                assert child.result(dict[str, Any], 20)["preloaded"] is True
+    finally:
+        server.close()
+
+
+def test_a_server_that_nobody_took_is_gone_at_once(tmp_path, monkeypatch):
+    (tmp_path / "endless_library.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    with early.waiting(["endless_library"], {}):
+        (server,) = early._waiting
+    assert server._process.poll() is not None
+    assert early._waiting == []
+    server.close()
+
+
+def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypatch):
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    (tmp_path / "waiting_library.py").write_text(
+        "import pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    server = workers.ForkServer(["waiting_library"])
+    try:
+        child = server.start("calls:double", {"number": 21}, after=[], log=tmp_path / "log")
+        with child:
+            assert child.result(int, 20, workers.Listener(dict[str, float], lambda _: None)) == 42
+            while not begun.exists():
+                time.sleep(0.01)
+        # Neither killed nor waited for: it is gone, and its log is whole.
+        assert (tmp_path / "log").read_text() == "words for the log\n"
+        assert not child._ended_in(0.0)
+    finally:
+        go_on.touch()
         server.close()
 
 
