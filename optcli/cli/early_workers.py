@@ -23,6 +23,6 @@ def early_workers(store: Store) -> AbstractContextManager[None]:
     It ends with the block, unless a build has taken it.
     """
     cores = usable_cores()
-    if cores < 2 or store.remote is not None or (store.root / "entries").exists():
+    if cores < 2 or store.remote_place is not None or (store.root / "entries").exists():
         return nullcontext()
     return early.waiting(GROUND, environment_of_steps(cores))

@@ -57,12 +57,13 @@ def test_none_waits_where_there_may_be_nothing_to_do_or_no_core(tmp_path, starte
 
 
 @pytest.mark.parametrize(("threads", "servers"), [(2, 1), (1, 2)])
-def test_a_build_takes_it_where_the_threads_are_as_many(
-    place, optcli, started, cores, threads, servers
+def test_a_build_takes_it_where_it_has_as_many_threads(
+    place, optcli, started, cores, tmp_path, threads, servers
 ):
     cores(2)
     place.recipe("  plain: []\n", data=DATA)
-    arguments = ("build", "recipe.yaml", "--set", f"latency.threads={threads}")
+    store = ("--store", tmp_path / "new")
+    arguments = ("build", "recipe.yaml", *store, "--set", f"latency.threads={threads}")
     assert optcli(*arguments).code == 0
     assert len(started) == servers
     assert started[0] == early_workers.GROUND
