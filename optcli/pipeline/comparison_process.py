@@ -14,7 +14,6 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, from_record
-from optcli.latency.memory import available_bytes
 from optcli.passes import Pass
 from optcli.pipeline.check import Comparison
 from optcli.pipeline.messages import PassRequest
@@ -77,7 +76,7 @@ def comparing(request: PassRequest, attempts: Sequence[Pass]) -> Iterator[Compar
 def _has_room(request: PassRequest) -> bool:
     """Whether a core and memory are free for it beside the pass."""
     wanted_bytes = _PARENTS * request.parent.size_bytes
-    return request.threads > 1 and beside.is_possible() and available_bytes() >= wanted_bytes
+    return request.threads > 1 and beside.is_possible() and request.free_bytes >= wanted_bytes
 
 
 def _serve(connection: Connection, request: PassRequest, tolerance: float) -> None:

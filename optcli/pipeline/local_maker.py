@@ -13,6 +13,7 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError
+from optcli.latency.memory import available_bytes
 from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import PassRequest, StepRequest
@@ -54,6 +55,7 @@ class LocalMaker:
                 prepared=sets.kept(),
                 keep=sets.keep if sets.sets else None,
                 temporary=temporary,
+                free_bytes=available_bytes(),
                 # Where it is confined nothing can be kept.
                 scratch=None if order.confined else self.store.scratch_folder("artifact", order.key),
                 cache=None if order.confined else self.store.cache_folder(),

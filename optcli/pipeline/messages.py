@@ -44,7 +44,7 @@ class PassRequest:
 
     `folder` is the recipe's: paths in `data` and the user's own code are relative to it. `prepared` are
     folders with the samples of roles as they were prepared before; what is prepared now may be left in
-    `keep`.
+    `keep`. `free_bytes` of memory were free when the step began.
     """
 
     step: str
@@ -64,6 +64,7 @@ class PassRequest:
     scratch: Path | None = None
     cache: Path | None = None
     temporary: Path | None = None
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ def request_of(tmp_path):
         parent=parent,
         origin=parent,
         data={},
+        free_bytes=1 << 40,
     )
 
 
