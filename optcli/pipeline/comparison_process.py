@@ -66,7 +66,11 @@ def comparing(request: PassRequest, attempts: Sequence[Pass]) -> Iterator[Compar
     if tolerance is None or not attempts[0].computes_on_one_core or not _has_room(request):
         yield None
         return
-    process = ComparisonProcess(request, tolerance)
+    try:
+        process = ComparisonProcess(request, tolerance)
+    except OSError:  # the system makes no more processes
+        yield None
+        return
     try:
         yield process
     finally:

@@ -67,6 +67,10 @@ def lost(request: PassRequest, channel) -> dict[str, Any]:
     return found
 
 
+def _refused() -> int:
+    raise OSError("too many processes")
+
+
 def worth_it(request: PassRequest, channel) -> dict[str, bool]:
     """Where a process is started at all."""
     heavy = replace(request, parent=replace(request.parent, size_bytes=10**15))
@@ -79,6 +83,10 @@ def worth_it(request: PassRequest, channel) -> dict[str, bool]:
     for name, (asked, configured) in cases.items():
         with comparing(asked, (configured,)) as process:
             found[name] = process is not None
+    fork, os.fork = os.fork, _refused
+    with comparing(request, (ExportOnnx(),)) as process:
+        found["where the system refuses"] = process is not None
+    os.fork = fork
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

@@ -94,6 +94,7 @@ def test_there_is_one_where_a_core_and_memory_are_free(request_of):
         "usually": True,
         "on one core": False,
         "where memory is scarce": False,
+        "where the system refuses": False,
         "with two threads": False,
     }
 
