@@ -31,14 +31,11 @@ def bring_in(names: Iterable[str]) -> None:
 
 
 def bring_in_meanwhile(names: Sequence[str]) -> None:
-    """Import modules in a thread, while this process waits for others.
-
-    What cannot be imported is left to who needs it.
-    """
+    """Import modules in a thread, while this process waits for others; what cannot be is left out."""
 
     def bring_in_all() -> None:
         for name in names:
-            with suppress(ImportError):
+            with suppress(Exception):  # whoever needs it hears of it
                 importlib.import_module(name)
 
     threading.Thread(target=bring_in_all, daemon=True).start()

@@ -77,7 +77,7 @@ def command(
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
     with early_workers(kept), Progress() as progress:
-        # Here, while the early workers import, too.
+        # Not before: the early workers import at the same time.
         from optcli import report as forms
         from optcli.cli import reports
         from optcli.pipeline import build

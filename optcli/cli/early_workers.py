@@ -18,9 +18,9 @@ GROUND = ("numpy", "optcli.pipeline.step")
 
 
 def early_workers(store: Store) -> AbstractContextManager[None]:
-    """Have a server of workers import the ground, where there is a second core and an empty store.
+    """Start a server of workers where there is a second core and the store is empty.
 
-    It ends with the block, unless a build has taken it.
+    The server ends with the block, unless a build has taken it.
     """
     cores = usable_cores()
     if cores < 2 or store.remote_place is not None or (store.root / "entries").exists():

@@ -71,7 +71,7 @@ class Comparison:
         self._parent.close()
 
     def prepare(self) -> None:
-        """Work out what the parent computes, as far as it does not depend on the batch."""
+        """Have the parent compute what children are compared with; again it does nothing."""
         if self._expected is None:
             sets = drawn(self._inputs, self._probe)
             self._expected = [Expected(self._parent, samples, self._tolerance) for samples in sets]

@@ -1,6 +1,6 @@
 """A process beside a pass: works out what the parent computes meanwhile, then compares the child.
 
-A pass that writes Python's objects for seconds, as exporters do, leaves all cores but one free.
+A pass that runs Python code for seconds, as exporters do, uses one core and leaves the others free.
 """
 
 from __future__ import annotations

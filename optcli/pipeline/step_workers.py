@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from optcli import workers
 from optcli.pipeline.messages import News, StepRequest
 from optcli.pipeline.orders import Order
-from optcli.workers import Child, ForkServer, Listener, early, spawn
+from optcli.workers import Child, ForkServer, Listener, early, environment_of_steps, spawn
 
 
 class StepWorkers:
@@ -76,4 +75,4 @@ class StepWorkers:
             return self._server
 
     def _environment(self) -> dict[str, str]:
-        return workers.environment_of_steps(self._threads)
+        return environment_of_steps(self._threads)

@@ -314,6 +314,31 @@ def test_weights_of_the_prepared_graph_lie_beside_it(tmp_path, conv):
         assert apart == activation_ranges(whole, tensors, feeds, method, 99.99, 1)
 
 
+def test_a_graph_that_cannot_be_optimized_is_prepared_as_it_is(tmp_path, conv, monkeypatch, capsys):
+    from optcli.passes._onnx.models import prepared
+
+    def refuse(folder, path):
+        path.write_text("half of a model")
+        path.with_name(onnx_format.DATA).write_text("half of its weights")
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(onnx_format, "write_optimized", refuse)
+    folder = tmp_path / "prepared"
+    outline = prepared(onnx_format.open(conv.path), folder, job(conv, tmp_path / "out", INPUTS["Conv"]))
+    source, found = onnx_format.open(conv.path), onnx_format.open(folder)
+    assert [node.op_type for node in found.graph.node] == [node.op_type for node in source.graph.node]
+    assert {value.name for value in outline.graph.value_info} >= {
+        output for node in source.graph.node[:-1] for output in node.output
+    }
+    values = feed(INPUTS["Conv"], 3)
+    alike = [
+        outputs(OnnxruntimeRunner(threads=1), each, INPUTS["Conv"], values)
+        for each in (conv, replace(conv, path=folder))
+    ]
+    assert np.array_equal(*alike)
+    assert "no such operator" in capsys.readouterr().err
+
+
 def test_memory_does_not_grow_with_the_samples(tmp_path, shared):
     """All activations of these samples together are over 1.5 GB."""
     import psutil
