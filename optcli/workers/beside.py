@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from optcli.workers import channel
-from optcli.workers.lifetime import die_with
 
 
 def is_possible() -> bool:
@@ -27,19 +26,18 @@ def is_possible() -> bool:
 class Beside:
     """A copy of this process, which carries out `serve` with its end of a connection and then ends.
 
-    It may do what this process may, writes to the same log, and dies with this process. Only where
-    `is_possible`.
+    It may do what this process may, and writes to the same log. The keeper of a worker ends its copies
+    with it (`lifetime`). Only where `is_possible`.
     """
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:
         self.connection, theirs = channel.pair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # else the copy writes it again
-        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             self.connection.close()
-            _serve(serve, theirs, parent)
+            _serve(serve, theirs)
         theirs.close()
 
     def close(self) -> None:
@@ -56,10 +54,9 @@ class Beside:
             return
 
 
-def _serve(serve: Callable[[Connection], None], connection: Connection, parent: int) -> NoReturn:
+def _serve(serve: Callable[[Connection], None], connection: Connection) -> NoReturn:
     status = 1
     try:
-        die_with(parent)
         with suppress(OSError):  # it is the first to take where memory runs out: the worker goes on
             Path("/proc/self/oom_score_adj").write_text("900")
         serve(connection)

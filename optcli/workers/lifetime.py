@@ -53,16 +53,11 @@ def bind_to_parent(parent: int) -> None:
         _keep(worker, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD | _UNHEARD)
     os.setpgid(0, 0)
-    die_with(keeper)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
     with suppress(OSError):  # when memory runs out, the kernel should take the worker, not the build
         Path("/proc/self/oom_score_adj").write_text("800")
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process once `parent`, which has forked it, is gone. Linux only."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the request was made
-        os._exit(1)
 
 
 def stop(pid: int, ended: Callable[[float], int | None]) -> None:
