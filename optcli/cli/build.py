@@ -63,7 +63,7 @@ def command(
     """
     kept = options.opened(store)
     if dry_run or explain:
-        from optcli.pipeline import preview
+        from optcli.pipeline.preview import preview
 
         lines, record = preview(
             recipe,

@@ -155,7 +155,7 @@ def why(
     If you name a remote store, results that only it has are called `remote`, and optcli compares the
     steps with its results too.
     """
-    from optcli.pipeline import preview
+    from optcli.pipeline.preview import preview
 
     kept = options.opened(store)
     if remote:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError, TrustError, raised_as
+from optcli.formats import onnx_writing
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -107,14 +108,26 @@ def outline(folder: Path) -> ModelProto:
     return _parse(folder / FILE)
 
 
-def save(model: ModelProto, folder: Path, *, apart: bool = False) -> None:
+def save(
+    model: ModelProto,
+    folder: Path,
+    *,
+    apart: bool = False,
+    weights: Mapping[str, onnx_writing.Weight] | None = None,
+) -> None:
     """Write the model: in one file where it fits, else with its weights beside it.
 
     `apart`: with its weights beside it in any case. A model whose weights are written beside it has
-    lost them in memory.
+    lost them in memory. `weights` are those that the model lacks (`onnx_writing.taken_apart`).
     """
     import onnx
 
+    if weights:
+        weights_bytes = sum(weight.nbytes for weight in weights.values())
+        if not apart and model.ByteSize() + weights_bytes < ONE_FILE_BYTES:
+            onnx_writing.write(model, weights, folder / FILE)
+            return
+        onnx_writing.fill(model, weights)
     apart = apart or is_large(model)
     onnx.save(
         model, os.fspath(folder / FILE), save_as_external_data=apart, location=DATA if apart else None

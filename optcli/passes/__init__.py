@@ -27,7 +27,7 @@ class Job:
     """All that a pass may use besides its source.
 
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
-    source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`: the
+    source, for a pass that `reads_origin`. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`: the
     pass's own option of that name, where it has one.
     `cache` is a folder that outlives the step, for what other steps can use too, a timing cache say:
     whoever writes there makes it. None: nothing can be kept.
@@ -90,7 +90,8 @@ class Pass(Settings):
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
     pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
-    the build runs its parent on them, for the comparison. `imports_ahead` names modules that `run`
+    the build runs its parent on them, for the comparison. `reads_origin` says that `run` reads
+    `job.origin`; of a pass that is not optcli's own a build takes that for granted. `imports_ahead` names modules that `run`
     imports beside the packages of `needs`: a build imports them while other steps run, so importing one
     must start no thread.
     """
@@ -103,6 +104,7 @@ class Pass(Settings):
     uses_batch_sizes: ClassVar[bool] = False
     last: ClassVar[bool] = False
     computes_on_one_core: ClassVar[bool] = False
+    reads_origin: ClassVar[bool] = False
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -174,6 +176,7 @@ class Traits:
     uses_batch_sizes: bool = False
     last: bool = False
     checks_source: bool = False
+    reads_origin: bool = True
     reference: str | None = None
     imports_ahead: tuple[str, ...] = ()
 
@@ -194,6 +197,7 @@ class Traits:
             uses_batch_sizes=configured.uses_batch_sizes,
             last=configured.last,
             checks_source=type(configured).check_source is not Pass.check_source,
+            reads_origin=configured.reads_origin or reference is not None,
             reference=reference,
             imports_ahead=configured.imports_ahead,
         )

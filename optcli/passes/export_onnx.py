@@ -21,7 +21,7 @@ from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.onnx_exporting import (
     IMPORTS_AHEAD,
-    onnx_of_program,
+    parts_of_program,
     program_of,
     quiet_exporters,
     require_names,
@@ -82,9 +82,12 @@ class ExportOnnx(Pass):
         failing = raised_as(StepError, f"the {exporter} exporter failed", hint=hint)
         with failing, quiet_exporters(), libraries.without_collections():
             if exporter == "torchscript":
-                model = self._by_tracing(source, job, outputs)
+                model, weights = self._by_tracing(source, job, outputs), None
             else:
-                model = self._by_torch_export(source, job, outputs)
+                program = _program(source, job)
+                model, weights = parts_of_program(
+                    program, job.inputs, outputs, self.opset, self.optimize
+                )
         require_names(model, [spec.name for spec in job.inputs], outputs)
         opset = opset_of(model)
         if self.opset is not None and opset != self.opset:
@@ -92,12 +95,8 @@ class ExportOnnx(Pass):
                 f"the {exporter} exporter made opset {opset}, wanted {self.opset}",
                 hint=f"set `opset: {opset}`, or `exporter: torchscript` for an older one",
             )
-        onnx_format.save(model, job.out)
+        onnx_format.save(model, job.out, weights=weights)
         return Made(facts={"exporter": exporter, "opset": opset})
-
-    def _by_torch_export(self, source: Artifact, job: Job, outputs: Sequence[str]) -> ModelProto:
-        program = _program(source, job)
-        return onnx_of_program(program, job.inputs, outputs, self.opset, self.optimize)
 
     def _by_tracing(self, source: Artifact, job: Job, outputs: Sequence[str]) -> ModelProto:
         import torch

@@ -50,6 +50,7 @@ class Finetune(Pass):
     needs: ClassVar[Needs] = Needs(("torch",))
     device_bound: ClassVar[bool] = True
     uses: ClassVar[tuple[Role, ...]] = ("training", "validation")
+    reads_origin: ClassVar[bool] = True
 
     device: Literal["cpu", "cuda"] = Field("cpu", description="where it trains")
     epochs: int = Field(5, ge=0, description="times to go through the training data")

@@ -28,7 +28,7 @@ from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.layers import require_fp32
 from optcli.passes._torch.learning import Judge, Teacher, caller
 from optcli.passes._torch.networks import network
-from optcli.passes._torch.onnx_exporting import onnx_of_program, program_of, quiet_exporters
+from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
 from optcli.passes._torch.selection import matching
 from optcli.passes._torch.tracing import flat
 from optcli.passes._torch.training import Training
@@ -227,7 +227,8 @@ class QuantizeAware(Finetune):
         job.progress(None, "exporting the network in FP32")
         with raised_as(StepError, _NOT_EXPORTED, hint=_EXPORT_HINT), quiet_exporters():
             program = program_of(flat(model, job.inputs), job)
-            onnx_format.save(onnx_of_program(program, job.inputs, source.facts["outputs"]), folder)
+            model, weights = parts_of_program(program, job.inputs, source.facts["outputs"])
+            onnx_format.save(model, folder, weights=weights)
         return replace(source, format=Format.ONNX, path=folder)
 
     def _write(self, beginning: _Beginning, source: Artifact, job: Job) -> dict[str, int]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact
-from optcli.errors import StepError
+from optcli.errors import OptcliError, StepError
 from optcli.latency.memory import available_bytes
 from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.logs import log_of
@@ -22,6 +23,9 @@ from optcli.pipeline.prepared import Prepared, Roles
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Entry, Store, disk
 from optcli.workers import messages
+
+# After so long the digest of a file that was just written is remembered (`FileDigests`).
+_SETTLED_S = 0.2
 
 Carry = Callable[[Order, StepRequest, Path], Any]
 """Carries out an order's function for a request whose folders are set, its log in a file."""
@@ -51,7 +55,7 @@ class LocalMaker:
             request = replace(
                 request,
                 parent=inputs.artifacts["parent"],
-                origin=inputs.artifacts["origin"],
+                origin=inputs.artifacts.get("origin", request.origin),
                 prepared=sets.kept(),
                 keep=sets.keep if sets.sets else None,
                 temporary=temporary,
@@ -60,7 +64,7 @@ class LocalMaker:
                 scratch=None if order.confined else self.store.scratch_folder("artifact", order.key),
                 cache=None if order.confined else self.store.cache_folder(),
             )
-        with inputs.named_as_kept():
+        with inputs.named_as_kept(), self._read_meanwhile(order):
             answer = self._carry(order, replace(request, out=work), log)
         inputs.check()
         sets.take()
@@ -80,6 +84,27 @@ class LocalMaker:
         keys, inputs = order.samples, order.call.request.inputs
         return Roles({role: Prepared(self.store, key, inputs) for role, key in keys.items()}, keep)
 
+    @contextmanager
+    def _read_meanwhile(self, order: Order) -> Iterator[None]:
+        """Read an order's entries in the store while a worker carries it out.
+
+        Digests of files that were written just now are not remembered at first. They are then, so that
+        the look afterwards need not read the files.
+        """
+
+        def read() -> None:
+            with suppress(OSError, OptcliError):  # the look afterwards says so
+                for entry in _entries(order):
+                    self.store.sound(entry.kind, entry.key)
+
+        timer = threading.Timer(_SETTLED_S, read)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _see_that_the_store_kept(self, order: Order, inputs: Inputs) -> None:
         """Put back what a step has changed of its inputs in the store, and blame the step."""
         for name, entry in order.entries.items():
@@ -87,9 +112,11 @@ class LocalMaker:
             if self.store.sound(kind, key) is None:
                 with self.store.lock(kind, key):
                     self.store.discard(kind, key)
-                    if not entry.origin:  # else it would count as made here
+                    # What was fetched would count as made here; of an origin there may be no copy.
+                    put_back = not entry.origin and name in inputs.artifacts
+                    if put_back:
                         self._put_back(inputs.artifacts[name], entry)
-                done = f"({key[:12]}); {'removed' if entry.origin else 'put back'}"
+                done = f"({key[:12]}); {'put back' if put_back else 'removed'}"
                 raise StepError(
                     f"it changed files of its input in the store {done}",
                     hint="write into `job.out` only",
@@ -105,17 +132,24 @@ class LocalMaker:
         request = order.call.request
         named: dict[str, Artifact] = {}
         if isinstance(request, PassRequest):
-            named = {"parent": request.parent, "origin": request.origin}
+            named = {"parent": request.parent}
+            if request.traits.reads_origin or request.origin.key == request.parent.key:
+                named["origin"] = request.origin
         # Copied while the entries are read: of a large model each takes a tenth of a second.
         with disk.failures(self.store.root), ThreadPoolExecutor(1) as beside:
             copied = beside.submit(Inputs, named, work.parent.parent / "inputs")
-            for entry in order.entries.values():
+            for entry in _entries(order):
                 if self.store.sound(entry.kind, entry.key) is None:
                     raise StepError(
                         f"its input {entry.key[:12]} in the store was changed while the build ran",
                         hint="build again; a pass of this recipe writes into the store",
                     )
             return copied.result()
+
+
+def _entries(order: Order) -> list[Entry]:
+    """What the store has of an order's inputs: the origin of a first pass is its parent as well."""
+    return list({(entry.kind, entry.key): entry for entry in order.entries.values()}.values())
 
 
 def begun_log(store: Store, order: Order) -> Path:

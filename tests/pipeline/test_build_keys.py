@@ -7,7 +7,8 @@ from tiny_project import DATA, HEAD, Project, write_model
 
 from optcli import environment
 from optcli.digest import FileDigests
-from optcli.pipeline import keys, preview
+from optcli.pipeline import keys
+from optcli.pipeline.preview import preview
 
 VARIANTS = """\
   plain: []

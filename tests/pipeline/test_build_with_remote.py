@@ -14,7 +14,8 @@ from tiny_project import DATA, Heard, Project
 
 from optcli.artifact import CODE
 from optcli.errors import ExitCode
-from optcli.pipeline import admission, build, preview
+from optcli.pipeline import admission, build
+from optcli.pipeline.preview import preview
 from optcli.store import Store
 from optcli.store.remote import RemotePlace, manifest
 from optcli.workers import ForkServer

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
+from optcli.formats import onnx_writing
+from optcli.formats.onnx_writing import Weight
 from optcli.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
 from optcli.passes._torch import batch_norms
@@ -46,10 +48,23 @@ def onnx_of_program(
     opset: int | None = None,
     optimize: bool = True,
 ) -> ModelProto:
-    """The ONNX model of an exported program; names of inputs, outputs and sizes are the recipe's.
+    """The ONNX model of an exported program, as `parts_of_program` gives it, with its weights."""
+    model, weights = parts_of_program(program, inputs, outputs, opset, optimize)
+    onnx_writing.fill(model, weights)
+    return model
 
-    `opset` None: the exporter's own choice. `optimize` folds constants and simplifies the graph; the
-    program is changed by that.
+
+def parts_of_program(
+    program: ExportedProgram,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    opset: int | None = None,
+    optimize: bool = True,
+) -> tuple[ModelProto, dict[str, Weight]]:
+    """The ONNX model of an exported program, and apart from it the weights, which are not copied.
+
+    Names of inputs, outputs and sizes are the recipe's. `opset` None: the exporter's own choice.
+    `optimize` folds constants and simplifies the graph; the program is changed by that.
     """
     import torch
 
@@ -66,10 +81,10 @@ def onnx_of_program(
             optimize=optimize,
         )
     assert made is not None
-    model = made.model_proto
+    model, weights = onnx_writing.taken_apart(made.model)
     _name_dimensions(model, inputs)
     _drop_traces(model)
-    return model
+    return model, weights
 
 
 def require_names(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:

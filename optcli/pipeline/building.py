@@ -1,0 +1,110 @@
+"""A whole build: from a recipe to artifacts, measurements and one report. Joins all the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from optcli import environment
+from optcli.errors import InputError
+from optcli.observer import Observer, Silent
+from optcli.pipeline import (
+    device_reports,
+    devices,
+    on_devices,
+    report_files,
+    serving_choice,
+    view,
+)
+from optcli.pipeline.accuracy import EvaluationContext, judge
+from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
+from optcli.pipeline.making import made_by, make, planned
+from optcli.pipeline.phases import Phases
+from optcli.results import Report
+from optcli.store import Store
+
+
+def build(
+    recipe: str | Path,
+    *,
+    store: Path | Store | None = None,
+    artifacts: Path | None = None,
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    jobs: int = 1,
+    keep_going: bool = True,
+    timeout_s: float = 3600.0,
+    remeasure: bool = False,
+    trust: bool = False,
+    ray: str | None = None,
+    at_home: bool = False,
+    observer: Observer | None = None,
+) -> Report:
+    """Build, measure and judge every variant of a recipe; gives the report that is also written.
+
+    `store` is a folder, or a `Store` with a remote one; it defaults to OPTCLI_STORE with
+    OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
+    `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
+    `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
+    `ray` has passes and evaluations run on a Ray cluster: `auto`, the address of its head, or `local`.
+    `at_home` measures on this machine alone, whatever devices the recipe names.
+    Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
+    `MissingError` where a required variant cannot be built here, or no node of the cluster is a device
+    of the recipe. A step that fails costs its variants: they are in the report, and in its `exit_code`.
+    """
+    began = environment.now()
+    observer = observer or Silent()
+    phases = Phases()
+    kept = Store.of(store)
+    require_ray(ray, kept)
+    with ExitStack() as stack:
+        stack.enter_context(kept.connected(observer.warned))
+        unsettled = planned(Path(recipe), kept, overrides, only)
+        if at_home:
+            unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
+        folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name
+        around = stack.enter_context(on_devices.reached(ray, unsettled, kept, observer))
+        how = Settings(jobs, keep_going, timeout_s, trust, ray)
+        made = make(unsettled, kept, observer, how, phases, remeasure=remeasure)
+        to_do, built = made.plan, made.artifacts
+        with view.alone(folder, observer):
+            for variant in to_do.variants:
+                if variant.name in built:
+                    view.place(folder / variant.name, built[variant.name], made_by(variant))
+                else:  # what an earlier build left there is not what the report speaks of
+                    view.remove(folder / variant.name)
+            on_devices.clear(folder)
+            # Before anything is measured: what is wrong with the data is found here.
+            with phases.take("accuracy"), evaluating_nodes(ray, kept, observer) as nodes:
+                judging = EvaluationContext(
+                    to_do.recipe,
+                    to_do.role_keys.get("evaluation", ""),
+                    kept,
+                    folder / "logs",
+                    observer,
+                    timeout_s,
+                    jobs,
+                    remeasure,
+                    nodes,
+                )
+                judged, failures = judge(to_do, built, judging)
+                wrong_data = failures.get(to_do.baseline)
+                if isinstance(wrong_data, InputError):  # they can judge no variant
+                    raise wrong_data
+            per_device = on_devices.measured(
+                around, unsettled, made, folder, kept, observer, phases, remeasure=remeasure
+            )
+            reports = [
+                device_reports.report_on(each, to_do, made.done, judged, failures, kept, began)
+                for each in per_device
+            ]
+            report = device_reports.together(reports, [each.variants for each in around.devices])
+            serving = serving_choice.chosen(to_do.recipe, report, folder)
+            report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
+            first, *others = [each.measured.quantiles for each in per_device]
+            further = dict(zip(report.devices, others, strict=True))
+            report_files.write(folder, report, report_files.Curves(first, further))
+        kept.digests.save()
+        return report
