@@ -76,7 +76,7 @@ def command(
         )
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
-    with early_workers(kept), Progress() as progress:
+    with early_workers(kept, recipe), Progress() as progress:
         # Not before: the early workers import at the same time.
         from optcli import report as forms
         from optcli.cli import reports

@@ -228,6 +228,11 @@ def feeds(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[tuple[st
             yield samples.kind, len(rows), samples.feed(rows)
 
 
+def packages_for(format: Format) -> tuple[str, ...]:
+    """What running an artifact of a format in a check imports, as far as the format decides it."""
+    return runners.find(runners.DEFAULTS[format]).needs.packages
+
+
 def _opened(artifact: Artifact, inputs: Sequence[TensorSpec], threads: int) -> Runner:
     name = runners.DEFAULTS[artifact.format]
     if artifact.format == Format.ONNX and artifact.precision == "bf16":

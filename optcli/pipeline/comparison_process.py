@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from optcli import libraries
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, from_record
 from optcli.passes import Pass
+from optcli.pipeline import check
 from optcli.pipeline.check import Comparison
 from optcli.pipeline.messages import PassRequest
 from optcli.workers import beside, channel, messages
@@ -28,8 +30,10 @@ _PARENTS = 8
 class ComparisonProcess:
     """Compares what a pass writes with its parent, which it has run before the pass is done."""
 
-    def __init__(self, request: PassRequest, tolerance: float) -> None:
-        self._process = Beside(partial(_serve, request=request, tolerance=tolerance))
+    def __init__(self, request: PassRequest, tolerance: float, runtime: tuple[str, ...] = ()) -> None:
+        """`runtime` names the packages by which the child will run, where that is known."""
+        serve = partial(_serve, request=request, tolerance=tolerance, runtime=runtime)
+        self._process = Beside(serve)
         self._asked = self._lost = False
 
     def begin(self, child: Artifact) -> None:
@@ -67,7 +71,8 @@ def comparing(request: PassRequest, attempts: Sequence[Pass]) -> Iterator[Compar
         yield None
         return
     try:
-        process = ComparisonProcess(request, tolerance)
+        child = attempts[0].produces(request.parent.format)
+        process = ComparisonProcess(request, tolerance, check.packages_for(child))
     except OSError:  # the system makes no more processes
         yield None
         return
@@ -83,11 +88,15 @@ def _has_room(request: PassRequest) -> bool:
     return request.threads > 1 and beside.is_possible() and request.free_bytes >= wanted_bytes
 
 
-def _serve(connection: Connection, request: PassRequest, tolerance: float) -> None:
+def _serve(
+    connection: Connection, request: PassRequest, tolerance: float, runtime: tuple[str, ...]
+) -> None:
     """What the process does. An error that is no finding ends it: then the worker compares."""
     inputs, beside_the_pass = request.inputs, request.threads - 1
     with Comparison(request.parent, inputs, request.probe, tolerance, beside_the_pass) as comparison:
         comparison.prepare()
+        with suppress(ImportError):  # whoever opens the child says so
+            libraries.bring_in(runtime)
         while (record := channel.receive(connection)) is not None:
             child = messages.read(Artifact, record["child"])
             try:
