@@ -35,7 +35,7 @@ def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Modul
     call = arguments(model, inputs)
     names = tuple(spec.name for spec in inputs)
     with torch.no_grad(), plain_attention():
-        # A small batch is enough to see which types the outputs have.
+        # One sample is enough to see which types the outputs have.
         positional, keyword = call.split(dict(zip(names, example(inputs, small=True), strict=True)))
         outputs = model(*positional, **keyword)
     is_flat = isinstance(outputs, torch.Tensor) or (
@@ -48,15 +48,14 @@ def example(inputs: Sequence[TensorSpec], *, small: bool = False) -> tuple[torch
     """One tensor per input; each symbol has a size of its own, of 2 or more where its range allows it.
 
     torch.export takes a size of 0 or 1 for a constant, whatever it is told, and equal sizes for one.
-    `small` is for a batch that is computed: 2 samples, or as few as may be.
+    `small` is for a batch that is computed: 1 sample, or as few as may be.
     """
     sized = _sized(inputs)
     batch = inputs[0].batch_symbol
     if small and batch is not None:
         span = inputs[0].ranges[batch]
-        fewest = max(span.min, min(2, span.max))
         few = [
-            spec.model_copy(update={"shape": tuple(fewest if s == batch else s for s in spec.shape)})
+            spec.model_copy(update={"shape": tuple(span.min if s == batch else s for s in spec.shape)})
             for spec in inputs
         ]
         sized = _sized(few)
