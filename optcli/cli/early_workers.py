@@ -1,7 +1,8 @@
 """Workers for a build that has everything to do, started before its recipe is read.
 
 Reading a recipe takes as long as importing what each worker needs. On a second core both happen at
-once. A look at the recipe's text says whether PyTorch will be needed: that takes longest. Where the store holds something, there may be nothing to do: then no worker is started ahead.
+once. A look at the recipe's text says whether PyTorch will be needed, which takes longest to import.
+Where the store holds something, there may be nothing to do: then no worker is started ahead.
 """
 
 from __future__ import annotations

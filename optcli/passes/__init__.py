@@ -27,8 +27,8 @@ class Job:
     """All that a pass may use besides its source.
 
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
-    source, for a pass that `reads_origin`. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`: the
-    pass's own option of that name, where it has one.
+    source, for a pass that `reads_origin`. A data role is None unless the pass names it in `roles()`.
+    `device` is `cpu` or `cuda`: the pass's own option of that name, where it has one.
     `cache` is a folder that outlives the step, for what other steps can use too, a timing cache say:
     whoever writes there makes it. None: nothing can be kept.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
@@ -91,9 +91,9 @@ class Pass(Settings):
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
     pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
     the build runs its parent on them, for the comparison. `reads_origin` says that `run` reads
-    `job.origin`; of a pass that is not optcli's own a build takes that for granted. `imports_ahead` names modules that `run`
-    imports beside the packages of `needs`: a build imports them while other steps run, so importing one
-    must start no thread.
+    `job.origin`: a build then copies that for it. Of a pass that is not optcli's own it is taken for
+    granted. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a build
+    imports them while other steps run, so importing one must start no thread.
     """
 
     accepts: ClassVar[tuple[Format, ...]]

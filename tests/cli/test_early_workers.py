@@ -1,12 +1,20 @@
 """Workers start before the recipe is read where there is everything to do, and nowhere else."""
 
+import os
+from pathlib import Path
+
 import pytest
 from tiny_project import DATA
 
+from optcli import sources
+from optcli.artifact import Format
 from optcli.cli import early_workers
 from optcli.pipeline import orders
 from optcli.store import Store
 from optcli.workers import early, environment_of_steps, parent
+
+# The look at its text is no reason to fail: reading it says what is wrong.
+NO_RECIPE = Path("no such recipe.yaml")
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def test_the_ground_is_that_of_every_worker():
 
 def test_one_waits_for_a_build_with_an_empty_store(tmp_path, started, cores):
     cores(2)
-    with early_workers.early_workers(Store.of(tmp_path)):
+    with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
         server = early.taken(environment_of_steps(2))
         assert server is not None
         server.close()
@@ -44,14 +52,14 @@ def test_one_waits_for_a_build_with_an_empty_store(tmp_path, started, cores):
 
 def test_none_waits_where_there_may_be_nothing_to_do_or_no_core(tmp_path, started, cores):
     cores(1)
-    with early_workers.early_workers(Store.of(tmp_path)):
+    with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
         assert early._waiting == []
     cores(2)
     (tmp_path / "entries").mkdir()
-    with early_workers.early_workers(Store.of(tmp_path)):
+    with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
         assert early._waiting == []
     remote = Store.at(tmp_path / "store", (tmp_path / "remote").as_uri())
-    with early_workers.early_workers(remote):
+    with early_workers.early_workers(remote, NO_RECIPE):
         assert early._waiting == []
     assert started == []
 
@@ -70,6 +78,50 @@ def test_a_build_takes_it_where_it_has_as_many_threads(
     assert early._waiting == []
     again = optcli(*arguments)  # there is nothing to do
     assert (again.code, len(started)) == (0, servers)
+
+
+def test_the_sources_that_need_pytorch_are_known():
+    formats = {name: sources.find(name).format for name in sources.names()}
+    needing = {name for name, format in formats.items() if format != Format.ONNX}
+    assert set(early_workers.TORCH_SOURCES) == needing
+    assert all("torch" in sources.find(name).needs.packages for name in needing)
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [
+        ('model: {source: "torchvision:resnet50"}', ("torch",)),
+        ("model:\n  source: python:nets.py:Net\n", ("torch",)),
+        ("model:\n  'source' : 'timm:resnet18'\n", ("torch",)),
+        ('{"model": {"source": "exported:net.pt2"}}', ("torch",)),
+        ("model: {source: onnx:net.onnx}", ()),
+        ("data: {calibration: {source: images:folder}}", ()),
+        ("model: {resource: timm:x}", ()),
+        ("", ()),
+    ],
+)
+def test_pytorch_is_imported_early_where_the_text_names_such_a_source(
+    tmp_path, started, cores, text, modules
+):
+    cores(2)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    with early_workers.early_workers(Store.of(tmp_path / "store"), recipe):
+        pass
+    assert started == [(*early_workers.GROUND, *modules)]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "absent"])
+def test_what_is_no_file_is_not_looked_into(tmp_path, started, cores, kind):
+    cores(2)
+    recipe = tmp_path / "recipe.yaml"
+    if kind == "folder":
+        recipe.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(recipe)
+    with early_workers.early_workers(Store.of(tmp_path / "store"), recipe):
+        pass
+    assert started == [early_workers.GROUND]
 
 
 def test_it_ends_where_the_recipe_is_wrong(place, optcli, started, cores, tmp_path):

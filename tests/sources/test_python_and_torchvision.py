@@ -62,9 +62,25 @@ CODE = """
         net.head.weight.data[0, 0] = float("nan")
         return net
 
+    def infinite():
+        net = Net()
+        net.head.weight.data[0, 1] = float("-inf")
+        return net
+
+    def half_infinite():
+        net = Net().half()
+        net.head.weight.data[0, 1] = float("inf")
+        return net
+
     def masked():
         net = Net()
         net.register_buffer("mask", torch.full((2, 2), float("-inf")))
+        net.register_buffer("nothing", torch.zeros(0, 2))
+        return net
+
+    def damaged_mask():
+        net = masked()
+        net.mask[0, 0] = float("nan")
         return net
 
     def meta():
@@ -178,6 +194,9 @@ def test_precision_is_read_from_the_weights(folder, tmp_path):
         ("weights", "is a dict (a state dict?)", "model.weights"),
         ("number", "of type int", "class of the network"),
         ("not_a_number", "NaN or infinity: head.weight, 1 of 32", "another checkpoint"),
+        ("infinite", "NaN or infinity: head.weight, 1 of 32", "another checkpoint"),
+        ("half_infinite", "NaN or infinity: head.weight, 1 of 32", "another checkpoint"),
+        ("damaged_mask", "NaN or infinity: mask, 1 of 4", "another checkpoint"),
         ("meta", "meta device", "CPU"),
         ("Silent", "no tensor", "return a tensor"),
         ("PerImage", "depend on the batch size: 2 at batch 2, 1 at batch 1", "shape: [1, 3, 8, 8]"),

@@ -1,0 +1,146 @@
+"""What a step gets of its inputs: copies of what it reads, each file read no more often than needed."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from optcli import digest, passes
+from optcli.artifact import Format
+from optcli.errors import StepError
+from optcli.passes import Traits
+from optcli.passes.finetune import Finetune
+from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.local_maker import LocalMaker
+from optcli.pipeline.messages import Call, PassRequest, Written
+from optcli.pipeline.orders import Order
+from optcli.settings import TensorSpec
+from optcli.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.at(tmp_path / "store")
+
+
+def kept(store, name):
+    record = {"format": "onnx", "precision": "fp32", "facts": {}}
+    with store.work("artifact", name * 64) as work:
+        (work / "model.onnx").write_text(f"the weights of {name}")
+        return store.put("artifact", name * 64, work, record, {})
+
+
+def order_of(parent, origin, **traits):
+    request = PassRequest(
+        step="a step",
+        inputs=(TensorSpec(name="x", shape=(1, 2)),),
+        folder=parent.path,
+        probe=None,
+        threads=1,
+        seed=0,
+        batch_sizes=(1,),
+        traits=replace(Traits("name", {}, (Format.ONNX,), {Format.ONNX: Format.ONNX}), **traits),
+        parent=artifact_of(parent),
+        origin=artifact_of(origin),
+        data={},
+    )
+    call = Call("optcli.pipeline.step:make_artifact", request, Written)
+    entries = {"parent": parent, "origin": origin}
+    return Order("artifact", "f" * 64, "label", call, {}, entries=entries)
+
+
+def made(store, order, carry):
+    """What the maker makes where `carry` is the worker."""
+
+    def carried(order, request, log):
+        carry(request)
+        return Written(Format.ONNX, "fp32", {})
+
+    with store.work(order.kind, order.key) as work:
+        return LocalMaker(store, None, carried).make(order, work)
+
+
+@pytest.mark.parametrize("reads_origin", [True, False])
+def test_the_origin_is_copied_for_who_reads_it(store, reads_origin):
+    parent, origin = kept(store, "a"), kept(store, "b")
+    seen = []
+    made(store, order_of(parent, origin, reads_origin=reads_origin), seen.append)
+    request = seen[0]
+    assert request.parent.path != parent.path
+    assert (request.origin.path != origin.path) is reads_origin
+    assert request.origin.path.exists() is not reads_origin, "copies go with the step"
+
+
+def test_an_origin_that_is_the_parent_is_its_copy(store):
+    parent = kept(store, "a")
+    seen = []
+    made(store, order_of(parent, parent, reads_origin=False), seen.append)
+    assert seen[0].origin.path == seen[0].parent.path != parent.path
+
+
+def test_who_reads_the_origin():
+    ours = Traits.of(passes.find("export_onnx")(), "export_onnx")
+    tuned = Traits.of(Finetune(epochs=1), "finetune")
+    own = Traits.of(passes.find("export_onnx")(), "own", reference="own.py:Own")
+    assert (ours.reads_origin, tuned.reads_origin, own.reads_origin) == (False, True, True)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The paths of files whose digests are computed, in order."""
+    paths = []
+    usual = digest.of_file
+
+    def noted(path):
+        paths.append(path)
+        return usual(path)
+
+    monkeypatch.setattr(digest, "of_file", noted)
+    return paths
+
+
+def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(store, reads):
+    parent = kept(store, "a")
+    model = parent.path / "model.onnx"
+    counts = []
+
+    def works(request):
+        counts.append(reads.count(model))
+        deadline = time.monotonic() + 30
+        while not store.digests._young and time.monotonic() < deadline:
+            time.sleep(0.02)
+        counts.append(reads.count(model))
+
+    reads.clear()
+    made(store, order_of(parent, parent), works)
+    before, during = counts
+    assert before == 1, "the parent is the origin as well, and is read once"
+    assert during == 2
+    assert reads.count(model) == 2
+
+
+def test_a_change_in_the_store_is_seen_though_the_files_were_read_meanwhile(store):
+    parent = kept(store, "a")
+
+    def meddles(request):
+        time.sleep(0.5)
+        (parent.path / "model.onnx").chmod(0o644)
+        (parent.path / "model.onnx").write_text("the weights of x")
+
+    with pytest.raises(StepError, match=r"changed files of its input in the store .*put back"):
+        made(store, order_of(parent, parent), meddles)
+    assert store.sound("artifact", "a" * 64) is not None
+    assert (parent.path / "model.onnx").read_text() == "the weights of a"
+
+
+def test_an_origin_without_a_copy_is_removed_where_a_step_changed_it(store):
+    parent, origin = kept(store, "a"), kept(store, "b")
+
+    def meddles(request):
+        (request.origin.path / "model.onnx").chmod(0o644)
+        (request.origin.path / "model.onnx").write_text("the weights of x")
+
+    with pytest.raises(StepError, match=r"changed files of its input in the store .*removed"):
+        made(store, order_of(parent, origin, reads_origin=False), meddles)
+    assert store.peek("artifact", "b" * 64) is None
+    assert store.sound("artifact", "a" * 64) is not None
