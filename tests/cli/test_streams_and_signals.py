@@ -134,7 +134,7 @@ def test_nohup_is_respected(place):
 
 def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkeypatch):
     """Python's import system makes an ImportError of an interrupt within an extension module."""
-    import optcli.pipeline as building
+    from optcli.pipeline import preview
     from optcli import cli
 
     def importing(*_: object, **__: object) -> None:
@@ -144,7 +144,7 @@ def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkey
             raise ImportError("initialization failed") from error
 
     monkeypatch.setattr(cli, "_received", [])
-    monkeypatch.setattr(building, "preview", importing)
+    monkeypatch.setattr(preview, "preview", importing)
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 143
     assert said.err.startswith("ended by SIGTERM")

@@ -222,12 +222,12 @@ def test_a_report_that_is_damaged(place, optcli):
 
 
 def test_a_bug_is_called_one(place, optcli, monkeypatch):
-    import optcli.pipeline as building
+    from optcli.pipeline import preview
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("of optcli's own making")
 
-    monkeypatch.setattr(building, "preview", broken)
+    monkeypatch.setattr(preview, "preview", broken)
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 70
     assert "Traceback" in said.err
@@ -243,12 +243,12 @@ def test_a_bug_is_called_one(place, optcli, monkeypatch):
     ],
 )
 def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch, number, hint):
-    import optcli.pipeline as building
+    from optcli.pipeline import preview
 
     def refused(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/somewhere/file")
 
-    monkeypatch.setattr(building, "preview", refused)
+    monkeypatch.setattr(preview, "preview", refused)
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 4
     words = f"error: /somewhere/file: the system refused: {os.strerror(number)}\n  hint: {hint}"

@@ -1,5 +1,7 @@
 """What a step gets of its inputs: copies of what it reads, each file read no more often than needed."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -144,3 +146,15 @@ def test_an_origin_without_a_copy_is_removed_where_a_step_changed_it(store):
         made(store, order_of(parent, origin, reads_origin=False), meddles)
     assert store.peek("artifact", "b" * 64) is None
     assert store.sound("artifact", "a" * 64) is not None
+
+
+def test_a_worker_of_steps_imports_neither_recipes_nor_reports():
+    """Every build waits for what its first worker imports."""
+    code = (
+        "import sys, optcli.pipeline.step\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('optcli.')}\n"
+        "assert 'pipeline' in rooms\n"
+        "print(sorted(rooms & {'recipe', 'report', 'results', 'latency', 'accuracy', 'serving'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
