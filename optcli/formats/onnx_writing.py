@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from optcli.errors import StepError
 
@@ -48,19 +48,21 @@ def taken_apart(model: Model) -> tuple[ModelProto, dict[str, Weight]]:
 
     weights: dict[str, Weight] = {}
     for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes < _LEAST_BYTES or tensor.dtype == onnx_ir.DataType.STRING:
+        tensor: Any = value.const_value
+        if not hasattr(tensor, "tofile") or tensor.dtype == onnx_ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _LEAST_BYTES:
             continue
         weights[name] = tensor
         # Of such a tensor onnx_ir writes the head alone: it takes the values to be in another file.
         value.const_value = onnx_ir.ExternalTensor(
-            "", None, None, tensor.dtype, shape=onnx_ir.Shape(tensor.shape), name=name
+            "", None, None, tensor.dtype, shape=onnx_ir.Shape(tensor.shape.numpy()), name=name
         )
     message = onnx_ir.serde.serialize_model(model)
-    for tensor in message.graph.initializer:
-        if tensor.name in weights:
-            tensor.ClearField("data_location")
-            tensor.ClearField("external_data")
+    for head in message.graph.initializer:
+        if head.name in weights:
+            head.ClearField("data_location")
+            head.ClearField("external_data")
     assert isinstance(message, onnx.ModelProto)
     return message, weights
 

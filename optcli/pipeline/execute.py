@@ -354,10 +354,15 @@ class Execution:
 
 
 def _packages(step: Step) -> tuple[str, ...]:
-    """What a step imports, the check against its parent included."""
+    """What a step imports, the check against its parent included, with the runners of that."""
     formats = [step.format] + ([step.parent.format] if step.parent else [])
-    checks = [find_runner(DEFAULTS[each]).needs for each in formats]
+    checks = [find_runner(DEFAULTS[each]) for each in formats]
     # There is no check where it takes a GPU.
-    of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
+    of_check = (
+        name
+        for runner in checks
+        if not runner.needs.gpu
+        for name in (*runner.needs.packages, runner.__module__)
+    )
     ahead = step.traits.imports_ahead if step.traits is not None else ()
     return (*GROUND, *step.needs.packages, *of_check, *ahead)

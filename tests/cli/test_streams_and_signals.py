@@ -134,8 +134,8 @@ def test_nohup_is_respected(place):
 
 def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkeypatch):
     """Python's import system makes an ImportError of an interrupt within an extension module."""
-    from optcli.pipeline import preview
     from optcli import cli
+    from optcli.pipeline import preview
 
     def importing(*_: object, **__: object) -> None:
         try:

@@ -34,8 +34,9 @@ def called(work) -> set[str]:
 
 
 def main() -> None:
-    from optcli.pipeline import step  # all of it is imported before anything is noted
+    from optcli.pipeline import building, step  # all of it is imported before anything is noted
 
+    assert building
     importlib.import_module("optcli.cli")
     found = {}
     for place in map(Path, sys.argv[1:]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
@@ -13,7 +13,7 @@ from optcli.formats import onnx_writing
 from optcli.formats.onnx_writing import Weight
 from optcli.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
-from optcli.passes._torch import batch_norms
+from optcli.passes._torch import batch_norms, decomposing
 from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace
 from optcli.settings import TensorSpec
@@ -70,7 +70,8 @@ def parts_of_program(
 
     if optimize:
         batch_norms.fold(program)
-    with _unparsed_operators():
+    as_it_is = decomposing.only_where_needed() if optimize else nullcontext()
+    with _unparsed_operators(), as_it_is:
         made = torch.onnx.export(
             program,
             dynamo=True,
