@@ -188,3 +188,11 @@ def test_the_exporter_is_left_as_it_was():
     with decomposing.only_where_needed():
         assert _fx_passes.decompose_with_registry is not usual
     assert _fx_passes.decompose_with_registry is usual
+
+
+def test_another_version_of_the_exporter_does_what_it_does(monkeypatch):
+    from torch.onnx._internal.exporter import _fx_passes
+
+    monkeypatch.delattr(_fx_passes, "decompose_with_registry")
+    with decomposing.only_where_needed():
+        assert not hasattr(_fx_passes, "decompose_with_registry")

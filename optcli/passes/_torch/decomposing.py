@@ -42,13 +42,18 @@ def only_where_needed() -> Iterator[None]:
 
     The program that is exported is changed by that.
     """
-    from torch.onnx._internal.exporter import _decomp, _fx_passes
+    try:
+        from torch.onnx._internal.exporter import _fx_passes
+        from torch.onnx._internal.exporter._decomp import get_onnx_implemented_overloads
 
-    usual: Callable[..., Any] = _fx_passes.decompose_with_registry
+        usual: Callable[..., Any] = _fx_passes.decompose_with_registry
+    except (ImportError, AttributeError):  # another version of PyTorch: it does what it does
+        yield
+        return
 
     def decompose(program: ExportedProgram, registry: Any) -> ExportedProgram:
         simplify(program)
-        if is_translatable(program, set(_decomp.get_onnx_implemented_overloads(registry))):
+        if is_translatable(program, set(get_onnx_implemented_overloads(registry))):
             return program
         decomposed: ExportedProgram = usual(program, registry)
         return decomposed
