@@ -1,17 +1,21 @@
 """What a step gets of its inputs: copies of what it reads, each file read no more often than needed."""
 
+import importlib.util
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from optcli import digest, passes
 from optcli.artifact import Format
+from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
+from optcli.pipeline import execute
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.messages import Call, PassRequest, Written
@@ -158,3 +162,12 @@ def test_a_worker_of_steps_imports_neither_recipes_nor_reports():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_workers_are_forked_with_the_runners_of_their_checks():
+    step = SimpleNamespace(
+        format=Format.ONNX, parent=SimpleNamespace(format=Format.TORCH), needs=Needs(), traits=None
+    )
+    modules = execute._packages(step)
+    assert {"optcli.runners.torch", "optcli.runners.onnxruntime", "torch"} <= {*modules}
+    assert all(importlib.util.find_spec(name) for name in modules)
