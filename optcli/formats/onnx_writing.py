@@ -1,8 +1,8 @@
 """Writes an ONNX file whose weights come straight from where they lie: no message holds a copy.
 
-A message with all weights is written out in memory before it goes to the disk. Of 100 MB that takes as
-long as half of the exporter's work. Here the message has none of them, and each is written in its
-place: as field `raw_data` of its tensor, the last field of the graph, which is the last of the model.
+A message that holds all weights has copied them once, and copies them again when it is written out in
+memory before it goes to the disk. Here the message has none of them. Each is written in its place: as
+field `raw_data` of its tensor, the last field of the graph, which is the last of the model.
 Parsers take fields in any order (https://protobuf.dev/programming-guides/encoding/#order).
 """
 

@@ -1,9 +1,9 @@
-"""Spares the exporter to ONNX the second tracing of a program in which it has nothing to decompose.
+"""Keeps the exporter to ONNX from tracing a program again in which it has nothing to decompose.
 
 `torch.onnx.export` decomposes the operators that it has no translation for, and traces the whole
-program anew for that: of a ResNet, most of its time. Of such operators usual networks have in-place
-ones, pooling to one value and batch normalization. Here these are rewritten one by one. A program all
-of whose operators have translations then is taken as it is; every other one is traced as ever.
+program anew for that. Of such operators, usual networks have in-place ones, pooling to one value and
+batch normalization. Here these are rewritten one by one. If every operator then has a translation, the
+exporter takes the program as it is; else it traces the program as ever.
 """
 
 from __future__ import annotations
