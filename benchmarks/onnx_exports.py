@@ -6,9 +6,9 @@ Networks of torchvision with random weights, and with statistics of batch normal
 something. Each is exported by torch.export once for each way, which is not timed. Then
 `torch.onnx.export` makes ONNX of the program, in turns: alone (`plain`), and as `export_onnx` calls it
 (`spared`: `passes/_torch/batch_norms`, `passes/_torch/decomposing`, `formats/onnx_writing`), until the
-file is written. Printed, and written to benchmarks/results/onnx_exports.json: medians of the seconds, which
-operators one graph has more or fewer of, and how far the outputs are from the network's, as a share of
-the largest, at a batch of 3. The machine must be idle otherwise.
+file is written. Printed, and written to benchmarks/results/onnx_exports.json: medians of the seconds,
+which operators one graph has more or fewer of, and how far the outputs are from the network's, as a
+share of the largest, at a batch of 3. The machine must be idle otherwise.
 """
 
 from __future__ import annotations

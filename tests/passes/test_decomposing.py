@@ -196,3 +196,14 @@ def test_another_version_of_the_exporter_does_what_it_does(monkeypatch):
     monkeypatch.delattr(_fx_passes, "decompose_with_registry")
     with decomposing.only_where_needed():
         assert not hasattr(_fx_passes, "decompose_with_registry")
+
+
+def test_a_program_that_changes_its_inputs_or_its_state_is_not_taken_as_it_is():
+    """Whatever the exporter has translations for."""
+    inplace = program_of(network(TRACED_AGAIN["through a view"]))
+    state = program_of(network(TRACED_AGAIN["a state"])).run_decompositions({})
+    pure = program_of(network(AS_IT_IS["two outputs"]))
+    decomposing.simplify(pure)
+    for program, translatable in ((inplace, False), (state, False), (pure, True)):
+        everything = {node.target for node in program.graph.nodes}
+        assert decomposing.is_translatable(program, everything) is translatable

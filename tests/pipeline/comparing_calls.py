@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -65,6 +66,22 @@ def lost(request: PassRequest, channel) -> dict[str, Any]:
     process.close()
     found["left"] = copies()
     return found
+
+
+def imported_ahead(request: PassRequest, channel) -> dict[str, Any]:
+    """What a process beside has imported before there is a child, and what it finds where it cannot."""
+    sys.path.insert(0, str(request.folder))
+    mark = request.folder / "imported"
+    found: dict[str, Any] = {}
+    for runtime in ("noted_runtime", "no_such_runtime"):
+        process = ComparisonProcess(request, 1e-3, (runtime,))
+        deadline = time.monotonic() + 60
+        while runtime == "noted_runtime" and not mark.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.begin(request.parent)
+        found[runtime] = outcome(process.result)
+        process.close()
+    return {**found, "marked": mark.exists()}
 
 
 def _refused() -> int:

@@ -89,6 +89,15 @@ def test_where_it_fails_nothing_is_found_and_nothing_left(request_of):
     assert found == {"killed": None, "asked twice": None, "cannot run its parent": None, "left": []}
 
 
+def test_it_imports_the_childs_runtime_before_there_is_a_child(request_of, tmp_path):
+    mark = tmp_path / "imported"
+    (tmp_path / "noted_runtime.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    found = carried_out("imported_ahead", request_of)
+    assert found["marked"]
+    for runtime in ("noted_runtime", "no_such_runtime"):
+        assert found[runtime]["checked"]["largest_relative_error"] == 0
+
+
 def test_there_is_one_where_a_core_and_memory_are_free(request_of):
     assert carried_out("worth_it", request_of) == {
         "usually": True,
