@@ -62,7 +62,7 @@ def main() -> None:
         missing = [name for name in to_import if asked is None or name in asked[0]]
         if missing:
             to_import.remove(missing[0])
-            with contextlib.suppress(ImportError):  # the step that needs it says so
+            with contextlib.suppress(Exception):  # the step that needs it says so
                 libraries.bring_in([missing[0]])
         elif asked is not None:
             _fork(control, wake, woken, *asked[1])
@@ -101,6 +101,8 @@ def _report_ended(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # The parent may have gone, or closed its end, while something was still to be told.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        main()
     # Taking the libraries down takes a third of a second, and the build waits for the end.
     os._exit(0)

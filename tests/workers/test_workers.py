@@ -286,6 +286,42 @@ def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch
     assert not deleted.exists()
 
 
+def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(tmp_path, monkeypatch):
+    began, go_on = tmp_path / "began", tmp_path / "go-on"
+    (tmp_path / "slow_library.py").write_text(
+        "import os, time\n"
+        f"os.mkdir({str(began)!r})\n"
+        f"while not os.path.exists({str(go_on)!r}):\n"
+        "    time.sleep(0.01)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    server = workers.ForkServer([])
+    try:
+        server.import_also(["slow_library"])
+        with server.start("calls:conversation", {}, after=[]):
+            until = time.monotonic() + 20
+            while not began.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+        # The worker has ended, and the server, which imports, has not told it yet.
+        server._control.shutdown(socket.SHUT_RDWR)
+        go_on.mkdir()
+        assert server._process.wait(60) == 0
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("error", ["OSError", "ImportError", "RuntimeError"])
+def test_a_library_that_fails_as_it_is_imported_leaves_the_server_alive(tmp_path, monkeypatch, error):
+    (tmp_path / "broken_library.py").write_text(f"raise {error}('libcudart.so.13: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    server = workers.ForkServer(["broken_library"])
+    try:
+        with server.start("calls:double", {"number": 4}) as child:
+            assert child.result(int, 20) == 8
+    finally:
+        server.close()
+
+
 def test_many_forks_side_by_side():
     server = workers.ForkServer([])
     try:
