@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+_MEMORY = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/status")
 _CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (
@@ -17,9 +19,11 @@ _CGROUPS = (
 
 def available_bytes() -> int:
     """Memory that processes may still take, bounded by the container's limit."""
-    import psutil
+    free = _field_bytes(_MEMORY, "MemAvailable")
+    if free is None:
+        import psutil
 
-    free = int(psutil.virtual_memory().available)
+        free = int(psutil.virtual_memory().available)
     for limit, used in _CGROUPS:
         with suppress(OSError, ValueError):
             free = min(free, int(limit.read_text()) - int(used.read_text()))
@@ -30,7 +34,7 @@ def mark_bytes() -> int:
     """The resident memory now; the high-water mark begins anew where the system lets it."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return _status_bytes("VmRSS") or high_water_bytes()
+    return _field_bytes(_STATUS, "VmRSS") or high_water_bytes()
 
 
 def high_water_bytes() -> int:
@@ -39,7 +43,7 @@ def high_water_bytes() -> int:
     Not `ru_maxrss` on Linux: it survives `exec`, so that a small child of a large parent would be
     charged with its parent's memory.
     """
-    held = _status_bytes("VmHWM")
+    held = _field_bytes(_STATUS, "VmHWM")
     if held is not None:
         return held
     import resource
@@ -48,9 +52,10 @@ def high_water_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _status_bytes(field: str) -> int | None:
+def _field_bytes(path: Path, field: str) -> int | None:
+    """A field of a file of Linux that counts in KiB; None on other systems, or where there is none."""
     with suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in path.read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
     return None

@@ -15,7 +15,6 @@ from optcli import formats
 from optcli.accuracy import Evaluation
 from optcli.artifact import CODE, Format
 from optcli.errors import InputError, OptcliError, TrustError
-from optcli.formats.recognition import recognized
 from optcli.pipeline.messages import Written
 from optcli.pipeline.trusting import doubts_of
 from optcli.settings import TensorSpec
@@ -79,6 +78,9 @@ class ArtifactAdmission(RecordAdmission):
 
     def of_files(self, entry: Entry) -> None:
         """Raises `TrustError` for what a scan cannot show to be harmless, without `trust`."""
+        # Only what was fetched comes here.
+        from optcli.formats.recognition import recognized
+
         actual = recognized(entry.path)
         if actual != self.format:
             what = f"files of {actual}" if actual else "files of no one format"

@@ -8,6 +8,7 @@ otherwise that `__init__` does not count, although Python runs it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -52,10 +53,12 @@ NOT_COUNTED: Mapping[str, str] = {
     "workers": "starts processes and carries messages; what they do is in the modules that they call",
 }
 
+# Every build reads many modules for these: a text is searched for plain letters first, which is quick.
 _TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
-_IMPORT = re.compile(r"^\s*import (optcli[\w.]+)", re.MULTILINE)
-_FROM = re.compile(r"^\s*from (optcli[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"import (optcli[\w.]+)")
+_FROM = re.compile(r"from (optcli[\w.]*) import (\([^)]*\)|[^\n]*)")
 _TEXT = re.compile(r"[\"'](optcli(?:\.\w+)+)(?::\w+)?[\"']")
+_QUOTED = ('"optcli.', "'optcli.")
 _NAME = re.compile(r"(\w+)(?: as \w+)?")
 
 
@@ -88,7 +91,11 @@ def of_measurement(runner: str, starts: Iterable[str], digests: FileDigests) -> 
 
 def room(name: str) -> list[str]:
     """The files of a room whose modules are loaded by name, so that no import statement names them."""
-    return sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / name).rglob("*.py"))
+    skipped = len(os.path.join(PACKAGE, ""))
+    paths = (
+        os.path.join(folder, file) for folder, _, files in os.walk(PACKAGE / name) for file in files
+    )
+    return sorted(path[skipped:].replace(os.sep, "/") for path in paths if path.endswith(".py"))
 
 
 @cache
@@ -106,18 +113,30 @@ def reached(starts: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def _imported(file: str) -> frozenset[str]:
     """The files that a file imports, without those that do not count."""
-    text = _TYPES.sub("", (PACKAGE / file).read_text(encoding="utf-8"))
+    text = (PACKAGE / file).read_text(encoding="utf-8")
+    if "if TYPE_CHECKING:" in text:
+        text = _TYPES.sub("", text)
     return frozenset(each for name in _names(text) if (each := _file(name)) and is_counted(each))
 
 
 def _names(text: str) -> Iterator[str]:
     """Dotted names of modules that a source imports, those of single members among them."""
-    yield from _IMPORT.findall(text)
-    yield from _TEXT.findall(text)
-    for module, members in _FROM.findall(text):
+    for (module,) in _statements(_IMPORT, text):
+        yield module
+    if any(each in text for each in _QUOTED):
+        yield from _TEXT.findall(text)
+    for module, members in _statements(_FROM, text):
         for member in _NAME.findall(re.sub(r"#.*", "", members)):
             inner = f"{module}.{member}"
             yield inner if _file(inner) else module
+
+
+def _statements(form: re.Pattern[str], text: str) -> Iterator[tuple[str, ...]]:
+    """The groups of a pattern wherever it begins a line, whatever its indentation."""
+    for found in form.finditer(text):
+        line = text.rfind("\n", 0, found.start()) + 1
+        if not text[line : found.start()].strip():
+            yield found.groups()
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from optcli.errors import OptcliError
 from optcli.recipe import Recipe
 from optcli.results import Report
-from optcli.results.plan import ServingChoice
+from optcli.results.serving import ServingChoice
 
 # A third of what `optcli plan` simulates: the whole choice takes a second or so.
 _REQUESTS = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optcli.report import wording
 from optcli.results import Report
-from optcli.results.plan import ServingChoice
+from optcli.results.serving import ServingChoice
 
 
 def serving_line(report: Report) -> str:

@@ -23,9 +23,9 @@ from optcli.results.outcomes import (
     Result,
     Verdict,
 )
-from optcli.results.plan import ServingChoice
 from optcli.results.reading import record_of
 from optcli.results.repair import Repair
+from optcli.results.serving import ServingChoice
 from optcli.results.tuning import Tuning
 
 __all__ = [
