@@ -4,6 +4,7 @@ import array
 import ctypes
 import errno
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -31,6 +32,10 @@ def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
     """Whether importing torchvision has imported torch's compiler."""
     importlib.import_module("torchvision")
     return "torch._dynamo" in sys.modules
+
+
+def collects_garbage(payload: dict[str, Any], channel: Channel) -> Any:
+    return gc.isenabled()
 
 
 def double(payload: dict[str, Any], channel: Channel) -> Any:

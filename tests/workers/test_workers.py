@@ -53,6 +53,12 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
     return False
 
 
+def test_a_worker_collects_garbage(start):
+    """The server that forks it does not: it imports libraries, and nothing else."""
+    with start("collects_garbage") as child:
+        assert child.result(bool, 20) is True
+
+
 def test_result_events_and_log(start, tmp_path):
     events = []
     with start("double", {"number": 21}, tmp_path / "log") as child:
