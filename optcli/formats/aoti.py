@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from optcli.errors import InputError, TrustError
-from optcli.formats.aoti_models import ANY_SIZE, Models, Routes
+from optcli.formats.aoti_models import Models, Routes
 
 FILE = "model.pt2"
 _MEMBER = re.compile(r"(?:^|/)data/aotinductor/([^/]+)/")
@@ -87,16 +87,26 @@ def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = N
     `cpu` or `cuda:N`, of the kind that it was compiled for; `routes` is the artifact's fact of that
     name, where it has one.
     """
-    import torch._inductor
-
     index = int(device.partition(":")[2] or -1)
     path, names = os.fspath(folder / FILE), list(models(folder))
-    loaded: dict[str, Any]
-    if names == [ANY_SIZE]:
-        loaded = {ANY_SIZE: torch._inductor.aoti_load_package(path, device_index=index)}
-    else:
-        from torch.export.pt2_archive._package import load_pt2
-
-        loaded = load_pt2(path, device_index=index).aoti_runners
+    loaded = {name: _loaded(path, name, index) for name in names}
     model_routes = Routes.of_names(names) if routes is None else Routes.from_record(routes)
     return Models(loaded, model_routes)
+
+
+def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
+    """One model of a package, by what `torch._inductor.aoti_load_package` wraps.
+
+    That function imports torch's compiler first, and may call g++ to find out about the processor: a
+    second, and 160 MB. Its models read their own description on every call.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    loader = torch._C._aoti.AOTIModelPackageLoader(path, name, False, 1, index)
+    outputs = pytree.treespec_loads(loader.get_call_spec()[1])
+
+    def model(*tensors: torch.Tensor) -> Any:
+        return pytree.tree_unflatten(loader.boxed_run([*tensors]), outputs)
+
+    return model

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._inductor
 from forms import filled
-from torch.export.pt2_archive._package import load_pt2
+from torch.utils import _pytree as pytree
 from torch_calls import arrays_of, prepare_process, tensor_of
 
 
@@ -24,10 +23,14 @@ class Model:
     def __init__(self, folder: Path, bundle: Mapping[str, Any]) -> None:
         prepare_process(bundle["threads"])
         path, self._routes = str(folder / bundle["file"]), bundle["runner"]["settings"]["routes"]
-        if self._routes["fixed"]:
-            self._models = dict(load_pt2(path).aoti_runners)
-        else:
-            self._models = {"model": torch._inductor.aoti_load_package(path)}
+        names = [f"batch_{size}" for size in self._routes["fixed"]]
+        if self._routes["any_size"]:
+            names.append("model")
+        # What torch._inductor.aoti_load_package wraps, without an import of torch's compiler.
+        loader = torch._C._aoti.AOTIModelPackageLoader
+        self._models = {name: loader(path, name, False, 1, -1) for name in names}
+        specs = {name: model.get_call_spec()[1] for name, model in self._models.items()}
+        self._outputs = {name: pytree.treespec_loads(spec) for name, spec in specs.items()}
         self._inputs = [each["name"] for each in bundle["inputs"]]
         self._names = [each["name"] for each in bundle["outputs"]]
 
@@ -51,4 +54,5 @@ class Model:
     def _call(self, name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with torch.inference_mode():
             tensors = [tensor_of(feed[each]) for each in self._inputs]
-            return arrays_of(self._models[name](*tensors), self._names)
+            outputs = self._models[name].boxed_run(tensors)
+            return arrays_of(pytree.tree_unflatten(outputs, self._outputs[name]), self._names)
