@@ -69,11 +69,30 @@ def doubts(
 
 def _is_luck(share: float, count: int, chance: float) -> bool:
     """Whether who guesses has a share of `count` samples right too often to call it knowledge."""
-    from scipy.special import bdtrc
-
     right = math.floor(share * count + 1e-9)
     limit = _GUESSES_ALL if right == count else _GUESSES_LUCKILY
-    return right <= 0 or float(bdtrc(right - 1, count, chance)) > limit
+    if right <= 0:
+        return True
+    if _tail_bound(right, count, chance) <= limit:  # most networks: scipy takes a while to import
+        return False
+    from scipy.special import bdtrc
+
+    return float(bdtrc(right - 1, count, chance)) > limit
+
+
+def _tail_bound(right: int, count: int, chance: float) -> float:
+    """At least the probability that who guesses has so many samples right, or more.
+
+    It is Chernoff's bound for the binomial distribution, exp(-n D(right/n || chance)) with the relative
+    entropy D (Hoeffding 1963, theorem 1).
+    """
+    share = right / count
+    if not 0 < chance < share:
+        return 1.0
+    entropy = share * math.log(share / chance)
+    if share < 1:
+        entropy += (1 - share) * math.log((1 - share) / (1 - chance))
+    return math.exp(-count * entropy)
 
 
 def other_order(records: Records) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plain_network import BAR, Network, Samples
+from scipy.special import bdtrc
 
 from optcli import accuracy, environment, kept_samples
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
@@ -419,3 +420,14 @@ def test_what_is_kept_is_plain_data(evaluate):
     about = json.loads((evaluate().folder / "evaluation.json").read_text())
     assert about["figures"]["top1"] == 1
     assert about["runner"] == "network"
+
+
+def test_the_bound_of_luck_is_never_below_the_probability():
+    generator = np.random.default_rng(0)
+    for _ in range(2000):
+        count, chance = int(generator.integers(1, 2000)), float(generator.choice([0.5, 0.1, 0.001]))
+        right = int(generator.integers(1, count + 1))
+        bound = labels._tail_bound(right, count, chance)
+        assert bound >= bdtrc(right - 1, count, chance) * (1 - 1e-9)
+        assert bound <= 1
+    assert labels._tail_bound(480, 500, 0.1) < 1e-100, "a good network is known at once"

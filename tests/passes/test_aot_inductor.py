@@ -2,13 +2,18 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 import pytest
+import torch
 from tiny_networks import INPUTS, apply, job, largest_error, torch_artifact
+from torch.utils._pytree import tree_structure
 
 from optcli.errors import MissingError, RunnerError
+from optcli.formats import aoti as aoti_format
+from optcli.formats.torch_calls import example_inputs
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export import Export
 from optcli.runners.aoti import AotiRunner
@@ -21,6 +26,17 @@ def children() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.replace(
         "ps -o", ""
     )
+
+
+def opened_alone(folder):
+    """What a process says that opens a package and does nothing else."""
+    code = (
+        "import sys; from pathlib import Path; from optcli.formats import aoti;"
+        "aoti.open(Path(sys.argv[1]));"
+        "print('compiler imported:', bool({'torch._inductor', 'torch._dynamo'} & {*sys.modules}))"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.long
@@ -47,6 +63,7 @@ def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_pa
         with runner.open(made, inputs) as model:
             assert model.effective()["threads"] == threads
         assert largest_error(runner, made, source, inputs, (1, 2, 4, 12)) < 1e-5
+    assert "compiler imported: False" in opened_alone(made.path)
     with AotiRunner(threads=1).open(made, inputs) as model:
         for shape in [(13, 3, 16, 16), (1, 3, 16, 8), (1, 3, 16)]:
             with pytest.raises(RunnerError, match="the package takes"):
@@ -59,6 +76,12 @@ def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path)
     program = apply(Export(strict=False), source, tmp_path / "exported", inputs)
     made = apply(AotInductor(freezing=False), program, tmp_path / "made", inputs)
     assert largest_error(AotiRunner(threads=1), made, source, inputs, (1, 3)) < 1e-5
+    feed = example_inputs(inputs, 3).values()
+    with torch.inference_mode():
+        usual = torch._inductor.aoti_load_package(str(made.path / "model.pt2"))(*feed)
+        ours = aoti_format.open(made.path)(*feed)
+    assert tree_structure(ours) == tree_structure(usual) != tree_structure(0)
+    torch.testing.assert_close(ours, usual, rtol=0, atol=0)
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path):
