@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from optcli.errors import InputError, TrustError
+from optcli.formats import torch_devices
 from optcli.formats.aoti_models import Models, Routes
 
 FILE = "model.pt2"
@@ -87,7 +88,12 @@ def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = N
     `cpu` or `cuda:N`, of the kind that it was compiled for; `routes` is the artifact's fact of that
     name, where it has one.
     """
-    index = int(device.partition(":")[2] or -1)
+    kind, _, number = device.partition(":")
+    if kind == torch_devices.CUDA:
+        import torch
+
+        torch.cuda.init()
+    index = int(number or -1)
     path, names = os.fspath(folder / FILE), list(models(folder))
     loaded = {name: _loaded(path, name, index) for name in names}
     model_routes = Routes.of_names(names) if routes is None else Routes.from_record(routes)
