@@ -104,12 +104,18 @@ def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
     """One model of a package, by what `torch._inductor.aoti_load_package` wraps.
 
     That function imports torch's compiler first, and may call g++ to find out about the processor: a
-    second, and 160 MB. Its models read their own description on every call.
+    second, and 170 MB. Its models read their own description on every call.
     """
     import torch
     from torch.utils import _pytree as pytree
 
-    loader = torch._C._aoti.AOTIModelPackageLoader(path, name, False, 1, index)
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(path, name, False, 1, index)
+    except (AttributeError, TypeError):  # a version of torch that has it elsewhere, or made otherwise
+        from torch._inductor.package import load_package
+
+        public: Callable[..., Any] = load_package(path, name, device_index=index)
+        return public
     outputs = pytree.treespec_loads(loader.get_call_spec()[1])
 
     def model(*tensors: torch.Tensor) -> Any:

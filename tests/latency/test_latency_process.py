@@ -1,8 +1,10 @@
 import gc
 import mmap
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from scripted import ScriptedChannel
 
@@ -179,3 +181,19 @@ def test_memory_is_this_process_own():
         block.write(b"x" * 30_000_000)
         assert memory.high_water_bytes() - marked >= 25_000_000
     assert 0 < memory.available_bytes() < 2**60
+
+
+def test_free_memory_is_what_the_system_says_within_the_limit_of_the_container(tmp_path, monkeypatch):
+    said, most, used = tmp_path / "meminfo", tmp_path / "max", tmp_path / "current"
+    said.write_text("MemTotal:       16384 kB\nMemAvailable:    8192 kB\n")
+    monkeypatch.setattr(memory, "_MEMORY", said)
+    monkeypatch.setattr(memory, "_CGROUPS", ())
+    assert memory.available_bytes() == 8192 * 1024
+    monkeypatch.setattr(memory, "_CGROUPS", ((most, used),))
+    most.write_text("5000000\n")
+    used.write_text("1000000\n")
+    assert memory.available_bytes() == 4000000
+    said.write_text("MemTotal:       16384 kB\n")  # as old kernels have it
+    monkeypatch.setattr(memory, "_CGROUPS", ())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=123456))
+    assert memory.available_bytes() == 123456

@@ -1,5 +1,6 @@
 """AOTInductor: one package for every batch size and number of threads, and nothing left behind."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -77,11 +78,21 @@ def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path)
     made = apply(AotInductor(freezing=False), program, tmp_path / "made", inputs)
     assert largest_error(AotiRunner(threads=1), made, source, inputs, (1, 3)) < 1e-5
     feed = example_inputs(inputs, 3).values()
+    importlib.import_module("torch._inductor.package")
     with torch.inference_mode():
         usual = torch._inductor.aoti_load_package(str(made.path / "model.pt2"))(*feed)
         ours = aoti_format.open(made.path)(*feed)
     assert tree_structure(ours) == tree_structure(usual) != tree_structure(0)
     torch.testing.assert_close(ours, usual, rtol=0, atol=0)
+
+    def public(path, name, device_index):
+        return (path, name, device_index)
+
+    with pytest.MonkeyPatch.context() as patch:  # as in a version of torch that has no such class
+        patch.delattr(torch._C._aoti, "AOTIModelPackageLoader")
+        patch.setattr(torch._inductor.package, "load_package", public)
+        loaded = aoti_format.open(made.path).loaded
+    assert loaded == {"model": (str(made.path / "model.pt2"), "model", -1)}
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path):

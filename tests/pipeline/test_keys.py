@@ -79,6 +79,29 @@ def test_the_walk_reaches_whatever_is_imported(file):
     assert reached <= set(keys.reached((file,)))
 
 
+def test_statements_and_strings_are_read_and_no_other_words():
+    text = """
+import optcli.errors
+if condition:
+    from optcli.store import (
+        disk,  # a note, with a comma
+        locks as other,
+    )
+if TYPE_CHECKING:
+    from optcli.recipe import Recipe
+# What comes from optcli.passes import nothing, and import optcli.report is words.
+START = "optcli.pipeline.step:make_source"
+"""
+    wanted = {"optcli.errors", "optcli.store.disk", "optcli.store.locks", "optcli.pipeline.step"}
+    assert set(keys._names(keys._TYPES.sub("", text))) == wanted
+
+
+def test_a_room_is_all_of_its_modules():
+    wanted = {path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "engines").rglob("*.py")}
+    assert len(wanted) > 5
+    assert keys.room("engines") == sorted(wanted)
+
+
 def test_what_is_not_counted_is_there_and_says_why():
     for name, reason in keys.NOT_COUNTED.items():
         assert (PACKAGE / name).exists(), name
