@@ -111,7 +111,8 @@ def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
 
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, name, False, 1, index)
-    except (AttributeError, TypeError):  # a version of torch that has it elsewhere, or made otherwise
+    except (AttributeError, TypeError, RuntimeError):
+        # Another version of torch, or an operator that its compiler registers; else its own error.
         from torch._inductor.package import load_package
 
         public: Callable[..., Any] = load_package(path, name, device_index=index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,7 @@ class Model:
         names = [f"batch_{size}" for size in self._routes["fixed"]]
         if self._routes["any_size"]:
             names.append("model")
-        # What torch._inductor.aoti_load_package wraps, without an import of torch's compiler.
-        loader = torch._C._aoti.AOTIModelPackageLoader
-        self._models = {name: loader(path, name, False, 1, -1) for name in names}
+        self._models = {name: _opened(path, name) for name in names}
         specs = {name: model.get_call_spec()[1] for name, model in self._models.items()}
         self._outputs = {name: pytree.treespec_loads(spec) for name, spec in specs.items()}
         self._inputs = [each["name"] for each in bundle["inputs"]]
@@ -56,3 +55,13 @@ class Model:
             tensors = [tensor_of(feed[each]) for each in self._inputs]
             outputs = self._models[name].boxed_run(tensors)
             return arrays_of(pytree.tree_unflatten(outputs, self._outputs[name]), self._names)
+
+
+def _opened(path: str, name: str) -> Any:
+    """What torch._inductor.aoti_load_package wraps, without an import of torch's compiler."""
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    try:
+        return loader(path, name, False, 1, -1)
+    except RuntimeError:  # an operator that the compiler registers, perhaps
+        importlib.import_module("torch._inductor")
+        return loader(path, name, False, 1, -1)
