@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,9 @@ from optcli import environment, regular_files
 from optcli.errors import InputError, excerpt, first_line
 
 _OWN = "optcli"
+# Python counts the depth of what all threads parse together, and raises SystemError where they take
+# turns within it (github.com/python/cpython/issues/106905).
+_PARSING = threading.Lock()
 
 
 def imported_modules(file: Path, module: str) -> list[str]:
@@ -199,7 +203,9 @@ def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(regular_files.read(file), filename=str(file))
+        source = regular_files.read(file)
+        with _PARSING:
+            return ast.parse(source, filename=str(file))
     except SyntaxError as error:
         line = excerpt((error.text or "").strip())
         raise InputError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +15,7 @@ import pytest
 from optcli import user_code
 from optcli.digest import FileDigests
 from optcli.errors import InputError, UsageError
+from optcli.user_imports import imported_modules
 
 
 @pytest.fixture(autouse=True)
@@ -334,3 +338,22 @@ def test_what_is_installed_is_known_by_its_version(tmp_path, monkeypatch, place)
     monkeypatch.syspath_prepend(str(tmp_path / place))
     closure = user_code.closure("metric.py:ok", tmp_path)
     assert (closure.outside, closure.distributions) == ((), ("scoringlib",))
+
+
+def test_many_threads_read_what_files_import_at_once():
+    """As the steps of a build do on a cluster; Python lets threads take turns while it parses."""
+
+    def take_turns(*_: object) -> None:
+        time.sleep(0.0001)
+
+    file, threshold = Path(user_code.__file__), gc.get_threshold()
+    with ThreadPoolExecutor(4) as threads:
+        gc.callbacks.append(take_turns)
+        gc.set_threshold(50)
+        try:
+            found = list(threads.map(lambda _: imported_modules(file, "optcli.user_code"), range(60)))
+        finally:
+            gc.callbacks.remove(take_turns)
+            gc.set_threshold(*threshold)
+    assert all(each == found[0] for each in found)
+    assert "optcli.errors" in found[0]
