@@ -84,7 +84,8 @@ def main() -> None:
     for way, figures in medians.items():
         print(way, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     record = {
-        "command": f"python benchmarks/aoti_opening.py {' '.join(sys.argv[1:])}",
+        "command": "python benchmarks/aoti_opening.py FOLDER --shape "
+        f"{' '.join(map(str, given.shape))} --rounds {given.rounds}",
         "environment": environment.describe(["torch"]),
         "medians": medians,
         "rounds": found,

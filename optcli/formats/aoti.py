@@ -103,8 +103,8 @@ def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = N
 def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
     """One model of a package, by what `torch._inductor.aoti_load_package` wraps.
 
-    That function imports torch's compiler first, and may call g++ to find out about the processor: a
-    second, and 170 MB. Its models read their own description on every call.
+    That function imports torch's compiler first, and may call g++ to find out about the processor. Its
+    models read their own description on every call. What that takes: benchmarks/aoti_opening.py.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -112,7 +112,8 @@ def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, name, False, 1, index)
     except (AttributeError, TypeError, RuntimeError):
-        # Another version of torch, or an operator that its compiler registers; else its own error.
+        # Another version of torch, or an operator that torch's compiler registers. For everything else
+        # the public function raises its own error.
         from torch._inductor.package import load_package
 
         public: Callable[..., Any] = load_package(path, name, device_index=index)

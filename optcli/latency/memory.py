@@ -19,7 +19,7 @@ _CGROUPS = (
 
 def available_bytes() -> int:
     """Memory that processes may still take, bounded by the container's limit."""
-    free = _field_bytes(_MEMORY, "MemAvailable")
+    free = _field_bytes(_MEMORY, "MemAvailable")  # as psutil has it, which takes time to import
     if free is None:
         import psutil
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from optcli import sources
 from optcli.artifact import Format
 from optcli.data import npz
-from optcli.errors import InputError
+from optcli.errors import InputError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import openvino as openvino_format
 from optcli.formats import ort as ort_format
@@ -149,10 +149,18 @@ def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]
     aoti_format.check(out)
     import torch
 
+    try:
+        package = aoti_format.open(out)
+    except Exception as error:
+        raise InputError(
+            f"torch cannot load the package: {first_line(error)}",
+            place=str(path),
+            hint="compile it again here: it needs the processor and the torch that it was made with",
+        ) from error
     feed = example_inputs(inputs, batch_range(inputs).min)
     try:
         with torch.inference_mode():
-            results = aoti_format.open(out)(*(feed[spec.name] for spec in inputs))
+            results = package(*(feed[spec.name] for spec in inputs))
     except Exception as error:
         raise InputError(
             f"the package does not run on these inputs: {error}",

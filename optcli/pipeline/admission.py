@@ -78,7 +78,7 @@ class ArtifactAdmission(RecordAdmission):
 
     def of_files(self, entry: Entry) -> None:
         """Raises `TrustError` for what a scan cannot show to be harmless, without `trust`."""
-        # Only what was fetched comes here.
+        # Imported here: most builds fetch nothing, and have no use for it.
         from optcli.formats.recognition import recognized
 
         actual = recognized(entry.path)

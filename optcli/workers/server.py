@@ -34,7 +34,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     bind_to_parent(int(sys.argv[2]))
     libraries.spare_the_compiler()
-    gc.disable()  # what it imports stays alive, and looking through all of it takes a third of a second
+    gc.disable()  # what it imports stays alive: looking through all of it would only take time
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -277,3 +277,13 @@ def test_samples_that_are_no_arrays_are_refused(tmp_path):
     request = laying_out.SamplesRequest(tmp_path / "odd.npz", (spec(),))
     with pytest.raises(InputError, match="of arrays"):
         laying_out.check_samples(request, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_package_that_torch_cannot_load_is_not_blamed_on_its_inputs(tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.pt2", "w") as package:
+        package.writestr("model/data/aotinductor/model/a.wrapper.so", b"no library")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="torch cannot load the package") as caught:
+        laying_out._package(tmp_path / "odd.pt2", tmp_path / "out", (spec(),))
+    assert "compile it again here" in str(caught.value.hint)

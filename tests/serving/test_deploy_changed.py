@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +165,29 @@ def test_a_plan_with_batches_does_not_fit_one_fixed_row(tmp_path):
     with pytest.raises(UsageError, match="cannot batch this model") as caught:
         bundled(built, sealed_plan(), tmp_path / "out")
     assert "--batch 1" in caught.value.hint
+
+
+def test_a_bundle_brings_in_the_compiler_for_a_package_that_needs_its_operators(monkeypatch):
+    import torch
+
+    monkeypatch.syspath_prepend(str(Path(kserve.__file__).parent / "ray_files"))
+    beside = ("forms", "memory", "torch_calls", "model_aoti")
+    saved = {name: sys.modules.pop(name, None) for name in beside}
+    imported = []
+
+    def loader(path, name, *_):
+        if not imported:
+            raise RuntimeError("Could not find schema for quantized_decomposed::add")
+        return (path, name)
+
+    try:
+        sys.modules["memory"] = ModuleType("memory")  # which a bundle has beside
+        model_aoti = importlib.import_module("model_aoti")
+        monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", loader)
+        monkeypatch.setattr(model_aoti, "importlib", SimpleNamespace(import_module=imported.append))
+        assert model_aoti._opened("model.pt2", "batch_8") == ("model.pt2", "batch_8")
+    finally:
+        for name in beside:
+            sys.modules.pop(name, None)
+        sys.modules.update({name: module for name, module in saved.items() if module is not None})
+    assert imported == ["torch._inductor"]
