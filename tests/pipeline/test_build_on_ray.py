@@ -245,7 +245,7 @@ def test_without_a_cluster_nothing_is_made(project):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(MissingError, match="no Ray cluster answers") as caught:
-        built(project, nobody)
+        with pytest.raises(MissingError, match="no Ray cluster answers") as caught:
+            built(project, nobody)
     assert caught.value.place == nobody
     assert list(Store(project.folder.parent / "store-ray").entries("artifact")) == []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import copied_modules
 import numpy as np
 import pytest
 from ruamel.yaml import YAML
@@ -89,6 +90,16 @@ def test_no_file_of_a_bundle_imports_optcli_and_runtimes_come_alone(tmp_path, mo
     ]
     assert not [name for name, text in texts.items() if "import torch" in text]
     assert "import onnxruntime" in texts["model.py"]
+
+
+@pytest.mark.slow
+def test_only_the_port_that_was_asked_for_must_be_free(tmp_path, model, plan, monkeypatch):
+    # A port that launch.py found free for Ray's proxy could be taken before the proxy listens.
+    bundled(model, plan, tmp_path / "out")
+    launch = copied_modules.load("launch")
+    monkeypatch.setattr(launch, "HERE", tmp_path / "out")
+    read = launch.configuration(SimpleNamespace(host="127.0.0.2", port=8123))
+    assert (read.http_options.host, read.http_options.port) == ("127.0.0.2", 0)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from optcli.artifact import Format
 from optcli.cli import run
 from optcli.errors import RunnerError, UsageError
 from optcli.serving.bundle import CONFIG, Bundle
-from optcli.serving.running import Running, running
+from optcli.serving.running import Running, _free_port, running
 
 pytestmark = pytest.mark.slow
 
@@ -546,8 +546,7 @@ def test_a_model_that_cannot_be_opened_ends_the_start_with_its_reason(tmp_path):
 @pytest.mark.long
 def test_the_verb_serves_until_ctrl_c(tmp_path):
     written(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = _free_port("127.0.0.1", None)
     command = [sys.executable, "-m", "optcli", "serve", str(tmp_path / "bundle"), "--json"]
     command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
     # A shell starts what runs in its background with the signal ignored.

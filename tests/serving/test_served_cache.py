@@ -488,15 +488,15 @@ def test_nobody_is_there(caplog: pytest.LogCaptureFixture) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    async def body() -> None:
-        store = cache.Redis(f"redis://ann:secret@127.0.0.1:{port}/2", ttl_s=1.0, most_bytes=1000)
-        one = Counted(store)
-        for number in range(1, 4):
-            assert (await one.get(ROW))["out"] == number
-        await one.cache.close()
+        async def body() -> None:
+            store = cache.Redis(f"redis://ann:secret@127.0.0.1:{port}/2", ttl_s=1.0, most_bytes=1000)
+            one = Counted(store)
+            for number in range(1, 4):
+                assert (await one.get(ROW))["out"] == number
+            await one.cache.close()
 
-    with caplog.at_level(logging.WARNING, "cache"):
-        finished(body())
+        with caplog.at_level(logging.WARNING, "cache"):
+            finished(body())
     said = " ".join(each.message for each in caplog.records if each.name == "cache")
     assert f"redis://127.0.0.1:{port}/2" in said
     assert "secret" not in said

@@ -15,7 +15,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -68,8 +67,6 @@ def main() -> int:
     os.environ.update(ENVIRONMENT, **ports)
     os.environ.pop("RAY_ADDRESS", None)
     sys.path.insert(0, str(HERE))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        arguments.proxy_port = free.getsockname()[1]
     stopping = [signal.SIGINT, signal.SIGTERM]
     signal.pthread_sigmask(signal.SIG_BLOCK, [*stopping, signal.SIGHUP])
     # Ray's sockets lie there, and their paths must be short.
@@ -128,13 +125,14 @@ def say(text: str) -> None:
 def configuration(arguments: argparse.Namespace) -> Any:
     """serve_config.yaml, with the address that was asked for.
 
-    Ray's own proxy is started as well, and takes another port: nothing is sent there.
+    Ray's own proxy is started as well; nothing is sent there. Port 0 means that the system gives it a
+    free port as it listens. A port that was found free earlier could be taken by then.
     """
     import yaml
     from ray.serve.schema import ServeDeploySchema
 
     content = yaml.safe_load((HERE / "serve_config.yaml").read_text())
-    content["http_options"].update(host=arguments.host, port=arguments.proxy_port)
+    content["http_options"].update(host=arguments.host, port=0)
     return ServeDeploySchema.model_validate(content)
 
 
