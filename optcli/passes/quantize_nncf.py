@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -25,7 +25,12 @@ from optcli.passes._onnx.models import (
     modern,
     require_floats,
 )
-from optcli.passes._quantization import asymmetric_activations, quantized_operators, transformers
+from optcli.passes._quantization import (
+    asymmetric_activations,
+    quantized_operators,
+    symmetric_ranges,
+    transformers,
+)
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
 from optcli.passes._quantization.integer_chains import close_integer_chains
@@ -87,7 +92,8 @@ class QuantizeNncf(Pass):
     preset: Literal["performance", "mixed"] | None = Field(
         None,
         description="`performance`: symmetric; `mixed`: asymmetric activations, for swish, GELU and "
-        "the like; default: `mixed` for these and transformers (not in TensorRT), else `performance`",
+        "the like (of OpenVINO models: where values are skewed); default: `mixed` for these and "
+        "transformers (not in TensorRT), else `performance`",
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
@@ -191,8 +197,13 @@ class QuantizeNncf(Pass):
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
         quantized = ready.resolved._quantize(ready)
+        facts = {}
+        if ready.resolved.preset == "mixed":
+            symmetric, activations = symmetric_ranges.make_symmetric(quantized)
+            facts["asymmetric_activations"] = activations - symmetric
         openvino_format.save(quantized, job.out)
-        return ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
+        made = ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
+        return replace(made, facts={**made.facts, **facts})
 
     def ready(self, source: Artifact, job: Job) -> Ready:
         """An ONNX or OpenVINO artifact as NNCF gets it. Raises `StepError` where it holds no floats."""
