@@ -48,7 +48,7 @@ def make_symmetric(model: Model) -> tuple[int, int]:
 
 
 def _is_constant(node: Node, port: int) -> bool:
-    return node.input_value(port).get_node().get_type_name() == "Constant"
+    return bool(node.input_value(port).get_node().get_type_name() == "Constant")
 
 
 def _is_eight_bits(node: Node) -> bool:
@@ -56,7 +56,7 @@ def _is_eight_bits(node: Node) -> bool:
     import numpy as np
 
     same = all(np.array_equal(_values(node, each), _values(node, each + 2)) for each in (1, 2))
-    return bool(same and node.get_attributes()["levels"] == _LOWEST + _HIGHEST + 1)
+    return same and int(node.get_attributes()["levels"]) == _LOWEST + _HIGHEST + 1
 
 
 def _values(node: Node, port: int) -> NDArray[Any]:
