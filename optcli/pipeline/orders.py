@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optcli.pipeline.messages import Call
+from optcli.pipeline.unchecked import Unchecked
 from optcli.store import Entry
 
 # What every forked worker imports.
@@ -21,7 +22,8 @@ class Order:
     `entries` holds what the store has of the artifacts that the request names, `parent` and `origin`.
     `samples` maps the roles whose prepared samples may be shared to the keys of their samples.
     `forked_after` names what a worker has imported when it is forked; None: a fresh interpreter.
-    A worker that is `confined` can only read, and write into its own folders.
+    A worker that is `confined` can only read, and write into its own folders. `unchecked` is the parent
+    where its check still runs: then there is no entry of it.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class Order:
     samples: Mapping[str, str] = field(default_factory=dict)
     forked_after: tuple[str, ...] | None = None
     confined: bool = False
+    unchecked: Unchecked | None = None
 
 
 class Maker(Protocol):

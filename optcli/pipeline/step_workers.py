@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ class StepWorkers:
         threads: int,
         timeout_s: float,
         preload: Callable[[], Sequence[str]],
-        hear: Callable[[str, News], None],
+        hear: Callable[[Order, Path, News], None],
     ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
+        """`preload` names what the fork server imports.
+
+        `hear` is told an order, the folder that its worker writes into, and its news.
+        """
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None
@@ -45,10 +49,12 @@ class StepWorkers:
             )
         self._running.add(child)
         try:
-            with child:
+            with child, ExitStack() as stack:
                 if self._stopped:  # while it was started: whoever ended the others has not seen it
                     child.kill()
-                listener = Listener(News, partial(self._hear, order.label))
+                if order.unchecked is not None:
+                    stack.enter_context(order.unchecked.ending(child.kill))
+                listener = Listener(News, partial(self._hear, order, request.out))
                 return child.result(call.gives, self._timeout_s, listener)
         finally:
             self._running.discard(child)
