@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from optcli import libraries, ray_session
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError, StoreError
-from optcli.latency.memory import available_bytes
+from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
@@ -36,18 +35,15 @@ from optcli.pipeline.orders import GROUND, Maker, Order
 from optcli.pipeline.plan import Plan, Step
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
-from optcli.pipeline.unchecked import Unchecked, Withdrawn
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
-from optcli.store import Admission, Entry, Store, disk
+from optcli.store import Admission, Entry, Store
 
 # What this process imports once the steps are done, for the figures of latency and the table.
 _FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
-# Memory that must be free for a step beside the check of its parent, in sizes of that.
-_PARENTS = 8
 
 _diagnosis = logging.getLogger(__name__)
 
@@ -132,9 +128,6 @@ class Execution:
         self._probe: Path | None = None
         self._interrupted = self._imports_for_later = False
         self._done: dict[str, StepResult] = {}
-        # What steps have written while their check runs, by key, and what comes when there is more.
-        self._unchecked: dict[str, Unchecked] = {}
-        self._written: Future[StepResult | None] = Future()
 
     def __enter__(self) -> Execution:
         self._maker.open()
@@ -170,22 +163,26 @@ class Execution:
         """Carry out every step that can be done here; gives what became of each, by key."""
         steps = self._plan.steps()
         pool = ThreadPoolExecutor(self._settings.jobs)
-        futures: dict[Future[StepResult | None], Step] = {}
+        futures: dict[Future[StepResult], Step] = {}
         stopped = False
         try:
             while len(self._done) < len(steps):
-                if not stopped:
-                    self._begin(pool, futures)
+                busy = {step.key for step in futures.values()}
+                for step in steps.values():
+                    if step.key in self._done or step.key in busy or stopped:
+                        continue
+                    if len(futures) >= self._settings.jobs:
+                        break
+                    if futures and any(map(self._takes_all, (step, *futures.values()))):
+                        continue
+                    if step.parent is None or step.parent.key in self._done:
+                        futures[pool.submit(self._do, step)] = step
                 if not futures:
                     break
-                wait([*futures, self._written], return_when=FIRST_COMPLETED)
-                if self._written.done():
-                    self._written = Future()
-                for future in [each for each in futures if each.done()]:
-                    step, done = futures.pop(future), future.result()
-                    if done is None:
-                        continue
-                    self._done[step.key] = done
+                finished, _ = wait(futures, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    step = futures.pop(future)
+                    done = self._done[step.key] = future.result()
                     stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
         except BaseException:
             self._interrupted = True
@@ -197,33 +194,6 @@ class Execution:
         pool.shutdown()
         self._look_again()
         return self._done
-
-    def _begin(self, pool: ThreadPoolExecutor, futures: dict[Future[StepResult | None], Step]) -> None:
-        """Begin what can be begun: first the steps whose parents are done, then early ones."""
-        busy = {step.key for step in futures.values()} | self._done.keys()
-        waiting = [step for step in self._plan.steps().values() if step.key not in busy]
-        ready = [each for each in waiting if each.parent is None or each.parent.key in self._done]
-        unchecked = {step.key: self._early(step) for step in waiting if step not in ready}
-        for step in (*ready, *(each for each in waiting if unchecked.get(each.key) is not None)):
-            if len(futures) >= self._settings.jobs:
-                break
-            if futures and any(map(self._takes_all, (step, *futures.values()))):
-                continue
-            futures[pool.submit(self._do, step, unchecked.get(step.key))] = step
-
-    def _early(self, step: Step) -> Unchecked | None:
-        """The parent of a step that may begin while that is checked.
-
-        It is a pass of optcli's own on this machine, where memory is free, and of a model that nobody
-        need be protected from.
-        """
-        unchecked = None if step.parent is None else self._unchecked.get(step.parent.key)
-        if unchecked is None or step.traits is None or step.traits.reference is not None:
-            return None
-        elsewhere = self._settings.ray is not None or step.needs.gpu or step.only_checks
-        doubtful = self._settings.trust or is_confined(step, self._plan, fetched=False)
-        room = available_bytes() >= _PARENTS * unchecked.artifact.size_bytes
-        return unchecked if room and not elsewhere and not doubtful else None
 
     def _look_again(self) -> None:
         """Remove artifacts whose files changed since they were made: a step wrote into the store."""
@@ -240,25 +210,20 @@ class Execution:
             self._observer.failed(label, error.message)
             self._done[key] = StepResult("failed", error=error)
 
-    def _do(self, step: Step, unchecked: Unchecked | None) -> StepResult | None:
-        """What becomes of a step; None where what it began with was withdrawn: it begins again."""
+    def _do(self, step: Step) -> StepResult:
         label = self._label(step)
-        if step.parent is not None and unchecked is None:
+        if step.parent is not None:
             before = self._done[step.parent.key]
             if before.error is not None:
                 return StepResult("failed", error=before.error)
         try:
-            order = self._order(step, label, unchecked)
+            order = self._order(step, label)
             admission: Admission = RecordAdmission(SourceFindings)
             if not step.only_checks:
                 admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
             entry, seconds = self._obtain(order, admission)
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
-        except Withdrawn:
-            return None
         except OptcliError as error:
-            if unchecked is not None and not unchecked.is_right():
-                return None
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
                 self._observer.failed(label, error.message)
@@ -275,7 +240,7 @@ class Execution:
             return step.name
         return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
 
-    def _order(self, step: Step, label: str, unchecked: Unchecked | None) -> Order:
+    def _order(self, step: Step, label: str) -> Order:
         plan = self._plan
         confined = is_confined(step, plan, fetched=self._is_fetched(step.parent))
         fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
@@ -283,7 +248,7 @@ class Execution:
         samples: dict[str, str] = {}
         if step.parent is not None and step.traits is not None:
             named = {"parent": step.parent.key, "origin": step.lineage()[0].key}
-            made = {name: self._done[key].entry for name, key in named.items() if key in self._done}
+            made = {name: self._done[key].entry for name, key in named.items()}
             entries = {name: entry for name, entry in made.items() if entry is not None}
             # A user's own pass or a confined one leaves no samples to others.
             if step.traits.reference is None and not confined:
@@ -292,16 +257,15 @@ class Execution:
             kind="check" if step.only_checks else "artifact",
             key=step.key,
             label=label,
-            call=self._call(step, label, unchecked),
+            call=self._call(step, label),
             ingredients=step.ingredients,
             entries=entries,
             samples=samples,
             forked_after=None if fresh else _packages(step),
             confined=confined,
-            unchecked=unchecked,
         )
 
-    def _call(self, step: Step, label: str, unchecked: Unchecked | None) -> Call:
+    def _call(self, step: Step, label: str) -> Call:
         recipe, threads = self._plan.recipe, self._plan.threads
         if step.parent is None or step.traits is None:
             source = SourceRequest(
@@ -324,7 +288,7 @@ class Execution:
             seed=recipe.seed,
             batch_sizes=tuple(sorted(set(recipe.latency.batch_sizes))),
             traits=step.traits,
-            parent=unchecked.artifact if unchecked is not None else self._opened(step.parent),
+            parent=self._opened(step.parent),
             origin=self._opened(step.lineage()[0]),
             data={role: recipe.data[role] for role in step.traits.uses},
         )
@@ -341,7 +305,7 @@ class Execution:
     def _is_fetched(self, step: Step | None) -> bool:
         """Whether a step, or one before it, came from a remote store."""
         lineage = step.lineage() if step is not None else ()
-        return is_fetched(self._done[each.key].entry for each in lineage if each.key in self._done)
+        return is_fetched(self._done[each.key].entry for each in lineage)
 
     def _obtain(self, order: Order, admission: Admission) -> tuple[Entry, float | None]:
         """What was ordered and the seconds it took to make, None where it was there."""
@@ -362,35 +326,13 @@ class Execution:
             self._observer.started(label)
             self._import_for_later()
             began = time.monotonic()
-            with self._store.work(kind, key) as work, self._withdrawing(key):
+            with self._store.work(kind, key) as work:
                 record = self._maker.make(order, work)
                 record["seconds"] = round(time.monotonic() - began, 3)
-                entry = self._kept(order, work, record)
+                entry = self._store.put(kind, key, work, record, order.ingredients)
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)
             return entry, seconds
-
-    def _kept(self, order: Order, work: Path, record: dict[str, Any]) -> Entry:
-        """Put what was made into the store, and tell those that have begun with it."""
-        unchecked = self._unchecked.get(order.key)
-        with unchecked.moving() if unchecked is not None else nullcontext():
-            entry = self._store.put(order.kind, order.key, work, record, order.ingredients)
-            if unchecked is not None:
-                unchecked.keep(entry)
-        return entry
-
-    @contextmanager
-    def _withdrawing(self, key: str) -> Iterator[None]:
-        """See that nobody goes on with what was written in a block that failed."""
-        try:
-            yield
-        finally:
-            self._withdraw(key)
-
-    def _withdraw(self, key: str) -> None:
-        unchecked = self._unchecked.pop(key, None)
-        if unchecked is not None:
-            unchecked.withdraw()
 
     def _import_for_later(self) -> None:
         """Use the time in which workers make something: a build with nothing to do imports nothing."""
@@ -398,27 +340,11 @@ class Execution:
             self._imports_for_later = True
             libraries.bring_in_meanwhile(_FOR_LATER)
 
-    def _heard(self, order: Order, folder: Path, news: News) -> None:
+    def _heard(self, label: str, news: News) -> None:
         if news.progress is not None:
-            self._observer.progress(order.label, *news.progress)
+            self._observer.progress(label, *news.progress)
         if news.warned is not None:
-            self._observer.warned(order.label, news.warned)
-        if news.withdrawn:
-            self._withdraw(order.key)
-        if news.written is not None:
-            self._offer(order, folder, news.written)
-
-    def _offer(self, order: Order, folder: Path, written: Written) -> None:
-        """Let the next steps begin with what lies in a folder while it is checked."""
-        path = self._store.files_folder(order.kind, order.key)
-        with suppress(OSError, StoreError):  # it is what the store refuses: its own step says so
-            size_bytes = disk.size_of(folder)
-            artifact = Artifact(
-                order.key, written.format, path, written.precision, size_bytes, "", written.facts
-            )
-            self._unchecked[order.key] = Unchecked(artifact, folder)
-            with suppress(InvalidStateError):  # somebody else has said so already
-                self._written.set_result(None)
+            self._observer.warned(label, news.warned)
 
     def _packages_to_import(self) -> tuple[str, ...]:
         """What the fork server imports: whatever the steps that are not in the store need."""

@@ -32,15 +32,9 @@ class _Copied:
 
 
 class Inputs:
-    """The artifacts handed to one step, by name; each is a copy.
+    """The artifacts handed to one step, by name; each is a copy."""
 
-    `moved` says where the files of a folder lie as yet, if they are still to be moved there.
-    """
-
-    def __init__(
-        self, artifacts: Mapping[str, Artifact], folder: Path, moved: Mapping[Path, Path] | None = None
-    ) -> None:
-        self._moved = moved or {}
+    def __init__(self, artifacts: Mapping[str, Artifact], folder: Path) -> None:
         self._files: list[_Copied] = []
         self._folders: dict[Path, Path] = {}
         self.artifacts = {name: self._copied(artifact, folder) for name, artifact in artifacts.items()}
@@ -49,12 +43,11 @@ class Inputs:
         copy = folder / artifact.key[:16]
         if copy not in self._folders:  # the origin of a first pass is its source as well
             self._folders[copy] = artifact.path
-            now = self._moved.get(artifact.path, artifact.path)
-            for name, original in disk.plain_files(now).items():
+            for name, original in disk.plain_files(artifact.path).items():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 _copy(original, copy / name)
                 (copy / name).chmod(0o444)
-                self._files.append(_Copied(copy / name, artifact.path / name, _mark(copy / name)))
+                self._files.append(_Copied(copy / name, original, _mark(copy / name)))
             copy.mkdir(parents=True, exist_ok=True)
         return replace(artifact, path=copy)
 

@@ -42,10 +42,7 @@ class LocalMaker:
         """Workers are started as they are needed."""
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
-        """As `Maker` says. Copies of its inputs go to the worker; one that it changed is put back.
-
-        Raises `Withdrawn` where its parent was still being checked and is not what was copied.
-        """
+        """As `Maker` says. Copies of its inputs go to the worker; one that it changed is put back."""
         request = order.call.request
         log = begun_log(self.store, order)
         temporary = work.parent.parent / "temporary"
@@ -69,13 +66,10 @@ class LocalMaker:
             )
         with inputs.named_as_kept(), self._read_meanwhile(order):
             answer = self._carry(order, replace(request, out=work), log)
-        record = dict(messages.to_record(answer))
-        if order.unchecked is not None:
-            record = order.unchecked.completed(record)
         inputs.check()
         sets.take()
         self._see_that_the_store_kept(order, inputs)
-        return record
+        return dict(messages.to_record(answer))
 
     def stop(self) -> None:
         """End the workers, those that are being started among them."""
@@ -142,13 +136,8 @@ class LocalMaker:
             if request.traits.reads_origin or request.origin.key == request.parent.key:
                 named["origin"] = request.origin
         # Copied while the entries are read: of a large model each takes a tenth of a second.
-        folder = work.parent.parent / "inputs"
-        with (
-            disk.failures(self.store.root),
-            ThreadPoolExecutor(1) as beside,
-            _moved_of(order) as moved,
-        ):
-            copied = beside.submit(Inputs, named, folder, moved)
+        with disk.failures(self.store.root), ThreadPoolExecutor(1) as beside:
+            copied = beside.submit(Inputs, named, work.parent.parent / "inputs")
             for entry in _entries(order):
                 if self.store.sound(entry.kind, entry.key) is None:
                     raise StepError(
@@ -156,16 +145,6 @@ class LocalMaker:
                         hint="build again; a pass of this recipe writes into the store",
                     )
             return copied.result()
-
-
-@contextmanager
-def _moved_of(order: Order) -> Iterator[dict[Path, Path]]:
-    """Where the parent's files lie while it is checked, by where they will be."""
-    if order.unchecked is None:
-        yield {}
-        return
-    with order.unchecked.in_place() as folder:
-        yield {order.unchecked.artifact.path: folder}
 
 
 def _entries(order: Order) -> list[Entry]:

@@ -92,16 +92,10 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class News:
-    """What a step says on the way: how far it is, a fraction and a message, or a warning.
-
-    `written` is what lies in the folder of the request while its check still runs, without the facts
-    that only the check finds; `withdrawn` says that it is about to go again.
-    """
+    """What a step says on the way: how far it is, a fraction and a message, or a warning."""
 
     progress: tuple[float | None, str] | None = None
     warned: str | None = None
-    written: Written | None = None
-    withdrawn: bool = False
 
 
 StepRequest = DataRequest | SourceRequest | PassRequest

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optcli.pipeline.messages import Call
-from optcli.pipeline.unchecked import Unchecked
 from optcli.store import Entry
 
 # What every forked worker imports.
@@ -22,8 +21,7 @@ class Order:
     `entries` holds what the store has of the artifacts that the request names, `parent` and `origin`.
     `samples` maps the roles whose prepared samples may be shared to the keys of their samples.
     `forked_after` names what a worker has imported when it is forked; None: a fresh interpreter.
-    A worker that is `confined` can only read, and write into its own folders. `unchecked` is the parent
-    where its check still runs: then there is no entry of it.
+    A worker that is `confined` can only read, and write into its own folders.
     """
 
     kind: str
@@ -35,7 +33,6 @@ class Order:
     samples: Mapping[str, str] = field(default_factory=dict)
     forked_after: tuple[str, ...] | None = None
     confined: bool = False
-    unchecked: Unchecked | None = None
 
 
 class Maker(Protocol):

@@ -47,10 +47,12 @@ class _Reporting(Silent):
         self._channel = channel
 
     def progress(self, step: str, fraction: float | None, message: str) -> None:
-        _tell(self._channel, News(progress=(fraction, message)))
+        if self._channel is not None:
+            self._channel.send(News(progress=(fraction, message)))
 
     def warned(self, step: str, message: str) -> None:
-        _tell(self._channel, News(warned=message))
+        if self._channel is not None:
+            self._channel.send(News(warned=message))
 
 
 def make_source(request: SourceRequest, channel: Channel | None) -> Written:
@@ -80,13 +82,12 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     with comparing(request, attempts) as comparison:
         for number, attempt in enumerate(attempts, start=1):
             try:
-                made = _attempt(attempt, source, job, request.probe, comparison, channel)
+                made = _attempt(attempt, source, job, request.probe, comparison)
                 break
             except Exception as error:
                 if number == len(attempts):
                     raise
                 traceback.print_exc()  # into the step's log
-                _tell(channel, News(withdrawn=True))
                 failures.append(f"{attempt!r}: {error}")
                 next_one = attempts[number]
                 observer.warned(
@@ -172,7 +173,6 @@ def _attempt(
     job: Job,
     probe: Path | None,
     comparison: ComparisonProcess | None,
-    channel: Channel | None,
 ) -> Made:
     made = _told(attempt.run(source, job))
     _plain(job.out)
@@ -189,17 +189,11 @@ def _attempt(
         raise StepError(text, place=error.place, hint="look into the log of the step") from error
     if attempt.tolerance is None:
         return made
-    _tell(channel, News(written=Written(made_format, made.precision or source.precision, child.facts)))
     job.progress(None, "comparing with its parent")
     checked = comparison.result() if comparison is not None else None
     if checked is None:
         checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
-
-
-def _tell(channel: Channel | None, news: News) -> None:
-    if channel is not None:
-        channel.send(news)
 
 
 def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ class StepWorkers:
         threads: int,
         timeout_s: float,
         preload: Callable[[], Sequence[str]],
-        hear: Callable[[Order, Path, News], None],
+        hear: Callable[[str, News], None],
     ) -> None:
-        """`preload` names what the fork server imports.
-
-        `hear` is told an order, the folder that its worker writes into, and its news.
-        """
+        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
         self._threads, self._timeout_s = threads, timeout_s
         self.preload, self._hear = preload, hear
         self._server: ForkServer | None = None
@@ -49,12 +45,10 @@ class StepWorkers:
             )
         self._running.add(child)
         try:
-            with child, ExitStack() as stack:
+            with child:
                 if self._stopped:  # while it was started: whoever ended the others has not seen it
                     child.kill()
-                if order.unchecked is not None:
-                    stack.enter_context(order.unchecked.ending(child.kill))
-                listener = Listener(News, partial(self._hear, order, request.out))
+                listener = Listener(News, partial(self._hear, order.label))
                 return child.result(call.gives, self._timeout_s, listener)
         finally:
             self._running.discard(child)

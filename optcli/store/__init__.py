@@ -250,10 +250,6 @@ class Store:
         """Where an entry lies or would lie."""
         return self.root / "entries" / kind / key
 
-    def files_folder(self, kind: str, key: str) -> Path:
-        """Where the files of an entry lie or would lie: the `path` of the entry."""
-        return self.folder(kind, key) / entry_file.FILES
-
     def log_folder(self, key: str) -> Path:
         """Where the log of making an entry belongs; it goes when the entry is discarded."""
         return self.root / "logs" / key

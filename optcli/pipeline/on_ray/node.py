@@ -59,7 +59,7 @@ class _Workers:
                 order.threads,
                 order.timeout_s,
                 lambda: order.preload,
-                lambda _order, _folder, news: self._heard(news),
+                lambda _, news: self._heard(news),
             )
             self.made_for = wanted
         self.news.clear()
