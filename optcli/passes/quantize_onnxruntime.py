@@ -36,7 +36,7 @@ from optcli.passes._quantization.activation_ranges import activation_ranges, flo
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
 from optcli.passes._quantization.kept_floats import keep_floats
-from optcli.passes._quantization.static_quantization import Grids, Scope, quantize
+from optcli.passes._quantization.static_quantization import Grids, Scope, quantize, replaced_ranges
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8
 
 if TYPE_CHECKING:
@@ -177,15 +177,18 @@ class QuantizeOnnxruntime(Pass):
             model = prepared(model, work / "prepared", job)
             scope, grids = self._scope(model), self._grids()
             feeds = Feeds(job, model_inputs(model), self.samples)
+            tensors = float_tensors(model, scope.types, scope.ignored)
+            replaced = replaced_ranges(model, tensors, scope)
             ranges = activation_ranges(
                 model,
-                float_tensors(model, scope.types, scope.ignored),
+                tensors - replaced.keys(),
                 feeds,
                 self.method,
                 self.percentile or 99.99,
                 job.threads,
                 work / "prepared",
             )
+            ranges |= {name: ranges[by] for name, by in replaced.items()}
             job.progress(None, "quantizing")
             quantize(work / "prepared", job.out, ranges, scope, grids, work)
         output = onnx_format.open(job.out)

@@ -54,7 +54,7 @@ def activation_ranges(
     threads: int,
     weights: Path | None = None,
 ) -> dict[str, Range]:
-    """Smallest and largest value to represent, for each of `tensors`.
+    """Smallest and largest value to represent, for each of `tensors`; behind Relu zero is the smallest.
 
     `minmax` takes the extremes; `percentile` leaves (100 - percentile)/2 per cent of the values out on
     either side; `entropy` clips where the Kullback-Leibler divergence of the quantized distribution
@@ -118,23 +118,26 @@ def _extremes(
     graph = extended.graph
     derived = _derived(model, tensors)
     names = sorted(set(tensors) - derived.keys())
+    behind_relu = {node.output[0] for node in graph.node if node.op_type == "Relu" and not node.domain}
+    types = {"ReduceMax": TensorProto.FLOAT, "Size": TensorProto.INT64, "ReduceMin": TensorProto.FLOAT}
+    outputs: list[tuple[str, str]] = []
     del graph.output[:]
     for index, name in enumerate(names):
-        for kind, type_ in (
-            ("ReduceMin", TensorProto.FLOAT),
-            ("ReduceMax", TensorProto.FLOAT),
-            ("Size", TensorProto.INT64),
-        ):
+        for kind, type_ in types.items():
+            if kind == "ReduceMin" and name in behind_relu:
+                continue
             output = f"optcli_{kind}_{index}"
             more = {} if kind == "Size" else {"keepdims": 0}
             graph.node.append(helper.make_node(kind, [name], [output], name=output, **more))
             graph.output.append(helper.make_tensor_value_info(output, type_, []))
+            outputs.append((name, kind))
     session = _session(extended, threads, weights)
     seen = {name: _Seen() for name in names}
     for feed in feeds:
-        values = [float(value) for value in _run(session, None, feed)]
-        for index, name in enumerate(names):
-            low, high, size = values[3 * index : 3 * index + 3]
+        values = dict(zip(outputs, map(float, _run(session, None, feed)), strict=True))
+        for name in names:
+            high, size = values[name, "ReduceMax"], values[name, "Size"]
+            low = values.get((name, "ReduceMin"), 0.0)
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise StepError(
                     f"the activation {name!r} is not finite on a calibration sample",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import read
 from optcli.passes._quantization import weight_channels
 from optcli.passes._quantization.activation_ranges import Range
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,28 @@ def quantize(
             calibration_cache_path=work / "ranges.json",
             extra_options=_further(prepared, scope, grids),
         )
+
+
+def replaced_ranges(model: ModelProto, tensors: Collection[str], scope: Scope) -> dict[str, str]:
+    """Of some tensors, those in place of whose ranges the quantizer takes those of others, by name.
+
+    It does so for what Relu or Clip alone reads (`adjust_tensor_ranges` of ONNX Runtime): the two
+    become one operation, and its output's range counts.
+    """
+    nodes = model.graph.node
+    uses = Counter(name for node in nodes for name in node.input)
+    uses.update(output.name for output in model.graph.output)
+    replaced = {
+        node.input[0]: node.output[0]
+        for node in nodes
+        if node.op_type in {"Relu", "Clip"} & {*scope.types}
+        and node.name not in scope.ignored
+        and (not scope.names or node.name in scope.names)
+        and uses[node.input[0]] == 1
+        and {node.input[0], node.output[0]} <= {*tensors}
+    }
+    behind = {*replaced.values()}
+    return {name: by for name, by in replaced.items() if name not in behind}
 
 
 def _further(prepared: Path, scope: Scope, grids: Grids) -> dict[str, Any]:
