@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     from openvino import Core, Model
 
 # How OpenVINO names what it cannot read: integer operators, and those of Microsoft's own domains.
@@ -26,6 +27,9 @@ MOVES_VALUES = frozenset(
     {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
     | {"Split", "VariadicSplit", "Gather", "Relu", "Clamp"}
 )
+
+# What lies between integer weights and the layer that reads them.
+_OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
 FILE = "model.xml"
 WEIGHTS = "model.bin"
@@ -137,3 +141,28 @@ def unknown_operators_hint(error: Exception) -> str:
         "these are ONNX Runtime's operators: set `runner: onnxruntime`, or make the model without them "
         "(`format: qdq` in quantize_onnxruntime, no `level:` in optimize_onnx)"
     )
+
+
+def values_of(port: Any) -> np.ndarray | None:
+    """What a constant, or what is computed from constants alone, holds as floats."""
+    import numpy as np
+
+    node = port.get_node()
+    kind = node.get_type_name()
+    if kind == "Constant":
+        return np.asarray(node.data, np.float32)
+    if kind not in _OF_CONSTANTS:
+        return None
+    inputs = []
+    for each in node.input_values():
+        array = values_of(each)
+        if array is None:  # at once: paths through a network double with every branch
+            return None
+        inputs.append(array)
+    if kind == "Convert":
+        return inputs[0]
+    if kind == "Subtract":
+        return np.asarray(inputs[0] - inputs[1])
+    if kind == "Multiply":
+        return np.asarray(inputs[0] * inputs[1])
+    return np.reshape(inputs[0], tuple(port.get_shape()))

@@ -14,6 +14,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
+from optcli.formats import openvino_zero_points
 from optcli.onnx_graphs.graph import read, written
 from optcli.onnx_graphs.interface import opset_of
 from optcli.onnx_graphs.precision import precision_of
@@ -201,6 +202,7 @@ class QuantizeNncf(Pass):
         if ready.resolved.preset == "mixed":
             symmetric, activations = symmetric_ranges.make_symmetric(quantized)
             facts["asymmetric_activations"] = activations - symmetric
+            openvino_zero_points.move_into_biases(quantized)
         openvino_format.save(quantized, job.out)
         made = ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
         return replace(made, facts={**made.facts, **facts})

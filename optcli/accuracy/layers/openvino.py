@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.formats import openvino as openvino_format
+from optcli.formats import openvino_zero_points
+from optcli.formats.openvino import values_of
 from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
     from openvino import Model
 
     Feed = Mapping[str, np.ndarray]
-
-# What lies between integer weights and the layer that reads them.
-_OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class _Pair:
 
 def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
-    floats, other = (openvino_format.open(each.path) for each in (baseline, child))
+    floats, other = (_opened(each) for each in (baseline, child))
     sums = Sums()
     pairs = []
     for pair in _pairs(floats, other):
@@ -49,13 +48,20 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
             sums.differ(pair.name, str(ours), str(theirs))
     if not pairs:
         return sums.measured((), ())
-    whole = openvino_format.open(child.path)  # `other` will be cut
+    whole = _opened(child)  # `other` will be cut
     outs = {pair.name: pair.out for pair in _pairs(floats, whole)}
     exact = {pair.name: _fed(other, pair) for pair in pairs}
     for piece in sums.pieces(pairs):
         _look(floats, whole, other, piece, (exact, outs), feeds, sums, threads)
     rows = [_error(pair, sums) for pair in pairs if pair.name in sums]
     return sums.measured(rows, _weights(pairs))
+
+
+def _opened(artifact: Artifact) -> Model:
+    """A model in which every value stands for what it does in floating point."""
+    model = openvino_format.open(artifact.path)
+    openvino_zero_points.move_back(model)
+    return model
 
 
 def _look(
@@ -124,7 +130,7 @@ def _outputs(model: Model) -> Iterator[tuple[str, Any]]:
     dynamic: set[str] = set()
     for node in model.get_ordered_ops():
         kind, name = node.get_type_name(), node.get_friendly_name()
-        before = (each.get_node().get_friendly_name() for each in node.input_values())
+        before = (each.get_node().get_friendly_name() for each in node.inputvalues_of())
         if kind != "Parameter" and not dynamic.intersection(before):
             continue
         dynamic.add(name)
@@ -195,7 +201,7 @@ def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
         seen.add(name)
         if node.get_type_name() == "Parameter":
             parameters[name] = node
-        ahead += [each.get_node() for each in node.input_values()]
+        ahead += [each.get_node() for each in node.inputvalues_of()]
     return parameters
 
 
@@ -203,7 +209,7 @@ def _bounds(pair: _Pair) -> tuple[float, float] | None:
     """The values that FakeQuantize lets through, a step wider."""
     if not pair.chain:
         return None
-    low, high = (_values(pair.chain[-1].input_value(index)) for index in (3, 4))
+    low, high = (values_of(pair.chain[-1].input_value(index)) for index in (3, 4))
     if low is None or high is None:
         return None
     step = float((high.max() - low.min()) / 255)
@@ -225,31 +231,9 @@ def _weights(pairs: Sequence[_Pair]) -> Iterator[LayerError]:
         node, child_node = pair.floats.get_node(), pair.root.get_node()
         kind = node.get_type_name()
         if kind in openvino_format.PRODUCTS and child_node.get_type_name() == kind:
-            exact, quantized = _values(node.input_value(1)), _values(child_node.input_value(1))
+            exact, quantized = (
+                values_of(node.input_value(1)),
+                values_of(child_node.input_value(1)),
+            )
             name = node.input_value(1).get_node().get_friendly_name()
             yield from weight_errors(name, node.get_friendly_name(), kind, exact, quantized)
-
-
-def _values(port: Any) -> np.ndarray | None:
-    """What a constant, or what is computed from constants alone, holds as floats."""
-    import numpy as np
-
-    node = port.get_node()
-    kind = node.get_type_name()
-    if kind == "Constant":
-        return np.asarray(node.data, np.float32)
-    if kind not in _OF_CONSTANTS:
-        return None
-    inputs = []
-    for each in node.input_values():
-        array = _values(each)
-        if array is None:  # at once: paths through a network double with every branch
-            return None
-        inputs.append(array)
-    if kind == "Convert":
-        return inputs[0]
-    if kind == "Subtract":
-        return np.asarray(inputs[0] - inputs[1])
-    if kind == "Multiply":
-        return np.asarray(inputs[0] * inputs[1])
-    return np.reshape(inputs[0], tuple(port.get_shape()))
