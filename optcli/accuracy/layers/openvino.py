@@ -130,7 +130,7 @@ def _outputs(model: Model) -> Iterator[tuple[str, Any]]:
     dynamic: set[str] = set()
     for node in model.get_ordered_ops():
         kind, name = node.get_type_name(), node.get_friendly_name()
-        before = (each.get_node().get_friendly_name() for each in node.inputvalues_of())
+        before = (each.get_node().get_friendly_name() for each in node.input_values())
         if kind != "Parameter" and not dynamic.intersection(before):
             continue
         dynamic.add(name)
@@ -201,7 +201,7 @@ def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
         seen.add(name)
         if node.get_type_name() == "Parameter":
             parameters[name] = node
-        ahead += [each.get_node() for each in node.inputvalues_of()]
+        ahead += [each.get_node() for each in node.input_values()]
     return parameters
 
 
