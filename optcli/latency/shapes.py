@@ -25,16 +25,17 @@ _FEWEST, _ROUNDS, _ROUND_S = 10, 60, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
-# The uncertainty of the rounds' median, as a share of it: aimed at, and the largest accepted.
-_WANTED, _NEEDED = 0.01, 0.03
+# The uncertainty of the rounds' median, as a share of it: aimed at, and the largest accepted where the
+# forms may be equally fast. If they are so many uncertainties apart, it is known which one is faster.
+_WANTED, _NEEDED, _APART = 0.01, 0.03, 3.0
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
-    `steady` says whether the rounds tell it well enough, `refused` why the runtime cannot compile the
-    model for one size, where it cannot.
+    `steady` says whether the rounds tell which one is faster, `refused` why the runtime cannot compile
+    the model for one size, where it cannot.
     """
 
     ratios: dict[str, float]
@@ -58,7 +59,7 @@ def compare(request: MeasureRequest, channel: Channel) -> Comparison:
         if static.effective().get("shapes") != "static":
             return Comparison({}, steady=True, refused="its file fixes the batch size")
         rounds = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
-    steady = all(median_uncertainty(ratios) <= _NEEDED for ratios in rounds.values())
+    steady = all(map(_tell, rounds.values()))
     return Comparison({size: median(ratios) for size, ratios in rounds.items()}, steady)
 
 
@@ -75,6 +76,12 @@ def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]
         seconds = {id(runner): _round(runner, batches, calls) for runner in pair}
         ratios.append(seconds[id(dynamic)] / seconds[id(static)])
     return ratios
+
+
+def _tell(ratios: Sequence[float]) -> bool:
+    """Whether the rounds tell how the two forms compare, or at least which one is faster."""
+    doubt, usual = median_uncertainty(ratios), median(ratios)
+    return doubt <= _NEEDED or abs(usual - 1) >= _APART * doubt * usual
 
 
 def _warm(runner: Runner, batches: Sequence[Mapping[str, Any]]) -> float:

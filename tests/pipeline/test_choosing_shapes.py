@@ -179,6 +179,24 @@ def test_more_rounds_are_taken_until_the_ratio_is_known(monkeypatch, jitter, rou
     assert statistics.median(found) == pytest.approx(1.1, rel=0.1 * bool(jitter) + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("middle", "spread", "told"),
+    [
+        (1.0, 0.02, True),  # the two are equally fast, and that is known
+        (1.05, 0.02, True),
+        (1.0, 0.4, False),  # either could be faster
+        (1.1, 0.4, False),
+        (1.25, 0.4, True),  # by how much is not known, but which one
+        (0.8, 0.3, True),
+        (0.95, 0.3, False),
+    ],
+)
+def test_noise_matters_where_the_forms_are_near_each_other(middle, spread, told):
+    draw = random.Random(0)
+    rounds = [middle * (1 + spread * (draw.random() - 0.5)) for _ in range(25)]
+    assert comparing._tell(rounds) == told
+
+
 @pytest.mark.slow
 def test_a_real_build_says_what_was_compiled(project):
     project.recipe(VARIANTS)
