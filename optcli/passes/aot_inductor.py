@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 # A model of one batch size takes as much time to compile and as much memory as the one for any: it must
 # be so many times as fast.
 _WORTH = 1.03
-# Of a float network that is tried where packing weights takes this share of a call. EfficientNet-B0,
-# where it took 1.7 % at batch size 1, lost 6 %.
-_TRIED_TIME = 0.01
 
 
 class AotInductor(Pass):
@@ -63,8 +60,7 @@ class AotInductor(Pass):
         description="one model for any batch size (`dynamic`), one for each batch size that latency is "
         "measured at (`static`; others are padded to the next, or computed in pieces), or `auto`: one "
         "for any size, and on the CPU one more for each measured size at which its weights would be "
-        "packed on every call or, of a quantized network and where packing takes a little time, at "
-        "which it is faster",
+        "packed on every call or, of a quantized network, at which it is faster",
     )
     freezing: bool = Field(
         True, description="make weights constants, which PyTorch folds and packs for its kernels"
@@ -149,10 +145,8 @@ class AotInductor(Pass):
         costly_sizes = [s for s in compiling.sizes if packs[str(s)] is None or s in costly]
         for size in costly_sizes:
             compiling.one_size(size)
-        others = [size for size in compiling.sizes if size not in costly_sizes]
-        if not compiling.computes_integers:
-            others = [size for size in others if _packs_noticeably(packs[str(size)])]
-        self._keep_faster(compiling, others)
+        if compiling.computes_integers:
+            self._keep_faster(compiling, [s for s in compiling.sizes if s not in costly_sizes])
         compiling.write()
         return compiling.fastest()
 
@@ -178,11 +172,6 @@ class AotInductor(Pass):
             else:
                 hint = "fix the batch (`shapes: static`)"
             job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
-
-
-def _packs_noticeably(record: Mapping[str, Any] | None) -> bool:
-    """Whether packing takes a part of a call that is worth trying a model for this size alone."""
-    return record is not None and record["share_of_time"] >= _TRIED_TIME
 
 
 def _static(compiling: Compiling) -> Routes:

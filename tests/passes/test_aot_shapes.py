@@ -123,34 +123,6 @@ def test_one_model_for_each_measured_size(quantized, conv, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share_of_time", "gained", "models", "tried"),
-    [
-        (0.02, 1.06, ["batch_1", "model"], [1]),
-        (0.02, 1.01, ["model"], [1]),
-        (0.005, 1.06, ["model"], []),
-    ],
-    ids=["it gains", "it gains too little", "packing is not noticed"],
-)
-def test_of_a_float_network_that_packs_a_little_a_size_is_tried(
-    conv, tmp_path, monkeypatch, share_of_time, gained, models, tried
-):
-    packs = {"weights": 2, "share": 0.3, "share_of_time": share_of_time}
-    monkeypatch.setattr(Compiling, "packs_each_call", lambda *_: {"1": packs, "4": NONE})
-    seen = []
-
-    def gain(opened, size, job):
-        seen.append(size)
-        return gained
-
-    monkeypatch.setattr("optcli.passes._torch.aoti_compiling.gain", gain)
-    made, said = compiled(conv, tmp_path / "made", strict=False)
-    assert seen == tried
-    assert sorted(aoti_format.models(made.path)) == models
-    assert said == []
-    assert largest_error(AotiRunner(threads=1), made, conv, IMAGE, (1, 4, 5)) < 1e-5
-
-
-@pytest.mark.parametrize(
     ("gains", "models", "tried"),
     [
         ({1: 1.2, 4: 1.01}, ["batch_1", "model"], [1, 4]),
