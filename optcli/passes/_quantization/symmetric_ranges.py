@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats.openvino import values_of
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
     from openvino import Model, Node
 
@@ -33,15 +37,16 @@ def make_symmetric(model: Model) -> tuple[int, int]:
         if node.get_type_name() != "FakeQuantize" or _is_constant(node, 0):
             continue
         activations += 1
-        if not all(_is_constant(node, each) for each in range(1, 5)):
+        least, most, *out = (values_of(node.input_value(port)) for port in range(1, 5))
+        if least is None or most is None:
             continue
-        least, most = (_values(node, each) for each in (1, 2))
         if (least >= 0).all():
             without += 1
             continue
         highest = np.maximum(most, -least * _HIGHEST / _LOWEST)
         lowest = -highest * _LOWEST / _HIGHEST
-        if _is_eight_bits(node) and (highest - lowest <= _MOST_GROWTH * (most - least)).all():
+        little = (highest - lowest <= _MOST_GROWTH * (most - least)).all()
+        if little and _is_of_nncf(node, (least, most), out):
             without += 1
             _set_range(node, lowest, highest)
     return without, activations
@@ -51,18 +56,12 @@ def _is_constant(node: Node, port: int) -> bool:
     return bool(node.input_value(port).get_node().get_type_name() == "Constant")
 
 
-def _is_eight_bits(node: Node) -> bool:
-    """Whether all 256 integers are used, and what goes in comes out, as NNCF has it."""
+def _is_of_nncf(node: Node, goes_in: Sequence[Any], comes_out: Sequence[Any]) -> bool:
+    """Whether all 256 integers are used, and what comes out is what goes in."""
     import numpy as np
 
-    same = all(np.array_equal(_values(node, each), _values(node, each + 2)) for each in (1, 2))
+    same = all(np.array_equal(*each) for each in zip(goes_in, comes_out, strict=True))
     return same and int(node.get_attributes()["levels"]) == _LOWEST + _HIGHEST + 1
-
-
-def _values(node: Node, port: int) -> NDArray[Any]:
-    import numpy as np
-
-    return np.asarray(node.input_value(port).get_node().get_data(), np.float64)
 
 
 def _set_range(node: Node, lowest: NDArray[Any], highest: NDArray[Any]) -> None:
