@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import cached_compiler
 import pytest
 import quiet
 from needs import REPOSITORY, needs, shared_folder
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
     from optcli.store import Store
 
 pytest_plugins = ["suite", "pytester"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile each C++ source once a run, in the processes of pytest-xdist and all that they start.
+
+    Before anything imports torch, which reads CXX then.
+    """
+    run = getattr(config, "workerinput", {}).get("testrunuid")
+    if run is None and getattr(config.option, "numprocesses", None):
+        return  # this process hands out tests and runs none
+    folder = Path(tempfile.gettempdir()) / f"optcli-compiled-{run or os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if program := cached_compiler.installed(folder):
+        os.environ["CXX"] = str(program)
 
 
 @pytest.fixture(scope="session")

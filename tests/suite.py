@@ -7,6 +7,9 @@ Every run prints what was skipped, with the reason, and fails over
 
 A failure is printed when it happens: a run that is stopped for its time would else not say what failed.
 
+`--suite fast` (`make fast`) runs what has no mark, and does not import the files that are marked as a
+whole. It fails over a test without a mark that imported one of `HEAVY`.
+
 With `--suite usual` (`make test`) or `--suite all` (`make test-all`) a run stands for the whole suite:
 `usual` leaves out what is marked `long`, `all` nothing. It fails as well over
 
@@ -21,6 +24,7 @@ With pytest-xdist the processes that collect tell the one that reports.
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
@@ -33,16 +37,18 @@ from needs import OPTIONAL, Lacking, missing, needs
 from packaging.requirements import Requirement
 from written_tests import stray, written
 
-USUAL, ALL = "usual", "all"
+FAST, USUAL, ALL = "fast", "usual", "all"
+MARKS = ("slow", "long", "gpu")
+HEAVY = ("torch", "openvino", "nncf", "ray", "triton", "tensorrt_rtx")
 _LACKING = "lacking"  # the attribute of a report that says what was missing, and what was found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("suite").addoption(
         "--suite",
-        choices=(USUAL, ALL),
-        help="the run stands for the whole suite, `usual` without what is marked long, or `all`: it "
-        "fails where a test that is written was not run",
+        choices=(FAST, USUAL, ALL),
+        help="`fast`: what has no mark; or the run stands for the whole suite, `usual` without what is "
+        "marked long, or `all`: it fails where a test that is written was not run",
     )
 
 
@@ -57,13 +63,14 @@ def pytest_configure(config: pytest.Config) -> None:
 class Collected:
     """What a process found: tests by their ids, the functions that they are of, those it is to run.
 
-    `meant` are those that it leaves out as it should.
+    `meant` are those that it leaves out as it should; `heavy` says what imported a heavy library.
     """
 
     found: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     selected: set[str] = field(default_factory=set)
     meant: set[str] = field(default_factory=set)
+    heavy: set[str] = field(default_factory=set)
 
     def add(self, record: dict[str, list[str]]) -> None:
         """Join what another process found."""
@@ -76,7 +83,9 @@ class Suite:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._whole: str | None = config.getoption("--suite")
+        suite: str | None = config.getoption("--suite")
+        self._fast = suite == FAST
+        self._whole = None if self._fast else suite
         self._collected = Collected()
         self._ran: set[str] = set()
         self._skipped: dict[str, tuple[tuple[str, ...] | None, str]] = {}
@@ -84,6 +93,11 @@ class Suite:
         self._wrong: list[str] = []
 
     # What collects: the workers of pytest-xdist, or the one process there is.
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if self._fast and collection_path.suffix == ".py" and _is_marked(collection_path):
+            return True
+        return None
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._collected.found.add(item.nodeid)
@@ -93,12 +107,12 @@ class Suite:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         # A test of minutes that comes last keeps one process busy when the others have nothing left.
         items.sort(key=lambda item: not _is_of_a_long_file(item))
-        if self._whole == USUAL:
-            long = list(filter(_is_long, items))
-            if long:
-                items[:] = [item for item in items if not _is_long(item)]
-                self._config.hook.pytest_deselected(items=long)
-                self._collected.meant.update(item.nodeid for item in long)
+        if marks := MARKS if self._fast else ("long",) if self._whole == USUAL else ():
+            left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+            if left_out:
+                items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
+                self._config.hook.pytest_deselected(items=left_out)
+                self._collected.meant.update(item.nodeid for item in left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected.selected.update(item.nodeid for item in session.items)
@@ -107,6 +121,14 @@ class Suite:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         for mark in item.iter_markers("needs"):
             needs(*mark.args)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        before = set(HEAVY) - sys.modules.keys() if self._fast else set()
+        done = yield
+        if imported := sorted(before & sys.modules.keys()):
+            self._collected.heavy.add(f"{item.nodeid} imported {', '.join(imported)}: mark it slow")
+        return done
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -162,6 +184,7 @@ class Suite:
         if self._config.option.collectonly:
             return
         self._wrong = [*self._unexpected_skips(), *self._unexpected_failures()]
+        self._wrong += sorted(self._collected.heavy)
         if self._whole is not None:
             self._wrong += self._left_out()
         if self._wrong and exitstatus == pytest.ExitCode.OK:
@@ -215,8 +238,11 @@ class Suite:
             terminalreporter.stats["unexpected"] = self._wrong
 
 
-def _is_long(item: pytest.Item) -> bool:
-    return item.get_closest_marker("long") is not None
+def _is_marked(path: Path) -> bool:
+    """Whether a file says of all its tests that they are slow, long or for a GPU."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    marks = re.search(r"^pytestmark = (.*)$", text, re.MULTILINE)
+    return marks is not None and any(f"mark.{mark}" in marks[1] for mark in MARKS)
 
 
 def _is_of_a_long_file(item: pytest.Item) -> bool:
