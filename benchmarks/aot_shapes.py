@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import checked
 import numpy as np
 
 from optcli.artifact import Artifact, Format
@@ -113,6 +114,8 @@ def by_hand(source: Artifact, out: Path, size: int | None) -> dict[str, Any]:
 
 def made(source: Artifact, way: str, out: Path) -> Artifact:
     """The package of one way, compiled unless it is there."""
+    from optcli.formats import aoti
+
     record = out.with_suffix(".json")
     if not record.exists():
         start = time.perf_counter()
@@ -120,6 +123,7 @@ def made(source: Artifact, way: str, out: Path) -> Artifact:
             facts = by_hand(source, out, int(way.partition("-")[2] or 0) or None)
         else:
             facts = AotInductor(shapes=way).run(source, job(source, out)).facts
+        checked.model(out / aoti.FILE, quantized=source.precision == "int8")
         size = sum(file.stat().st_size for file in out.iterdir())
         told = {"seconds": time.perf_counter() - start, "bytes": size, "facts": facts}
         record.write_text(json.dumps(told))

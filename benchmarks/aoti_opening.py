@@ -6,19 +6,22 @@ The folder is a variant that a build has laid out. PyTorch's way is `torch._indu
 Each opens it in fresh processes, in turns, PyTorch imported before the clock starts. Printed, and
 written to benchmarks/results/aoti_opening.json: medians over the processes of the seconds to open it,
 the memory that the process has held at most, and the median call at this shape, with two threads.
+Of a way that fails the end of what it printed is shown; it has no figures, and the script ends with 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
+from checked import NotDoneError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "aoti_opening.json"
@@ -56,7 +59,7 @@ def measure(way: str, folder: Path, shape: Sequence[int]) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main() -> int:
     """Measure both ways in turns."""
     from optcli import environment
 
@@ -70,28 +73,39 @@ def main() -> None:
     given = parser.parse_args()
     if given.way:
         print(json.dumps(measure(given.way, given.folder, given.shape)))
-        return
+        return 0
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    failed: dict[str, str] = {}
     for _ in range(given.rounds):
-        for way in WAYS:
+        for way in (way for way in WAYS if way not in failed):
             command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[way].append(json.loads(done.stdout))
-    medians = {
+            try:
+                found[way].append(checked.answer(way, command))
+                checked.figures(way, found[way][-1], *found[way][-1])
+            except NotDoneError as error:
+                failed[way] = str(error)
+    medians: dict[str, dict[str, float] | None] = {
         way: {name: median(each[name] for each in rounds) for name in rounds[0]}
         for way, rounds in found.items()
+        if way not in failed
     }
+    medians |= dict.fromkeys(failed)
     for way, figures in medians.items():
-        print(way, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+        if figures is None:
+            print(f"FAILED: {failed[way]}")
+        else:
+            print(way, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     record = {
         "command": "python benchmarks/aoti_opening.py FOLDER --shape "
         f"{' '.join(map(str, given.shape))} --rounds {given.rounds}",
         "environment": environment.describe(["torch"]),
+        "failed": failed,
         "medians": medians,
         "rounds": found,
     }
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

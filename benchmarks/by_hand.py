@@ -10,7 +10,8 @@ rounds of about 30 ms. The figure is the median over the rounds of (time by hand
 is ours that is slower. Networks have random weights, batch norms averaged over random images.
 `--shared` holds `models/` with trained ones. What is made stays in `--work`.
 
-Prints a table, and writes benchmarks/results/by_hand.json. Ends with 1 where a ratio is under 0.95.
+Prints a table, and writes benchmarks/results/by_hand.json. A row of which either side failed has no
+times; it has the end of what that printed. Ends with 1 where a ratio is under 0.95 or a row failed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +26,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checked
 import numpy as np
 import peers
+from checked import NotDoneError
 from peers import THREADS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +37,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
 BATCH_SIZES = (1, 8)
 SAMPLES = 32
 LEAST = 0.95
+_FIGURES = ("ours_ms", "by_hand_ms", "ratio", "middle")
+_WHO = {"ours": "optcli", "by_hand": "the library by hand", "compare": "the comparison"}
 _LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
 _MORE = (
     *("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small"),
@@ -188,6 +192,7 @@ def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) 
         else:
             _onnx_by_hand(name, method, size, path, shared)
         done.touch()
+    checked.model(path, quantized=peers.quantizes(method))  # what an earlier call left, too
     return path
 
 
@@ -237,21 +242,16 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alone(what: str, payload: dict[str, Any]) -> Any:
-    """A function of this file in a fresh process; raises what it says where it fails."""
+    """A function of this file in a fresh process. Raises NotDoneError where it fails."""
     from optcli.runners import find
 
     environment = find(payload["runner"])(threads=THREADS).environment() if "runner" in payload else {}
-    done = subprocess.run(
+    return checked.answer(
+        _WHO[what],
         [sys.executable, __file__, "--do", what],
         input=json.dumps(payload),
-        capture_output=True,
-        text=True,
-        check=False,
         env={**os.environ, **environment},
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr else "it died")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _do(what: str) -> None:
@@ -290,9 +290,10 @@ def main() -> None:
         of_network = _network_rows(name, given)
         _write(given.results, command, of_network)
         rows += of_network
-    slow = [row for row in rows if row.get("ratio", 1.0) < LEAST]
-    print(f"{len(slow)} of {len(rows)} under {LEAST}")
-    sys.exit(1 if slow else 0)
+    slow = [row for row in rows if row["ratio"] is not None and row["ratio"] < LEAST]
+    failed = [row for row in rows if "failed" in row]
+    print(f"{len(slow)} of {len(rows)} under {LEAST}, {len(failed)} failed")
+    sys.exit(1 if slow or failed else 0)
 
 
 def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -304,20 +305,24 @@ def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
         if name not in _FILES or METHODS[each][0] == "export_onnx"
     ]
     common = {"name": name, "work": str(work), "shared": str(given.shared or "")}
-    made = _alone("ours", {**common, "methods": methods})
+    try:
+        made = _alone("ours", {**common, "methods": methods})
+    except NotDoneError as error:
+        made = {method: {"failed": str(error)} for method in methods}
     rows = []
     for method in methods:
         for size in _sizes(name):
             row: dict[str, Any] = {"network": name, "method": method, "batch_size": size}
             try:
                 if "failed" in made[method]:
-                    raise RuntimeError(f"ours: {made[method]['failed']}")
+                    raise NotDoneError("optcli", f"built none: {made[method]['failed']}")
                 hand = _alone("by_hand", {**common, "method": method, "size": size})
                 payload = {**common, **hand, "made": made[method], "method": method, "size": size}
                 payload |= {"rounds": given.rounds, "runner": made[method]["runner"]}
                 row |= _alone("compare", payload)
-            except RuntimeError as error:
-                row["failed"] = str(error)
+                checked.figures("the comparison", row, "ours_ms", "by_hand_ms", "ratio")
+            except NotDoneError as error:
+                row |= dict.fromkeys(_FIGURES) | {"failed": str(error).replace(str(work), "FOLDER")}
             rows.append(row)
             print(_line(row), flush=True)
     return rows
@@ -326,7 +331,7 @@ def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
 def _line(row: dict[str, Any]) -> str:
     what = f"{row['network']:28} {row['method']:14} {row['batch_size']:2}"
     if "failed" in row:
-        return f"{what}  failed: {row['failed'][:100]}"
+        return f"{what}  FAILED: {row['failed']}"
     low, high = row["middle"]
     times = f"ours {row['ours_ms']:8.3f} ms, by hand {row['by_hand_ms']:8.3f} ms"
     return f"{what}  {times}: {row['ratio']:.2f} [{low:.2f}, {high:.2f}] {row['shapes'] or ''}"

@@ -22,6 +22,10 @@ exports as Olive does by default, `olive_dynamo.json` with the exporter that opt
 `--peer-config` names others; their `cache_dir` and `output_dir` are below their folder, which is
 copied. Olive is told that it runs in CI: else it waits ten seconds for its telemetry. The machine must
 be idle otherwise.
+
+A run counts where it ended well and left a new model, one in INT8 where its workflow quantizes. A peer
+that failed is named with the end of what it printed; it takes no further part and has no figures (null
+in the file). The script then ends with 1, and so it does where a build of optcli failed, at once.
 """
 
 from __future__ import annotations
@@ -30,17 +34,19 @@ import argparse
 import compileall
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
+from checked import NotDoneError, Wanted
 
 from optcli import environment
 
@@ -62,7 +68,10 @@ variants:
   eager: []
   int8: [export_onnx, quantize_onnxruntime]
 """
+# What a build of it lays out.
+INT8 = "cold-build/int8/model.onnx"
 KINDS = ("cold", "measured", "cached", "no-op")
+UNITS = ("wall_s", "processor_s")
 _HAS_OLIVE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('olive') is None)"
 
 
@@ -77,37 +86,27 @@ def prepared(folder: Path) -> Path:
     return recipe
 
 
-def timed(command: Sequence[str], folder: Path, log: Path, **variables: str) -> dict[str, float]:
-    """Wall and processor seconds of a command. Raises CalledProcessError where it fails."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.perf_counter()
-    with log.open("ab") as stream:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdout=stream,
-            stderr=stream,
-            check=False,
-        )
-    wall_s = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode not in (0, 1, 5):  # a verdict is an answer, too
-        raise subprocess.CalledProcessError(done.returncode, command, log.read_text()[-2000:])
-    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall_s": round(wall_s, 3), "processor_s": round(used_s, 3)}
-
-
 class Optcli:
-    """Builds of one recipe by one revision of optcli."""
+    """Builds of one recipe by one revision of optcli; `int8` is a model that has to be laid out."""
 
-    def __init__(self, name: str, source: Path, recipe: Path, scratch: Path, options: Sequence[str]):
-        self.name, self._source, self._recipe = name, source, recipe
+    def __init__(
+        self,
+        name: str,
+        source: Path,
+        recipe: Path,
+        scratch: Path,
+        options: Sequence[str],
+        int8: str | None,
+    ) -> None:
+        self.name, self._source, self._recipe, self._int8 = name, source, recipe, int8
         self._folder, self._options = scratch / name, options
         self._folder.mkdir()
 
     def build(self, kind: str) -> dict[str, Any]:
-        """Times of one build, with the seconds of phases and steps where it is cold."""
+        """Times of one build, with the seconds of phases and steps where it is cold.
+
+        Raises NotDoneError where it did not write its report, or has no INT8 where that is the work.
+        """
         store, laid_out = self._folder / "store", self._folder / "artifacts"
         if kind == "cold":
             shutil.rmtree(store, ignore_errors=True)
@@ -116,12 +115,28 @@ class Optcli:
         command = [sys.executable, "-m", "optcli", "build", str(self._recipe), *self._options]
         command += ["--store", str(store), "--artifacts", str(laid_out)]
         command += ["--remeasure"] if kind == "measured" else []
-        log = self._folder / f"{kind}.log"
-        found: dict[str, Any] = timed(command, self._folder, log, PYTHONPATH=str(self._source))
+        done = checked.run(
+            self.name,
+            command,
+            wanted=checked.report_of(laid_out),
+            fine=checked.VERDICTS,
+            keep=self._folder / f"{kind}.log",
+            cwd=self._folder,
+            env={**os.environ, "PYTHONPATH": str(self._source)},
+        )
+        found: dict[str, Any] = {unit: getattr(done, unit) for unit in UNITS}
+        if self._int8 is not None:
+            self._check(laid_out / self._int8)
         if kind == "cold":
             report = json.loads(next(laid_out.glob("*/report.json")).read_text())
             found["phases_s"], found["steps_s"] = report["took_s"], steps_of(report)
         return found
+
+    def _check(self, path: Path) -> None:
+        try:
+            checked.model(path, quantized=True)
+        except ValueError as error:
+            raise NotDoneError(self.name, f"laid out {path}, but {error}") from None
 
 
 def steps_of(report: Mapping[str, Any]) -> dict[str, float]:
@@ -145,16 +160,27 @@ class Olive:
         self.name = config.stem
 
     def build(self, kind: str) -> dict[str, Any] | None:
-        """Times of one run, cold or all of it cached."""
-        folder = self._config.parent
-        settings = json.loads(self._config.read_text())
-        places = [settings.get(key) or settings.get("engine", {}).get(key) for key in _FOLDERS]
+        """Times of one run, cold or from its cache. Raises NotDoneError where it left no new model."""
         if kind not in ("cold", "cached"):
             return None
-        for place in filter(None, places if kind == "cold" else places[1:]):
-            shutil.rmtree(folder / place, ignore_errors=True)
-        command = [self._python, "-m", "olive", "run", "--config", str(self._config)]
-        return timed(command, folder, folder / f"{kind}.log", CI="1", OLIVE_DISABLE_TELEMETRY="1")
+        folder = self._config.parent
+        settings = json.loads(self._config.read_text())
+        cache, out = (settings.get(key) or settings.get("engine", {}).get(key) for key in _FOLDERS)
+        if not out:
+            raise NotDoneError(self.name, f"has no output_dir in {self._config.name}")
+        for place in (out, cache if kind == "cold" else None):
+            if place:
+                shutil.rmtree(folder / place, ignore_errors=True)
+        quantizes = any("Quant" in each["type"] for each in settings.get("passes", {}).values())
+        done = checked.run(
+            self.name,
+            [self._python, "-m", "olive", "run", "--config", str(self._config)],
+            wanted=Wanted(folder / out, "*.onnx", partial(checked.model, quantized=quantizes)),
+            keep=folder / f"{kind}.log",
+            cwd=folder,
+            env={**os.environ, "CI": "1", "OLIVE_DISABLE_TELEMETRY": "1"},
+        )
+        return {unit: getattr(done, unit) for unit in UNITS}
 
 
 _FOLDERS = ("cache_dir", "output_dir")
@@ -169,16 +195,46 @@ def peers(python: str, configs: Sequence[Path], scratch: Path) -> list[Olive]:
     return [Olive(python, copy / each.name) for copy, each in zip(copies, configs, strict=True)]
 
 
-def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Medians over the rounds, by who and kind of build."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+def rounds_of(
+    who: Sequence[Optcli | Olive], rounds: int, kinds: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """All runs, and why a peer failed: it takes no further part, since its cache is not what it was.
+
+    Raises NotDoneError where a build of optcli failed: that is no benchmark then.
+    """
+    runs: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for number in range(rounds):
+        turns = who if number % 2 == 0 else who[::-1]
+        for kind in (kind for kind in KINDS if kind in kinds):
+            for each in (each for each in turns if each.name not in failed):
+                run: dict[str, Any] = {"round": number, "who": each.name, "kind": kind}
+                try:
+                    took = each.build(kind)
+                except NotDoneError as error:
+                    if isinstance(each, Optcli):
+                        raise
+                    failed[each.name] = f"{kind}, round {number}: {error}"
+                    runs.append({**run, **dict.fromkeys(UNITS), "failed": str(error)})
+                    print(f"round {number}: FAILED, {kind}: {error}", flush=True)
+                    continue
+                if took is not None:
+                    runs.append({**run, **took})
+                    print(f"round {number}: {each.name} {kind} {took['wall_s']:.2f} s", flush=True)
+    return runs, failed
+
+
+def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Medians over the rounds, by who and kind of build; None for whoever failed once."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    failed = {run["who"] for run in runs if "failed" in run}
     for who in dict.fromkeys(run["who"] for run in runs):
         for kind in KINDS:
             mine = [run for run in runs if (run["who"], run["kind"]) == (who, kind)]
             if mine:
                 found.setdefault(who, {})[kind] = {
-                    unit: round(median(run[unit] for run in mine), 2)
-                    for unit in ("wall_s", "processor_s")
+                    unit: None if who in failed else round(median(run[unit] for run in mine), 2)
+                    for unit in UNITS
                 }
     return found
 
@@ -200,12 +256,11 @@ def printed(found: Mapping[str, Any]) -> None:
     print(f"{'':24}" + "".join(f"{kind:>18}" for kind in KINDS))
     by_who = found["medians"]
     for who, kinds in by_who.items():
-        for unit in ("wall_s", "processor_s"):
-            row = "".join(
-                f"{kinds[kind][unit]:>18.2f}" if kind in kinds else f"{'-':>18}" for kind in KINDS
-            )
+        for unit in UNITS:
+            values = [kinds.get(kind, {}).get(unit) for kind in KINDS]
+            row = "".join(f"{'-':>18}" if value is None else f"{value:>18.2f}" for value in values)
             print(f"{who + ' ' + unit:24}{row}")
-    for who, other in combinations(by_who, 2):
+    for who, other in combinations([who for who in by_who if who not in found["failed"]], 2):
         kinds, others = by_who[who], by_who[other]
         ratios = (
             f"{kind} {kinds[kind]['wall_s'] / others[kind]['wall_s']:.2f}"
@@ -213,6 +268,8 @@ def printed(found: Mapping[str, Any]) -> None:
             if kind in others
         )
         print(f"{who} / {other}: {', '.join(ratios)}")
+    for who, reason in found["failed"].items():
+        print(f"{who} FAILED and has no figures: {reason}")
     for part in ("phases_s", "steps_s"):
         for who, parts in found[part].items():
             print(
@@ -220,8 +277,8 @@ def printed(found: Mapping[str, Any]) -> None:
             )
 
 
-def main() -> None:
-    """Time all rounds, print and write what was found."""
+def main() -> int:
+    """Time all rounds, print and write what was found; 1 where a peer failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--recipe", type=Path, help="another recipe")
@@ -236,31 +293,25 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         recipe = given.recipe.resolve() if given.recipe else prepared(scratch)
+        int8 = None if given.recipe else INT8
         options = [word for override in given.overrides for word in ("--set", override)]
-        who: list[Optcli | Olive] = [Optcli("optcli", ROOT, recipe, scratch, options)]
+        who: list[Optcli | Olive] = [Optcli("optcli", ROOT, recipe, scratch, options, int8)]
         if given.beside:
-            who.append(Optcli("beside", given.beside.resolve(), recipe, scratch, options))
+            who.append(Optcli("beside", given.beside.resolve(), recipe, scratch, options, int8))
         if given.recipe is None or given.peer_config != PEER_CONFIGS:  # else it would be other work
             who += peers(given.peer_python, given.peer_config, scratch)
         for root in filter(None, (ROOT, given.beside)):  # as installing does, of Olive as of optcli
             compileall.compile_dir(root / "optcli", quiet=1)
-        for number in range(given.rounds):
-            turns = who if number % 2 == 0 else who[::-1]
-            for kind in (kind for kind in KINDS if kind in given.kinds):
-                for each in turns:
-                    took = each.build(kind)
-                    if took is not None:
-                        runs.append({"round": number, "who": each.name, "kind": kind, **took})
-                        print(f"round {number}: {each.name} {kind} {took['wall_s']:.2f} s", flush=True)
+        runs, failed = rounds_of(who, given.rounds, given.kinds)
     packages = ("torch", "torchvision", "onnx", "onnxruntime", "optcli")
     found = {
         "recipe": str(given.recipe) if given.recipe else RECIPE,
         "overrides": given.overrides,
         "machine": environment.describe(packages),
+        "failed": failed,
         "medians": medians(runs),
         "phases_s": shares(runs, "phases_s"),
         "steps_s": shares(runs, "steps_s"),
@@ -269,7 +320,8 @@ def main() -> None:
     printed(found)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

@@ -232,9 +232,11 @@ class Check:
         limit_s = min(_BARE_S, self._left_s())
         log = f"{network.name}-{name}-alone"
         # Another interpreter must not get this one's packages.
-        _, text = self._command(command, limit_s, log, child.environment(python))
-        if (alone := gpu_results.alone(text)) is not None:
-            row["alone"] = {"batch_size": size, **alone}
+        code, text = self._command(command, limit_s, log, child.environment(python))
+        row["alone"] = {"batch_size": size, **gpu_results.alone(code, text)}
+        if "failed" in row["alone"]:
+            told = "{failed}; the last that it printed:\n{printed}".format(**row["alone"])
+            self._say(f"{command[0]} for {network.name} {name} {told}")
 
     def _command(
         self,

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import checked
+
 _FASTER, _NEAR = 2.5, 0.03
 # Least signal to noise in decibel of outputs against FP32, by what computes. For the halves it is 6 dB
 # below what PyTorch computes on a CPU with the network that loses most, ResNet-50: 33.9 dB in fp16 and
@@ -55,14 +57,20 @@ def p50(row: dict[str, Any], batch_size: int, region: str) -> float | None:
     return None
 
 
-def alone(text: str) -> dict[str, Any] | None:
-    """The median device time that the bare loop or trtexec printed; None where it printed none."""
+def alone(code: int | None, text: str) -> dict[str, Any]:
+    """The median device time that the bare loop or trtexec printed; None, and why, where it failed.
+
+    `code` is what it ended with, None where there was no time for it.
+    """
+    if code != 0:
+        reason = "did not end in time" if code is None else f"ended with {code}"
+        return {"p50_ms": None, "failed": reason, "printed": checked.tail(text)}
     for line in text.splitlines():
         if line.startswith('{"p50_ms"'):
             return {"by": "bare loop", "p50_ms": json.loads(line)["p50_ms"]}
         if found := re.search(r"GPU Compute Time: .*\bmedian = ([\d.]+) ms", line):
             return {"by": "trtexec", "p50_ms": float(found[1])}
-    return None
+    return {"p50_ms": None, "failed": "printed no median", "printed": checked.tail(text)}
 
 
 def measured(network: dict[str, dict[str, Any]]) -> bool:
@@ -100,9 +108,12 @@ def _of_row(title: str, name: str, row: dict[str, Any]) -> list[dict[str, Any]]:
     alone = row.get("alone")
     if alone is not None:
         ours = p50(row, alone["batch_size"], "device")
-        ratio = ours / alone["p50_ms"] if ours else float("nan")
-        said = f"{ours:.3f} ms, {alone['by']} {alone['p50_ms']:.3f} ms ({ratio - 1:+.1%})"
-        outcome = "pass" if abs(ratio - 1) <= _NEAR else "fail"
+        if alone["p50_ms"] is None:
+            outcome, said = "unknown", f"the loop alone {alone['failed']}"
+        else:
+            ratio = ours / alone["p50_ms"] if ours else float("nan")
+            said = f"{ours:.3f} ms, {alone['by']} {alone['p50_ms']:.3f} ms ({ratio - 1:+.1%})"
+            outcome = "pass" if abs(ratio - 1) <= _NEAR else "fail"
         made.append({"bar": f"{title}: device time within 3 %", "outcome": outcome, "found": said})
     wanted = _SQNR_DB.get(name.partition("-")[2]) if name.startswith(("trt-", "rtx-")) else None
     sqnr = row.get("sqnr_db")

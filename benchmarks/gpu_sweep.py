@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +20,9 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
 
+import checked  # noqa: E402
 import gpu_recipes  # noqa: E402
+from checked import NotDoneError  # noqa: E402
 
 from optcli import environment  # noqa: E402
 from optcli.engines import driver  # noqa: E402
@@ -64,10 +65,13 @@ def main() -> int:
 def _network(name: str, work: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     recipe = _recipe(name, work, chosen)
     at = ["--artifacts", str(work / "artifacts"), "--store", str(work / "store")]
-    _, text = _optcli("build", str(recipe), *at)
     report = work / "artifacts" / f"gpu-sweep-{name}" / "report.json"
-    if not report.is_file():
-        return {"failed": text[-2000:]}
+    asked: dict[str, Any] = {"cwd": REPOSITORY, "timeout": _TIMEOUT_S}
+    try:
+        checked.optcli("build", str(recipe), *at, wanted=checked.report_of(report.parent), **asked)
+    except NotDoneError as error:
+        sys.stderr.write(f"{name} FAILED: {error}\n")
+        return {"failed": str(error)}
     variant = json.loads(report.read_text())["variants"][_VARIANT]
     sweep = variant.get("sweep") or {}
     found = {"status": variant["status"], "reason": variant["reason"], "sweep": sweep}
@@ -78,9 +82,13 @@ def _network(name: str, work: Path, chosen: argparse.Namespace) -> dict[str, Any
     largest_ms = last["p50_ms"]["value"]
     rate = _SHARE * last["batch_size"] * 1000 / largest_ms
     promise = ["--variant", _VARIANT, "--slo", f"p95={2 * largest_ms:.3f}ms", "--rate", f"{rate:.0f}"]
-    code, text = _optcli("plan", str(report), *promise, "--json", *at[:2])
-    plan = json.loads(text) if text.startswith("{") else None
-    return {**found, "promise": promise, "plan_exit_code": code, "plan": plan, "said": text[-500:]}
+    found["promise"] = promise
+    try:
+        plan = checked.optcli_answer("plan", str(report), *promise, "--json", *at[:2], **asked)
+    except NotDoneError as error:
+        sys.stderr.write(f"{name} FAILED: {error}\n")
+        return {**found, "plan": None, "failed": str(error)}
+    return {**found, "plan": plan}
 
 
 def _recipe(name: str, work: Path, chosen: argparse.Namespace) -> Path:
@@ -101,15 +109,6 @@ def _recipe(name: str, work: Path, chosen: argparse.Namespace) -> Path:
     path = work / f"{name}-sweep.yaml"
     path.write_text(json.dumps(recipe, indent=2))
     return path
-
-
-def _optcli(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "optcli", *arguments], cwd=REPOSITORY, capture_output=True, text=True,
-        timeout=_TIMEOUT_S, check=False,
-    )  # fmt: skip
-    sys.stderr.write(done.stderr + (done.stdout if done.returncode else ""))
-    return done.returncode, done.stdout or done.stderr
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checked
+
 from optcli import environment, latency
 from optcli.results import Flag
 from optcli.store import Store
@@ -100,24 +102,23 @@ def build(chosen: argparse.Namespace, *settings: str) -> Run:
     store = Store(chosen.work / "store")
     for key in store.keys("measurement"):
         store.discard("measurement", key)
-    command = [sys.executable, "-m", "optcli", "build", str(chosen.recipe)]
-    command += ["--store", str(chosen.work / "store"), "--artifacts", str(chosen.work / "artifacts")]
+    artifacts = chosen.work / "artifacts"
+    command = ["build", str(chosen.recipe), "--store", str(chosen.work / "store")]
+    command += ["--artifacts", str(artifacts)]
     for setting in (*common(chosen), *settings):
         command += ["--set", setting]
     before = environment.conditions()
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    reports = list((chosen.work / "artifacts").glob("*/report.json"))
-    if not reports:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr}")
-    report = json.loads(reports[0].read_text())
-    chosen.samples = reports[0].with_name("samples.npz")
+    done = checked.optcli(*command, wanted=checked.report_of(artifacts), cwd=ROOT)
+    (path,) = artifacts.glob("*/report.json")
+    report = json.loads(path.read_text())
+    chosen.samples = path.with_name("samples.npz")
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 1),
         "measuring_s": report["protocol"]["seconds"]["wall"],
         "load_before": before["load_average"],
-        "exit_code": done.returncode,
+        "exit_code": done.code,
         "baseline": report["baseline"],
         "recommendation": report["recommendation"],
         "rows": rows_of({name: one["latency"] for name, one in report["variants"].items()}),
@@ -535,4 +536,4 @@ if __name__ == "__main__":
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
     )
-    sys.exit(main())
+    checked.told(main)

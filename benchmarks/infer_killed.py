@@ -25,7 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import checked
 import psutil
+from checked import NotDoneError
 
 from optcli import environment
 
@@ -65,7 +67,7 @@ def main() -> None:
     recipe = work / "recipe.yaml"
     model = shared / "models" / "vit_tiny_fashion.onnx"
     recipe.write_text(_RECIPE.format(model=model, datasets=shared / "datasets"))
-    _optcli("build", str(recipe), *_places(work))
+    checked.optcli("build", str(recipe), *_places(work), wanted=checked.report_of(work / "artifacts"))
     undisturbed = _undisturbed(work, images)
     attempts = _killed_until_done(work, images, given.after)
     found = {
@@ -130,7 +132,11 @@ def _damage(content: bytes, way: int) -> bytes:
 def _undisturbed(work: Path, images: Path) -> dict[str, Any]:
     target = work / "undisturbed"
     shutil.rmtree(target, ignore_errors=True)
-    found: dict[str, Any] = json.loads(_optcli(*_infer(work, images, target)))
+    found: dict[str, Any] = checked.optcli_answer(
+        *_infer(work, images, target),
+        wanted=checked.Wanted(target, "part-*.parquet"),
+        timeout=_TIMEOUT_S,
+    )
     return found
 
 
@@ -145,7 +151,7 @@ def _killed_until_done(work: Path, images: Path, after_s: float) -> list[dict[st
         with (work / f"attempt-{len(attempts)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "optcli", *_infer(work, images, target)],
-                stdout=log, stderr=log, env=_environment(),
+                stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": checked.path_of(ROOT)},
             )  # fmt: skip
             killed, left = _watched(process, target, before, after_s)
         attempts.append(
@@ -158,7 +164,8 @@ def _killed_until_done(work: Path, images: Path, after_s: float) -> list[dict[st
             }
         )
         if not killed and process.returncode:
-            sys.exit(f"infer ended with {process.returncode}: see {log.name}")
+            said = Path(log.name).read_text()
+            raise NotDoneError("optcli infer", f"ended with {process.returncode}", said)
     return attempts
 
 
@@ -247,21 +254,5 @@ def _places(work: Path) -> list[str]:
     return ["--store", str(work / "store"), "--artifacts", str(work / "artifacts")]
 
 
-def _optcli(*arguments: str) -> str:
-    """What a verb prints. Verdicts may reject; anything else that fails ends the benchmark."""
-    command = [sys.executable, "-m", "optcli", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=_environment()
-    )
-    if done.returncode not in (0, 1, 5):
-        sys.exit(f"optcli {arguments[0]} failed:\n{done.stderr}")
-    return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
 if __name__ == "__main__":
-    main()
+    checked.told(main)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
+from checked import NotDoneError
 
 from optcli import environment
 
@@ -202,7 +204,8 @@ def _built(name: str, case: Case, shared: Path, work: Path) -> Path:
         + "latency: {mode: quick, batch_sizes: [1]}\n"
         f"variants:\n  served: {{passes: {case.passes}, runner: {{name: {case.runner}}}}}\n"
     )
-    _optcli("build", str(work / "recipe.yaml"), *_places(work))
+    wanted = checked.report_of(work / "artifacts")
+    checked.optcli("build", str(work / "recipe.yaml"), *_places(work), wanted=wanted)
     return work / "artifacts" / name / "report.json"
 
 
@@ -213,11 +216,11 @@ def _places(work: Path) -> list[str]:
 def _infer(report: Path, work: Path, images: Path, more: Sequence[str]) -> dict[str, Any]:
     command = ["infer", "served", str(work / "recipe.yaml"), *_places(work), "--json", *more]
     target = work / f"answers-{images.name}"
-    found: dict[str, Any] = json.loads(
-        _optcli(*command, "--input", str(images), "--output", str(target))
-    )
-    if found["failed"] or found["images_per_s"] is None:
-        sys.exit(f"infer did not answer all images of {images}: {found}")
+    where = ["--input", str(images), "--output", str(target)]
+    found: dict[str, Any] = checked.optcli_answer(*command, *where, timeout=_TIMEOUT_S)
+    if found["failed"]:
+        raise NotDoneError("optcli infer", f"did not answer all images of {images}: {found}")
+    checked.figures("optcli infer", found, "images_per_s")
     return found
 
 
@@ -256,9 +259,14 @@ def _stored(folder: Path, sources: Sequence[Path], count: int) -> Path:
 
 def _alone(asked: Alone) -> dict[str, float]:
     """What a process of its own measures."""
-    found: dict[str, float] = json.loads(
-        _output([sys.executable, str(Path(__file__).resolve()), "--alone", json.dumps(asdict(asked))])
+    who = "the model alone"
+    found: dict[str, float] = checked.answer(
+        who,
+        [sys.executable, str(Path(__file__).resolve()), "--alone", json.dumps(asdict(asked))],
+        timeout=_TIMEOUT_S,
+        env={**os.environ, "PYTHONPATH": checked.path_of(ROOT)},
     )
+    checked.figures(who, found, "model_per_s", "preparing_per_s")
     return found
 
 
@@ -332,21 +340,5 @@ def _write(rows: list[dict[str, Any]], given: argparse.Namespace) -> None:
     given.results.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _optcli(*arguments: str) -> str:
-    """What a verb prints. Verdicts may reject; anything else that fails ends the benchmark."""
-    return _output([sys.executable, "-m", "optcli", *arguments], (0, 1, 5))
-
-
-def _output(command: Sequence[str], fine: tuple[int, ...] = (0,)) -> str:
-    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )  # fmt: skip
-    if done.returncode not in fine:
-        sys.exit(f"{' '.join(command[1:4])} failed:\n{done.stderr}")
-    return done.stdout
-
-
 if __name__ == "__main__":
-    main()
+    checked.told(main)

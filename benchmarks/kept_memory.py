@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
 
 from optcli import environment
 
@@ -68,8 +69,8 @@ def _measured(name: str, size: int, launches: int, seconds: float) -> dict[str, 
         for way in sorted(ways, reverse=bool(number % 2)):
             command = [sys.executable, __file__, "--one", f"{name}|{size}|{way}"]
             command += ["--seconds", str(seconds)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            ways[way].append(json.loads(done.stdout))
+            ways[way].append(checked.answer(f"{name}, {way}", command))
+            checked.figures(f"{name}, {way}", ways[way][-1], "p50_ms", "peak_mb")
     row: dict[str, Any] = {"network": name, "batch_size": size}
     for way, found in ways.items():
         times = [each["p50_ms"] for each in found]
@@ -115,4 +116,4 @@ def _launch(name: str, size: int, kept: bool, seconds: float) -> dict[str, float
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

@@ -9,14 +9,14 @@ worker, `optcli --help`, and a fully cached build of the quickstart (build it on
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import Any
+
+import checked
 
 from optcli import workers
 from optcli.store import Store, key_of
@@ -73,10 +73,9 @@ def main() -> None:
         )
     server.close()
     report("a fresh worker", seconds(lambda: workers.run("overheads:nothing", {}, NoneType), 10))
-    optcli = [sys.executable, "-m", "optcli"]
 
     def run(*arguments: str) -> None:
-        subprocess.run([*optcli, *arguments], cwd=ROOT, check=True, capture_output=True)
+        checked.optcli(*arguments, fine=(0,), cwd=ROOT)
 
     report("optcli --help", seconds(lambda: run("--help"), 10))
     report(
@@ -86,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

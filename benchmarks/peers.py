@@ -1,7 +1,8 @@
 """The same network by hand: as the libraries' own documentation makes, opens and calls it.
 
 Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime, or
-with `openvino`, or is PyTorch's: one of `FROM_TORCH`. Each takes two threads.
+with `openvino`, or is PyTorch's: one of `FROM_TORCH`. Each takes two threads. What makes a file raises
+ValueError where that is not there afterwards, or has no quantized nodes where INT8 was asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checked
 import numpy as np
 
 THREADS = 2
@@ -25,6 +27,11 @@ def file_of(method: str) -> str:
     return FILES.get(method.partition("-")[0], "model.pt2")
 
 
+def quantizes(method: str) -> bool:
+    """Whether a method makes an INT8 model."""
+    return "int8" in method or method in ("onnx-nncf", "pt2e-aoti")
+
+
 def batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
     """Whole batches of so many rows, in order; a rest that fills none is left out."""
     return [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
@@ -35,6 +42,12 @@ def from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path)
 
     `compile` is the module itself, which `opened` compiles.
     """
+    path.unlink(missing_ok=True)
+    _from_torch(method, model, rows, size, path)
+    checked.model(path, quantized=quantizes(method))
+
+
+def _from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path) -> None:
     import torch
 
     if method == "compile":
@@ -67,11 +80,13 @@ def export(model: Any, x: np.ndarray, path: Path, *, dynamic: bool = False) -> N
     """A module as an ONNX file with input `x` and output `y`; its batch is that of `x`, or any."""
     import torch
 
+    path.unlink(missing_ok=True)
     shapes = {"dynamic_shapes": ({0: torch.export.Dim("N")},)} if dynamic else {}
     torch.onnx.export(
         model, (torch.from_numpy(x.copy()),), str(path), input_names=["x"], output_names=["y"],
         dynamo=True, external_data=False, verbose=False, **shapes,
     )  # fmt: skip
+    checked.model(path)
 
 
 def with_batch(source: Path, size: int, path: Path) -> None:
@@ -84,6 +99,7 @@ def with_batch(source: Path, size: int, path: Path) -> None:
     for value in model.graph.output:
         value.type.tensor_type.shape.dim[0].Clear()
     onnx.save(model, path)
+    checked.model(path)
 
 
 def from_onnx(
@@ -93,6 +109,14 @@ def from_onnx(
 
     `attends`: the network is a transformer, which NNCF's documentation wants to be told.
     """
+    path.unlink(missing_ok=True)
+    _from_onnx(method, start, rows, size, path, attends)
+    checked.model(path, quantized=quantizes(method))
+
+
+def _from_onnx(
+    method: str, start: Path, rows: np.ndarray, size: int, path: Path, attends: bool
+) -> None:
     import onnx
 
     name = onnx.load(start, load_external_data=False).graph.input[0].name

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
+
+import checked
 
 SIDES = (384, 512, 768, 1024)
 
@@ -87,7 +88,10 @@ def alone(threads: int, *arguments: object) -> float:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(names, str(threads))}
     command = [sys.executable, __file__, "--loop", *map(str, arguments)]
-    return float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    who = f"the loop of {' '.join(map(str, arguments))}"
+    rate = checked.answer(who, command, env=environment)
+    checked.figures(who, {"the rate": rate}, "the rate")
+    return float(rate)
 
 
 def main() -> int:
@@ -139,4 +143,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    checked.told(main)

@@ -35,8 +35,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checked
 import numpy as np
-from serving_points import MODELS, RESULTS, optcli
+from serving_points import MODELS, RESULTS, answer, deploy
 
 from optcli.observer import Silent
 from optcli.serving.loadtest import Options
@@ -84,7 +85,7 @@ def _limit(name: str, known: list[dict[str, Any]]) -> float:
 def _searched(bundle: Path) -> float:
     """The same, searched for now."""
     pinned = ["--model-cpus", "0", "--client-cpus", "1", "--json"]
-    return _rate_of(json.loads(optcli("loadtest", str(bundle), "--find-limit", *pinned))["limit"])
+    return _rate_of(answer("loadtest", str(bundle), "--find-limit", *pinned)["limit"])
 
 
 def _rate_of(limit: dict[str, Any]) -> float:
@@ -95,16 +96,17 @@ def _fitted(work: Path, name: str, limit: float) -> Path:
     """A bundle whose plan knows what was calibrated."""
     about, recipe, bundle = MODELS[name], str(work / "recipe.yaml"), work / "fitted"
     calibration, places = work / "bundle" / "calibration.json", ["--artifacts", str(work / "artifacts")]
-    plan = optcli(
+    plan = answer(
         *("plan", "--calibration", str(calibration), "--slo", about["slo"]),
         *("--rate", f"{_PLANNED * limit:.4g}", "--semantics", "sealed", "--json"),
         *("--instances", "1", "--batch", about["batch"]),
     )
-    (work / "fitted.json").write_text(plan)
+    (work / "fitted.json").write_text(json.dumps(plan))
     shutil.rmtree(bundle, ignore_errors=True)
-    optcli(
-        *("deploy", "onnx", recipe, "--target", "ray", "--plan", str(work / "fitted.json"), "--force"),
-        *("--out", str(bundle), "--store", str(work / "store"), *places),
+    deploy(
+        *("onnx", recipe, "--target", "ray", "--plan", str(work / "fitted.json"), "--force"),
+        *("--store", str(work / "store"), *places),
+        out=bundle,
     )
     shutil.copy(calibration, bundle)
     return bundle
@@ -112,11 +114,9 @@ def _fitted(work: Path, name: str, limit: float) -> Path:
 
 def _overload(bundle: Path, carried: float) -> dict[str, Any]:
     """A minute at 1.5 times the limit."""
-    test = json.loads(
-        optcli(
-            *("loadtest", str(bundle), "--rate", f"{_TIMES * carried:.4g}", "--seconds", "60"),
-            *("--model-cpus", "0", "--client-cpus", "1", "--json"),
-        )
+    test = answer(
+        *("loadtest", str(bundle), "--rate", f"{_TIMES * carried:.4g}", "--seconds", "60"),
+        *("--model-cpus", "0", "--client-cpus", "1", "--json"),
     )
     point = test["points"][0]
     about = json.loads((bundle / "bundle.json").read_text())
@@ -227,4 +227,4 @@ def _missed(row: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

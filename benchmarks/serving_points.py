@@ -19,12 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
@@ -100,28 +101,33 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
         "variants:\n  onnx: {passes: [], runner: {name: onnxruntime, threads: 1}}\n"
     )
     places = ["--artifacts", str(work / "artifacts")]
-    optcli("build", str(recipe), "--store", str(work / "store"), *places)
+    wanted = checked.report_of(work / "artifacts")
+    checked.optcli("build", str(recipe), "--store", str(work / "store"), *places, wanted=wanted)
     rate = _half_of_capacity(work / "artifacts" / name / "report.json")
-    plan = optcli(
+    plan = answer(
         *("plan", str(recipe), "--variant", "onnx", "--rate", f"{rate:.4g}", "--slo", about["slo"]),
         *("--semantics", "sealed", "--instances", "1", "--overhead", "5ms"),
         *("--batch", about["batch"], "--json", *places),
     )
-    (work / "plan.json").write_text(plan)
+    (work / "plan.json").write_text(json.dumps(plan))
     bundle = work / "bundle"
-    if not bundle.exists():
-        optcli(
-            *("deploy", "onnx", str(recipe), "--target", "ray", "--plan", str(work / "plan.json")),
-            *("--out", str(bundle), "--force", "--store", str(work / "store"), *places),
+    if not (bundle / "bundle.json").is_file():
+        deploy(
+            *("onnx", str(recipe), "--target", "ray", "--plan", str(work / "plan.json")),
+            *("--force", "--store", str(work / "store"), *places),
+            out=bundle,
         )
     pinned = ["--model-cpus", "0", "--client-cpus", "1", "--json"]
     short = ["--rate", "5", "--seconds", "6", "--windows", "1"]
-    first = json.loads(optcli("loadtest", str(bundle), "--calibrate", *short, *pinned))
+    first = answer(
+        *("loadtest", str(bundle), "--calibrate", *short, *pinned),
+        wanted=checked.Wanted(bundle, "calibration.json"),
+    )
     capacity = _capacity(bundle)
     rates = [f"{share * capacity:.4g}" for share in _SHARES]
     asked = [part for rate in rates for part in ("--rate", rate)]
-    points = json.loads(optcli("loadtest", str(bundle), *asked, "--seconds", _SECONDS, *pinned))
-    limit = json.loads(optcli("loadtest", str(bundle), "--find-limit", *pinned))
+    points = answer("loadtest", str(bundle), *asked, "--seconds", _SECONDS, *pinned)
+    limit = answer("loadtest", str(bundle), "--find-limit", *pinned)
     rows = [_row(name, point, share) for point, share in zip(points["points"], _SHARES, strict=True)]
     calibration = json.loads((bundle / "calibration.json").read_text())
     rows.append({"model": name, "limit": limit["limit"], "served": first["served"]})
@@ -198,19 +204,16 @@ def _write(name: str, rows: list[dict[str, Any]]) -> None:
     RESULTS.write_text(json.dumps({"rows": kept}, indent=1) + "\n")
 
 
-def optcli(*arguments: str) -> str:
-    """What a verb prints. Verdicts may reject; anything else that fails ends the benchmark."""
-    done = subprocess.run(
-        [sys.executable, "-m", "optcli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode not in (0, 1, 5):
-        sys.exit(f"optcli {' '.join(arguments[:2])} failed:\n{done.stderr}")
-    return done.stdout
+def answer(*arguments: str, **more: Any) -> Any:
+    """What a verb answers. Verdicts may reject; anything else that fails ends the benchmark."""
+    return checked.optcli_answer(*arguments, timeout=_TIMEOUT_S, **more)
+
+
+def deploy(*arguments: str, out: Path) -> None:
+    """Write a bundle."""
+    wanted = checked.Wanted(out, "bundle.json")
+    checked.optcli("deploy", *arguments, "--out", str(out), fine=(0,), wanted=wanted)
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

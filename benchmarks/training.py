@@ -16,6 +16,9 @@ FP32 and in bfloat16 with each of so many seeds, and tells top-1 on the images o
 `--vit` takes a small vision transformer with random weights and images. With `--learned` it takes the
 weights `vit_tiny_fashion.safetensors` and the images of `FashionMNIST` as torchvision stores them, and
 judges by 2,000 of the test images.
+
+A plain loop that fails is named with the end of what it printed and has no figures (null in the file);
+the script then ends with 1.
 """
 
 from __future__ import annotations
@@ -23,15 +26,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import checked
+from checked import NotDoneError
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -121,39 +126,54 @@ variants:
 VIT_PREPARE = "{scale: 1/255, mean: [0.286, 0.286, 0.286], std: [0.353, 0.353, 0.353]}"
 
 
-def main() -> None:
+def main() -> int:
     """Run the contenders in turns and write what they took."""
     arguments = _arguments()
     if arguments.peer:
         sys.stdout.write(json.dumps(_peer(json.loads(arguments.peer))) + "\n")
-        return
+        return 0
     if arguments.learned:
         with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
             sys.stdout.write(json.dumps(_learned(arguments, Path(place)), indent=1) + "\n")
-        return
+        return 0
     with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
         folder = Path(place)
         (folder / "net.py").write_text(VIT if arguments.vit else NETWORK)
         job = _job(arguments, folder)
         contenders = _contenders(job, folder, tuned=arguments.tuned)
-        turns: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-        for round_number in range(arguments.rounds):
-            names = list(contenders) if round_number % 2 == 0 else list(reversed(contenders))
-            for name in names:
-                turns[name].append(contenders[name]())
-                sys.stderr.write(f"{name}: {turns[name][-1]}\n")
-    found = _summary(turns)
+        turns, failed = _turns(contenders, arguments.rounds)
+    found = _summary(turns, failed)
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(["benchmarks/training.py", *_shown(sys.argv[1:])]),
         "machine": _machine(),
         "job": {name: job[name] for name in ("images", "epochs", "blocks", "batch_size", "threads")},
         "turns": turns,
+        "failed": failed,
         "summary": found,
     }
     arguments.results.parent.mkdir(exist_ok=True)
     arguments.results.write_text(json.dumps(record, indent=1) + "\n")
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+def _turns(
+    contenders: Mapping[str, Callable[[], dict[str, float]]], rounds: int
+) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
+    """What each took in every round, and why a loop failed, which takes no further turns."""
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    failed: dict[str, str] = {}
+    for round_number in range(rounds):
+        names = list(contenders) if round_number % 2 == 0 else list(contenders)[::-1]
+        for name in (name for name in names if name not in failed):
+            try:
+                turns[name].append(contenders[name]())
+                sys.stderr.write(f"{name}: {turns[name][-1]}\n")
+            except NotDoneError as error:
+                failed[name] = str(error)
+                sys.stderr.write(f"{name} FAILED: {error}\n")
+    return turns, failed
 
 
 def _arguments() -> argparse.Namespace:
@@ -397,12 +417,10 @@ def _recipe(
 
 def _run_peer(job: dict[str, Any]) -> dict[str, float]:
     """A plain loop in a process of its own."""
-    start = time.perf_counter()
-    done = subprocess.run(
+    who = f"the plain loop ({job['do']})"
+    done = checked.run(
+        who,
         [sys.executable, __file__, "--peer", json.dumps(job)],
-        capture_output=True,
-        text=True,
-        check=True,
         # As optcli has it; with OpenMP's own settings it stands still where a core is busy.
         env={
             **os.environ,
@@ -411,12 +429,12 @@ def _run_peer(job: dict[str, Any]) -> dict[str, float]:
             "GOMP_SPINCOUNT": "10000",
         },
     )
-    whole_s = time.perf_counter() - start
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, float] = checked.last_line(who, done)
+    checked.figures(who, found, "images_per_s", *(("loss",) if job["do"] == "train" else ("images",)))
     if job["do"] == "evaluate":
         found["loop_images_per_s"] = found["images_per_s"]
-        found["images_per_s"] = found["images"] / whole_s
-    return {**found, "whole_s": whole_s}
+        found["images_per_s"] = found["images"] / done.wall_s
+    return {**found, "whole_s": done.wall_s}
 
 
 def _peer(job: dict[str, Any]) -> dict[str, float]:
@@ -464,7 +482,8 @@ def _train(model: Any, job: dict[str, Any]) -> dict[str, float]:
             optimizer.step()
             trained += size
     seconds = time.perf_counter() - start
-    return {"images_per_s": trained / seconds, "seconds": seconds}
+    last = float(loss.detach()) if trained else 0.0
+    return {"images_per_s": trained / seconds, "seconds": seconds, "loss": last}
 
 
 def _judge(model: Any, job: dict[str, Any]) -> dict[str, float]:
@@ -504,9 +523,13 @@ def _read(source: str, count: int | None) -> tuple[Any, Any]:
     return ((images - mean) / std).contiguous(), torch.from_numpy(labels).long()
 
 
-def _summary(turns: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Medians, and ratios within each round: what was noise for one of a round was it for the other."""
-    rates = {name: [turn["images_per_s"] for turn in found] for name, found in turns.items()}
+def _summary(turns: Mapping[str, list[dict[str, float]]], failed: Collection[str]) -> dict[str, Any]:
+    """Medians, and ratios within each round: what was noise for one of a round was it for the other.
+
+    Who failed has none.
+    """
+    done = {name: found for name, found in turns.items() if name not in failed}
+    rates = {name: [turn["images_per_s"] for turn in found] for name, found in done.items()}
     pairs = [
         ("finetune", "training loop"),
         ("finetune, FP32, channels first", "training loop"),
@@ -519,9 +542,11 @@ def _summary(turns: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         for mine, theirs in pairs
         if mine in rates and theirs in rates
     }
-    right = {n: found[0]["right"] for n, found in turns.items() if found and "right" in found[0]}
+    right = {n: found[0]["right"] for n, found in done.items() if found and "right" in found[0]}
     return {
-        "images_per_s": {name: round(median(found), 1) for name, found in rates.items()},
+        "images_per_s": {
+            name: round(median(rates[name]), 1) if name in rates else None for name in turns
+        },
         "ratios": {
             name: {"each": each, "median": round(median(each), 3)} for name, each in ratios.items()
         },
@@ -546,4 +571,4 @@ def _shown(arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

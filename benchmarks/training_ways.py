@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
 from typing import Any
+
+import checked
 
 NETWORKS = (
     "vit_tiny@32,swin_t@64,convnext_tiny@64,efficientnet_v2_s@64,resnext50_32x4d@64,regnet_y_400mf@64,"
@@ -95,8 +96,10 @@ def _cell(rates: list[float], first: list[float]) -> str:
 def _in_a_process(network: str, way: str, arguments: argparse.Namespace) -> float:
     command = [sys.executable, __file__, "--one", f"{network}|{way}"]
     command += ["--seconds", str(arguments.seconds), "--images", str(arguments.images)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout))
+    who = f"{network}, {way}"
+    rate = checked.answer(who, command)
+    checked.figures(who, {"the rate": rate}, "the rate")
+    return float(rate)
 
 
 def _trained(name: str, count: int, last: bool, precision: str, kept: bool, seconds: float) -> float:
@@ -197,4 +200,4 @@ def _network(kind: str, size: int) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    checked.told(main)

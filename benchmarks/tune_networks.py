@@ -152,6 +152,8 @@ def train(network: Network, shared: Path | None, folder: Path) -> None:
     command += ["--size", str(about["size"]), "--epochs", str(network.epochs)]
     command += ["--data", str(_folder(shared) / "datasets"), "--out", str(path.parent)]
     subprocess.run(command, check=True, stdout=sys.stderr)
+    if not path.is_file() or not path.stat().st_size:
+        raise RuntimeError(f"{command[1]} ended well and wrote no {path}")
 
 
 def _models(shared: Path | None) -> Path:

@@ -13,7 +13,8 @@ network in each runtime is measured, too. All are judged on the same evaluation 
 take turns, in random order, in rounds of about 30 ms. The figure is the median over the rounds of (time
 of the best peer / time of the winner): above 1 the winner is faster. A peer outside the bar is not the
 best; where all are outside, the fastest float network is. `ratio_with_float` lets the float networks
-compete always.
+compete always. A peer that failed, or left no INT8 file, is named with the end of what it printed, and
+has no times: the ratios are beside the others.
 
 A third part of the labelled samples, which neither the search nor its judgement reads, says what the
 winner's promise is worth. `--repeats` runs the search alone with that many seeds, which also divide the
@@ -44,8 +45,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import checked
 import peers
 import tune_results
+from checked import NotDoneError
 from tune_networks import NETWORKS, ROOT, THREADS, Network
 
 RESULTS = ROOT / "benchmarks" / "results" / "tune.json"
@@ -53,6 +56,7 @@ INT8 = ("openvino-int8", "onnx-int8", "pt2e-aoti")
 FLOAT = ("openvino", "onnx", "aoti")
 WINNER = "winner"
 _WORKER = Path(__file__).with_name("tune_worker.py")
+_SEARCH = "Olive's search"
 _PART_S = 1800.0
 
 
@@ -84,7 +88,7 @@ def main() -> None:
                 else:
                     _compare(network, work, given, row)
             except (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
-                row["failed"] = f"{type(error).__name__}: {error}"[:2000]
+                row["failed"] = f"{type(error).__name__}: {error}"
             row |= {"seconds": round(time.monotonic() - began, 1), "load_after": os.getloadavg()[0]}
             row = _without_paths(row, given)
             tune_results.keep(
@@ -166,8 +170,8 @@ def _compare(network: Network, work: Path, given: argparse.Namespace, row: dict[
         name = f"{each['method']}, batch {each['size']}"
         try:
             found = _judged({**base, **each}, ("evaluation",))["evaluation"]
-        except (RuntimeError, subprocess.SubprocessError) as error:
-            row["peers"][name] = {"failed": str(error)}
+        except NotDoneError as error:
+            _failed(row, name, error)
             continue
         loss = judged["float"]["evaluation"]["value"] - found["value"]
         inside = tune_results.inside(loss, network.max_drop)
@@ -181,11 +185,14 @@ def _compare(network: Network, work: Path, given: argparse.Namespace, row: dict[
         rivals = [each for each in ready if each["size"] == size]
         if winner is not None:
             rivals.append({"method": WINNER, "made": winner["made"], "size": size})
-        row["times"][str(size)] = _in_turns(base, rivals, given.rounds)
+        times, died = _in_turns(base, rivals, given.rounds)
+        for method, error in died.items():
+            _failed(row, f"{method}, batch {size}", error)
+        row["times"][str(size)] = times
         insides = {
-            each["method"]: row["peers"][f"{each['method']}, batch {size}"]["inside"]
-            for each in rivals
-            if each["method"] != WINNER
+            method: row["peers"][f"{method}, batch {size}"]["inside"]
+            for method in times
+            if method != WINNER
         }
         row["ratios"][str(size)] = tune_results.ratios(row["times"][str(size)], insides, FLOAT)
     row["limits"] = tune_results.limits(row, network)
@@ -226,20 +233,13 @@ def _tuned(
     options = ["--minutes", str(minutes), "--seed", str(seed), "--json"]
     places = ["--store", str(work / "store"), "--artifacts", str(work / "artifacts")]
     recipe = str(work / f"{network.name}.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "optcli", "tune", recipe, *options, *places],
-        capture_output=True,
-        text=True,
-        check=False,
+    # A search without a winner ends with a verdict, and has an answer, too.
+    found = checked.optcli_answer(
+        *("tune", recipe, *options, *places),
+        keep=work / "tune.log",
         env=_environment(),
         timeout=180 * minutes + _PART_S,
     )
-    (work / "tune.log").write_text(done.stderr)
-    try:
-        found = json.loads(done.stdout)
-    except ValueError:
-        reason = done.stderr[done.stderr.rfind("error: ") :].strip()
-        raise RuntimeError(f"optcli tune ended with {done.returncode}: {reason[-600:]}") from None
     winner = next((each for each in found["finalists"] if each["variant"] == found["winner"]), None)
     if winner is not None:
         trial = next(each for each in found["trials"] if each["number"] == winner["trial"])
@@ -256,7 +256,7 @@ def _peers(
         for size in network.batch_sizes:
             name = f"{method}, batch {size}"
             if network.family == "coco" and "aoti" in method:
-                row["peers"][name] = {"failed": "it starts from a PyTorch network, and this is a file"}
+                row["peers"][name] = {"not_run": "it starts from a PyTorch network: this is a file"}
                 continue
             one = {"method": method, "size": size}
             try:
@@ -264,9 +264,15 @@ def _peers(
                 one |= _alone("peer", {**base, **one})
                 row["peers"][name] = {"made_in_s": round(time.monotonic() - began, 1)}
                 found.append(one)
-            except (RuntimeError, subprocess.SubprocessError) as error:
-                row["peers"][name] = {"failed": str(error)[:500]}
+            except NotDoneError as error:
+                _failed(row, name, error)
     return found
+
+
+def _failed(row: dict[str, Any], name: str, error: Exception) -> None:
+    """A peer has no figures in its row but why it failed, which is printed at once, too."""
+    row["peers"][name] = {"failed": str(error)}
+    print(f"{row['network']}: {name} FAILED: {error}", file=sys.stderr, flush=True)
 
 
 def _olive(
@@ -281,20 +287,22 @@ def _olive(
         began = time.monotonic()
         config = _alone("olive", {**base, "minutes": row["minutes"]})["config"]
         search = Path(__file__).parent / "olive" / "search.py"
-        done = subprocess.run(
+        done = checked.run(
+            _SEARCH,
             [given.olive, str(search), config],
-            capture_output=True,
-            text=True,
-            check=False,
+            keep=Path(base["work"]) / "olive.log",
             timeout=180 * row["minutes"] + _PART_S,
             env={**_environment(), "OLIVE_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": str(THREADS)},
         )
-        (Path(base["work"]) / "olive.log").write_text(done.stdout + done.stderr)
-        if done.returncode:
-            raise RuntimeError(_last(done.stderr))
-        said = json.loads(done.stdout.splitlines()[-1])
-    except (RuntimeError, OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-        row["peers"]["olive"] = {"failed": str(error)[:500]}
+        said = checked.last_line(_SEARCH, done)
+        if said["path"] is None:
+            raise NotDoneError(_SEARCH, "ended well and chose no model", done.stdout + done.stderr)
+        try:
+            checked.model(Path(said["path"]), quantized=True)
+        except ValueError as error:
+            raise NotDoneError(_SEARCH, f"chose {said['path']}, but {error}") from None
+    except NotDoneError as error:
+        _failed(row, "olive", error)
         return []
     seconds = round(time.monotonic() - began, 1)
     for size in network.batch_sizes:
@@ -325,17 +333,40 @@ def _judged(payload: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
     return {part: found[part] for part in parts if part in found}
 
 
-def _in_turns(base: dict[str, Any], rivals: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
-    """Milliseconds of each by round: processes that take turns in random order."""
+def _in_turns(
+    base: dict[str, Any], rivals: list[dict[str, Any]], rounds: int
+) -> tuple[dict[str, Any], dict[str, NotDoneError]]:
+    """Milliseconds of each by round, from processes that take turns in random order; and who died.
+
+    Who died has no times. Raises NotDoneError where it was the winner.
+    """
     chance = random.Random(0)
+    times: dict[str, list[float]] = {}
+    died: dict[str, NotDoneError] = {}
+
+    def dies(error: NotDoneError, method: str) -> None:
+        if method == WINNER:
+            raise error
+        died[method] = error
+        times.pop(method, None)
+
     with ExitStack() as stack:
-        running = {each["method"]: stack.enter_context(_Serving({**base, **each})) for each in rivals}
-        times: dict[str, list[float]] = {method: [] for method in running}
+        running: dict[str, _Serving] = {}
+        for each in rivals:
+            method = each["method"]
+            try:
+                running[method] = stack.enter_context(_Serving({**base, **each}))
+                times[method] = []
+            except NotDoneError as error:
+                dies(error, method)
         for _ in range(rounds):
-            for method in chance.sample(list(running), len(running)):
+            for method in chance.sample(list(times), len(times)):
                 count = max(2, round(peers.ROUND_S / running[method].usual_s))
-                times[method].append(round(1e3 * running[method].take_turn(count), 6))
-    return {method: {"ms": median(each), "rounds_ms": each} for method, each in times.items()}
+                try:
+                    times[method].append(round(1e3 * running[method].take_turn(count), 6))
+                except NotDoneError as error:
+                    dies(error, method)
+    return {method: {"ms": median(each), "rounds_ms": each} for method, each in times.items()}, died
 
 
 class _Serving:
@@ -352,7 +383,11 @@ class _Serving:
             env=_environment(payload),
         )
         self._method = payload["method"]
-        self.usual_s = self._ask(json.dumps(payload))
+        try:
+            self.usual_s = self._ask(json.dumps(payload))
+        except NotDoneError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> _Serving:
         return self
@@ -381,24 +416,20 @@ class _Serving:
         while answer := self._process.stdout.readline():
             if answer.startswith("seconds "):
                 return float(answer.split()[1])
-        said = _last(self._log.read_text())
-        raise RuntimeError(f"{self._method} died while it was timed: {said}")
+        said = self._log.read_text()
+        raise NotDoneError(self._method, "died while it was timed", said)
 
 
 def _alone(what: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """A task of `tune_worker.py` in a fresh process; raises RuntimeError with what it said."""
-    done = subprocess.run(
+    """A task of `tune_worker.py` in a fresh process. Raises NotDoneError with what it printed."""
+    method = f" of {payload['method']}" if "method" in payload else ""
+    found: dict[str, Any] = checked.answer(
+        f"{what}{method}",
         [sys.executable, str(_WORKER), what],
         input=json.dumps(payload),
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=_PART_S,
         env=_environment(payload),
     )
-    if done.returncode:
-        raise RuntimeError(f"{what}: {_last(done.stderr)}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -408,13 +439,8 @@ def _environment(payload: dict[str, Any] | None = None) -> dict[str, str]:
 
     made = (payload or {}).get("made")
     runner = find(made["runner"] if made else "torch")
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, **runner(threads=THREADS).environment(), "PYTHONPATH": path}
-
-
-def _last(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it died without a word"
+    own = runner(threads=THREADS).environment()
+    return {**os.environ, **own, "PYTHONPATH": checked.path_of(ROOT)}
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def line(row: Mapping[str, Any]) -> str:
     """A network in a line of text."""
     start = f"{row['network']:28}"
     if "failed" in row:
-        return f"{start} failed: {row['failed'][:150]}"
+        return f"{start} failed: {row['failed']}"
     winner = row.get("winner")
     if not winner:
         return f"{start} no winner: {row['tuning']['answer']}"
@@ -274,4 +274,6 @@ def line(row: Mapping[str, Any]) -> str:
             lost = winner[part]
             where = "inside" if lost["inside"] else "outside"
             parts.append(f"{part.split('_')[0]}: {100 * lost['loss']:.2f} points lost, {where}")
+    if failed := [name for name, peer in row.get("peers", {}).items() if "failed" in peer]:
+        parts.append(f"FAILED, and not compared with: {' and '.join(failed)}")
     return f"{start} " + "; ".join(parts)

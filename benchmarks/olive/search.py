@@ -6,7 +6,8 @@ TOLD.json says the ONNX file with any batch size, the number of classes, the fol
 `calibration.npy`, `validation.npy` and their `-targets.npy`, minutes, seed, the largest loss, threads.
 Olive chooses by the validation samples, as optcli's search does. It searches its quantization pass,
 static and dynamic, with all values that Olive itself names. The last line printed is JSON: the path of
-what it chose, which one that is, and how many models are in its answer.
+what it chose, which one that is, and how many models are in its answer; null for the path where no
+model is in it.
 """
 
 import json
@@ -145,13 +146,14 @@ def main():
     sys.stdout = sys.stderr
     found = workflows.run(config(told))
     best = found.get_best_candidate() if found is not None and found.has_output_model() else None
-    path, chosen = (
-        (told["model"], "the float file") if best is None else (best.model_path, best.model_id)
-    )
-    models = len(found.get_output_models()) if best is not None else 0
-    answer = {"path": str(path), "chosen": chosen, "models": models}
+    answer = {"path": None, "chosen": None, "models": 0}
     if best is not None:
-        answer["metrics"] = best.metrics_value
+        answer = {
+            "path": str(best.model_path),
+            "chosen": best.model_id,
+            "models": len(found.get_output_models()),
+            "metrics": best.metrics_value,
+        }
     print("\n" + json.dumps(answer, default=str), file=said)
 
 

@@ -126,10 +126,13 @@ def test_the_tests_are_a_bar(module, code, outcome):
 
 def test_what_others_print(module):
     alone = module("gpu_results").alone
-    assert alone('warning\n{"p50_ms": 0.5, "version": "8.6.0"}\n') == {"by": "bare loop", "p50_ms": 0.5}
+    assert alone(0, 'warning\n{"p50_ms": 0.5, "version": "8.6.0"}\n') == {
+        "by": "bare loop",
+        "p50_ms": 0.5,
+    }
     line = "[I] GPU Compute Time: min = 0.51 ms, max = 0.6 ms, mean = 0.53 ms, median = 0.52 ms, ..."
-    assert alone(line) == {"by": "trtexec", "p50_ms": 0.52}
-    assert alone("Segmentation fault") is None
+    assert alone(0, line) == {"by": "trtexec", "p50_ms": 0.52}
+    assert alone(0, "Segmentation fault")["p50_ms"] is None
 
 
 @pytest.mark.slow
