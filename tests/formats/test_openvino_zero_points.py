@@ -10,6 +10,8 @@ from openvino import opset13
 from optcli.formats import openvino as openvino_format
 from optcli.formats import openvino_zero_points as zero_points
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 LOW, HIGH = -0.17, 1.8
 

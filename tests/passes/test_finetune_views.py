@@ -21,6 +21,8 @@ from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 
+pytestmark = pytest.mark.slow
+
 SIDE = 16
 LOSS = Loss("output", 0.5, 2.0, 0.0, "logits")
 IMAGE = (TensorSpec(name="image", shape=["batch", 1, SIDE, SIDE]),)
@@ -139,7 +141,6 @@ def source_in(folder: Path) -> Artifact:
     return artifact(out, Format.TORCH, outputs=list(outputs))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "shown"), [(5, True), (4, False)])
 def test_views_are_shown_in_a_long_training(tmp_path: Path, epochs: int, shown: bool) -> None:
     source, data = source_in(tmp_path), Halves()
@@ -156,7 +157,6 @@ def test_views_are_shown_in_a_long_training(tmp_path: Path, epochs: int, shown: 
     assert facts.get("augmentation", {}).get("mirrored", False) is shown
 
 
-@pytest.mark.slow
 def test_views_need_a_teacher(tmp_path: Path) -> None:
     source, data = source_in(tmp_path), Halves()
     out = tmp_path / "out"

@@ -15,6 +15,8 @@ from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.settings import TensorSpec
 
+pytestmark = pytest.mark.slow
+
 
 def quantized(value, least, most, name, *, levels=256, out=None):
     ends = [np.array(each, np.float32) for each in (least, most, *(out or (least, most)))]
@@ -82,7 +84,6 @@ def test_what_nncf_does_not_make_is_left_alone(other):
     assert node.input_value(2).get_node().get_data() == pytest.approx(1.05)
 
 
-@pytest.mark.slow
 def test_a_transformer_keeps_its_accuracy_with_few_zero_points(tmp_path, shared):
     inputs = (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
     source = onnx_file(shared / "models" / "vit_tiny_fashion.onnx", tmp_path / "onnx")
@@ -110,7 +111,6 @@ def test_a_transformer_keeps_its_accuracy_with_few_zero_points(tmp_path, shared)
     assert sqnr_db(*outputs) > 20
 
 
-@pytest.mark.slow
 def test_the_preset_without_zero_points_says_nothing_of_them(tmp_path):
     source = torch_artifact(tmp_path, "Conv")
     source = apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])

@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from optcli.passes._torch import bfloat16
 
+pytestmark = pytest.mark.slow
+
 
 def convolutions(*, width=64, groups=1, count=2):
     inner = [nn.Conv2d(width, width, 3, padding=1, groups=groups) for _ in range(count)]

@@ -33,7 +33,8 @@ def worker_functions() -> list[tuple[str, str]]:
     known = []
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(("optcli", *path.relative_to(PACKAGE).with_suffix("").parts))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if "channel" in text else ():
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 second = node.args.args[1:2]
                 if second and second[0].arg == "channel":
@@ -48,7 +49,8 @@ def named_in_calls() -> set[tuple[str, str]]:
     """Module and name of every worker function that optcli names in a string, as calls do."""
     known = set()
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "optcli." in source else ():
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and text.startswith("optcli.") and text.count(":") == 1:
                 module, _, name = text.partition(":")
