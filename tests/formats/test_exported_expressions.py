@@ -75,7 +75,7 @@ def test_guards_that_it_does_not(text):
 
 
 def test_the_largest_expression_is_read_quickly():
-    start = time.perf_counter()
+    start = time.process_time()  # other work on the machine does not count
     expressions.sizes("+".join(["9**64"] * 8000))
     expressions.sizes("-" * 40_000 + "1")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

@@ -33,7 +33,7 @@ class Nvml(SimpleNamespace):
 
     def nvmlDeviceGetComputeRunningProcesses(self, device):
         self.looks.set()
-        other = SimpleNamespace(pid=os.getpid() + 1, usedGpuMemory=999 * MB)
+        other = SimpleNamespace(pid=1, usedGpuMemory=999 * MB)  # never one of ours
         held = self.mine[device]
         if held is None:
             return [other]
