@@ -1,6 +1,6 @@
 """Write digits.npz anew, byte for byte, from the copy of the data set that scikit-learn carries.
 
-python calibration_data/build_digits.py            # needs scikit-learn (pip install -e '.[dev]')
+python calibration_data/build_digits.py            # needs scikit-learn, which NNCF brings
 python calibration_data/build_digits.py --check    # compares only; exit code 1 where they differ
 """
 

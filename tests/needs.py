@@ -38,7 +38,6 @@ OPTIONAL = {
     "onnxruntime_ep_openvino": "onnxruntime-ep-openvino",
     "pynvml": "nvidia-ml-py",
     "s3fs": "s3fs",
-    "sklearn": "scikit-learn",
     "tensorrt": "tensorrt",
     "tensorrt_rtx": "tensorrt-rtx-cu13",
     "timm": "timm",

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from generated import picture, spec
-from needs import needs
 
 from optcli.data import DataSettings, disjoint, ingredients
 from optcli.data import open as open_data
@@ -282,6 +281,5 @@ def test_the_digits_are_rebuilt_byte_for_byte() -> None:
     import subprocess
     import sys
 
-    needs("package", "sklearn")
     script = Path(__file__).parents[2] / "calibration_data" / "build_digits.py"
     subprocess.run([sys.executable, str(script), "--check"], check=True)
