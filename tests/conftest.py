@@ -132,6 +132,35 @@ def cuda(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CD
 
 
 @pytest.fixture
+def hurried_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans simulate a fifth of the requests: enough where no test holds a figure to a few per cent."""
+    from functools import partial
+
+    from optcli.queueing import demand
+    from optcli.serving.planning import cascades, planner
+
+    monkeypatch.setattr(planner, "Demand", partial(demand.Demand, requests=6_000))
+    monkeypatch.setattr(cascades, "_REQUESTS", 12_000)
+    for name, value in (("_MOST_REQUESTS", 24_000), ("_BURSTS", 12), ("_OF_A_REPLICA", 400)):
+        monkeypatch.setattr(demand, name, value)
+
+
+@pytest.fixture
+def hurried_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load tests predict by a tenth of the requests, and calibrations send few."""
+    from optcli.serving.loadtest import calibrating, predicting
+
+    for module, name, few in (
+        (predicting, "_REQUESTS", 3000),
+        (predicting, "_HELD_REQUESTS", 1000),
+        (calibrating, "_LONE", 6),
+        (calibrating, "_OF_SIZE", 5),
+        (calibrating, "_LOAD_S", 1.0),
+    ):
+        monkeypatch.setattr(module, name, few)
+
+
+@pytest.fixture
 def tmp_store(tmp_path: Path) -> Store:
     """An empty store."""
     from optcli.store import Store

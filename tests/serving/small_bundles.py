@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 import optcli
 from optcli.model_files.built_variant import BuiltVariant
@@ -12,6 +16,8 @@ from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read
 from optcli.serving.deploy import ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
+from optcli.serving.loadtest import bundles
+from optcli.serving.running import Running
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
 # that of its own deployment. A file `called-PID` says that this replica was called.
@@ -86,3 +92,20 @@ def gate(folder: Path, *priorities: str) -> Path:
         (folder / f"open-{name}").touch()
     (folder / "open").touch()
     return folder if priorities else folder / "open"
+
+
+def already_started(server: Running, patch: pytest.MonkeyPatch) -> list[str]:
+    """Load tests find this server where they would start a bundle's; gives what they start and stop.
+
+    test_loadtest_bundle.py has one that starts its own.
+    """
+    seen: list[str] = []
+
+    @contextmanager
+    def instead(folder: Path, **_: object) -> Iterator[Running]:
+        seen.append(f"started {folder.name}")
+        yield server
+        seen.append(f"stopped {folder.name}")
+
+    patch.setattr(bundles, "running", instead)
+    return seen

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -30,17 +32,18 @@ import psutil
 import pytest
 import tritonclient.http as triton
 from ray_cluster import command_line
-from small_bundles import bundled, changed, gate, sealed_plan
+from small_bundles import already_started, bundled, changed, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 from tritonclient.utils import InferenceServerException
 
 from optcli.artifact import Format
 from optcli.cli import run
 from optcli.errors import RunnerError, UsageError
+from optcli.results.loadtest import Canary
 from optcli.serving.bundle import CONFIG, Bundle
 from optcli.serving.running import Running, _free_port, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_loads")]
 
 MODEL = "/v2/models/small"
 # Nothing here takes so long: a test that hangs fails.
@@ -78,18 +81,20 @@ def titled(name: str, server: Running) -> set[int]:
     return {each.pid for each in family if name in command_line(each)}
 
 
-def written(folder: Path, **fields: object) -> Bundle:
+def written(folder: Path, instances: int = 1) -> Bundle:
     onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(folder / "model", Format.ONNX, IMAGE)
-    bundled(built, sealed_plan(instances=2), folder / "bundle")
+    plan = sealed_plan(instances=instances)
+    bundled(built, plan, folder / "bundle")
+    (folder / "bundle" / "plan.json").write_text(plan.to_json())  # as deploy does
     limits = {"deadline_ms": 30_000, "most_in_flight": ADMITTED, "read_timeout_s": 2}
-    return changed(folder / "bundle", **{**limits, "most_body_bytes": 100_000, **fields})
+    return changed(folder / "bundle", **limits, most_body_bytes=100_000)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("live")
-    bundle = written(folder)
+    bundle = written(folder, instances=2)
     opened = gate(folder / "bundle")
     with running(folder / "bundle", log=folder / "server.log", ready_s=PATIENCE_S) as server:
         yield Served(bundle, folder / "bundle", server, opened)
@@ -495,6 +500,27 @@ def test_readiness_falls_with_the_last_replica_and_comes_back(served):
     until(lambda: ask(served.url)["status"] == 200)
 
 
+@pytest.mark.long
+def test_a_canary_of_two_bundles_starts_both_and_stops_both(served, tmp_path, monkeypatch, capsys):
+    seen = already_started(served.server, monkeypatch)
+    other = tmp_path / "candidate"
+    shutil.copytree(served.folder, other)
+    targets = [str(served.folder), str(other)]
+    quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "20", "--json")
+    code = run(["loadtest", *targets, "--shadow", "50%", *quick])
+    said = capsys.readouterr()
+    assert code in (1, 5), said.err  # seconds of load promote nothing
+    assert seen == ["started bundle", "started candidate", "stopped candidate", "stopped bundle"]
+    found = Canary.model_validate_json(said.out)
+    assert [found.first.target, found.second.target] == targets
+    assert 0 < found.second.requests < found.first.requests
+    assert found.agreement.agreeing == found.agreement.samples > 0
+    assert found.agreement.rules == {"logits": "near"}
+    assert (found.first.wrong, found.second.wrong) == (0, 0)
+    # Without --slo the promise is that of the first bundle's plan.
+    assert found.slo_ms == {"p95": 60.0}
+
+
 def test_only_the_loopback_address_listens_for_requests(served):
     family = psutil.Process(served.server.pids[0]).children(recursive=True)
     port = int(served.url.rpartition(":")[2])
@@ -514,27 +540,6 @@ def test_a_port_that_is_taken_is_said_before_ray_starts(served):
 
 
 @pytest.mark.long
-def test_stopping_answers_what_is_inside_and_leaves_no_process(tmp_path):
-    bundle = written(tmp_path)
-    opened = gate(tmp_path / "bundle")
-    with running(tmp_path / "bundle", ready_s=PATIENCE_S) as server:
-        opened.unlink()
-        here = Served(bundle, tmp_path / "bundle", server, opened)
-
-        async def stop() -> set[int]:
-            async with client() as session:
-                asked = [asyncio.create_task(post(session, server.url)) for _ in range(4)]
-                await asyncio.to_thread(until, lambda: metric(here, "model_queue_depth") == 4)
-                os.kill(server.pids[0], signal.SIGTERM)
-                await asyncio.to_thread(until, lambda: page(here, "/v2/health/ready")[0] == 503)
-                opened.touch()
-                return {(await task)["status"] for task in asked}
-
-        assert asyncio.run(stop()) == {200}
-    until(lambda: not any(map(psutil.pid_exists, server.pids)))
-
-
-@pytest.mark.long
 def test_a_model_that_cannot_be_opened_ends_the_start_with_its_reason(tmp_path):
     written(tmp_path)
     (tmp_path / "bundle" / "model" / "model.onnx").write_bytes(b"no model")
@@ -544,20 +549,32 @@ def test_a_model_that_cannot_be_opened_ends_the_start_with_its_reason(tmp_path):
 
 
 @pytest.mark.long
-def test_the_verb_serves_until_ctrl_c(tmp_path):
+def test_the_verb_serves_until_ctrl_c_answers_what_is_inside_and_leaves_no_process(tmp_path):
     written(tmp_path)
+    opened = gate(tmp_path / "bundle")
     port = _free_port("127.0.0.1", None)
     command = [sys.executable, "-m", "optcli", "serve", str(tmp_path / "bundle"), "--json"]
     command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
     # A shell starts what runs in its background with the signal ignored.
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+
+    async def stop(here: Any) -> set[int]:
+        async with client() as session:
+            asked = [asyncio.create_task(post(session, here.url)) for _ in range(4)]
+            await asyncio.to_thread(until, lambda: metric(here, "model_queue_depth") == 4)
+            verb.send_signal(signal.SIGINT)
+            await asyncio.to_thread(until, lambda: page(here, "/v2/health/ready")[0] == 503)
+            opened.touch()
+            return {(await task)["status"] for task in asked}
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **heard) as verb:
         try:
             assert verb.stdout is not None
             said = json.loads(verb.stdout.readline())
             assert said["url"] == f"http://127.0.0.1:{port}"
             assert ask(said["url"])["status"] == 200
-            verb.send_signal(signal.SIGINT)
+            opened.unlink()
+            assert asyncio.run(stop(SimpleNamespace(url=said["url"]))) == {200}
             assert verb.wait(PATIENCE_S) == 0
         finally:
             verb.terminate()

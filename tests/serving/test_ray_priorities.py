@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from small_bundles import bundled, gate, sealed_plan
+from small_bundles import already_started, bundled, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 from test_ray_live import (
     PATIENCE_S,
@@ -37,7 +37,7 @@ from optcli.results.loadtest import LoadTest
 from optcli.serving.bundle import FILE
 from optcli.serving.running import Running, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_loads")]
 
 # So many requests of each priority are admitted.
 ADMITTED = {"high": 6, "low": 8}
@@ -210,9 +210,10 @@ def test_readiness_falls_with_the_last_replica_of_a_priority_and_the_other_goes_
 
 
 @pytest.mark.long
-def test_a_load_test_says_what_each_priority_saw(served, capsys):
+def test_a_load_test_says_what_each_priority_saw(served, monkeypatch, capsys):
     bundle = str(served.folder)
-    quick = ("--seconds", "3", "--settle", "1s", "--rate", "40", "--json")
+    already_started(served.server, monkeypatch)
+    quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "40", "--json")
     code = cli.run(["loadtest", bundle, *quick, "--priority", "high=0.5,low=0.5"])
     said = capsys.readouterr()
     assert code in (1, 5), said.err  # seconds of load accept nothing
