@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import needs
 import pytest
-from written_tests import stray, written
+import suite
+from written_tests import written
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ONE = "def test_one():\n    assert True\n"
+TWO = "def test_two():\n    assert True\n"
 PYTEST = "import pytest\n"
+LONG = f"@pytest.mark.long\n{TWO}"
 INI = """\
 [pytest]
 testpaths = tests
@@ -23,6 +27,11 @@ filterwarnings = error::pytest.PytestCollectionWarning
 markers =
     long: minutes
     slow: seconds
+"""
+PROJECT = """\
+[project]
+name = "x"
+optional-dependencies = {dev = ["no_such.package>=1", "of-another-system; sys_platform == 'nowhere'"]}
 """
 MOON = "import needs\nneeds.KINDS['moon'] = lambda: 'it is day'\nneeds.KINDS['sun'] = lambda: None\n"
 
@@ -53,170 +62,144 @@ def wrong(result: pytest.RunResult) -> list[str]:
     said = [line for line in lines[starts[0] + 1 : -1] if line.strip()] if starts else []
     if said and "no tests ran" not in lines[-1]:
         assert f"{len(said)} unexpected" in lines[-1]
-    return said
+    return [line.removeprefix("tests/") for line in said]
 
 
-def test_files_that_are_long_as_a_whole_run_first(tree):
-    two = "def test_two():\n    assert True\n"
-    files = {
-        "test_a.py": f"{PYTEST}{ONE}@pytest.mark.long\n{two}",
-        "test_z.py": f"{PYTEST}pytestmark = [pytest.mark.slow, pytest.mark.long]\n{two}{ONE}",
-    }
-    result = tree(files, "--suite", "all", "-v")
-    run = [line.split()[0] for line in result.outlines if "PASSED" in line]
-    assert [each.removeprefix("tests/") for each in run] == [
-        *("test_z.py::test_two", "test_z.py::test_one"),
-        *("test_a.py::test_one", "test_a.py::test_two", "test_good.py::test_one"),
-    ]
-    assert wrong(result) == []
-
-
-@pytest.mark.parametrize("suite", [(), ("--suite", "usual"), ("--suite", "all")])
-def test_a_whole_suite_passes(tree, suite):
-    files = {
-        "room/test_class.py": "class TestRoom:\n    def test_two(self):\n        assert 2\n",
-        "test_parametrized.py": f"{PYTEST}@pytest.mark.parametrize('x', [1, 'a[b]'])\n"
-        "def test_one(x):\n    assert x\n",
-        "shared_code.py": "def tested():\n    return 1\n",
-    }
-    result = tree(files, *suite)
-    assert result.ret == 0
-    assert wrong(result) == []
-    result.assert_outcomes(passed=4)
-
-
-def file_name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-LEFT_OUT = {
-    "a folder that norecursedirs names": {".hidden/test_it.py": ONE},
-    "a file that pytest does not take for a test": {"it_tests.py": ONE},
-    "a conftest": {"room/conftest.py": ONE},
-    "collect_ignore": {"room/conftest.py": "collect_ignore = ['test_it.py']\n", "room/test_it.py": ONE},
-    "collect_ignore_glob": {
-        "room/conftest.py": "collect_ignore_glob = ['*it*']\n",
-        "room/test_it.py": ONE,
-    },
-    "a class by its name": {"test_it.py": "class Room:\n    def test_one(self):\n        assert 1\n"},
-    "__test__": {"test_it.py": ONE + "test_one.__test__ = False\n"},
-    "a module's __test__": {"test_it.py": "__test__ = False\n" + ONE},
-    "a condition": {
-        "test_it.py": "if 1 > 2:\n    " + ONE.replace("    ", "        ") + "def test_b():\n    pass\n"
-    },
-    "the same name a second time": {"test_it.py": ONE + ONE},
-    "a name that is taken again": {"test_it.py": ONE + "test_one = None\n"},
-    "a hook": {
-        "room/conftest.py": "def pytest_collection_modifyitems(items):\n"
-        "    items[:] = [item for item in items if 'test_it' not in item.nodeid]\n",
-        "room/test_it.py": ONE,
-    },
-    "a file without a test": {"test_it.py": "def tset_one():\n    assert 1\n"},
-    "deselection by a hook": {
-        "conftest.py": MOON + "def pytest_collection_modifyitems(config, items):\n"
-        "    config.hook.pytest_deselected(items=[items.pop()])\n",
-        "test_it.py": ONE,
-    },
-    "a test that uses a fixture by mark": {
-        "it_tests.py": f"{PYTEST}@pytest.mark.usefixtures('tmp_path')\n{ONE}"
-    },
-    "another file beside the tests": {"../benchmarks/test_it.py": ONE},
+NEEDS = {
+    "test": "from needs import needs\ndef test_it():\n    needs('{}')\n",
+    "mark": PYTEST + "@pytest.mark.needs('{}')\ndef test_it():\n    pass\n",
+    "marks_of_a_file": PYTEST + "pytestmark = pytest.mark.needs('{}')\ndef test_it():\n    pass\n",
+    "fixture": "import pytest\nfrom needs import needs\n@pytest.fixture(scope='module')\n"
+    "def night():\n    needs('{}')\ndef test_it(night):\n    pass\n",
+    "file": "from needs import needs\nneeds('{}')\ndef test_it():\n    pass\n",
+}
+FIXTURES = "from pytest import fixture\n" + "".join(
+    f"@{decorator}\ndef test_{name}():\n    return 1\n"
+    for name, decorator in (
+        ("one", "pytest.fixture"),
+        ("two", "pytest.fixture(scope='module')"),
+        ("three", "fixture"),
+        ("four", "fixture()"),
+    )
+)
+WHOLE = {
+    "room/test_class.py": "class TestRoom:\n    def test_two(self):\n        assert 2\n",
+    "test_parametrized.py": f"{PYTEST}@pytest.mark.parametrize('x', [1, 'a[b]'])\n"
+    "def test_one(x):\n    assert x\n",
+    "shared_code.py": "def tested():\n    return 1\n",
+    "test_fixtures.py": f"{PYTEST}{FIXTURES}@pytest.mark.usefixtures('test_three')\n"
+    "def test_it(test_one):\n    assert test_one\n",
+    "test_a.py": f"{PYTEST}{ONE}{LONG}",
+    "test_z.py": f"{PYTEST}pytestmark = [pytest.mark.slow, pytest.mark.long]\n{TWO}{ONE}",
+    **{f"test_sun_{name}.py": text.format("sun") for name, text in NEEDS.items()},
+    **{f"test_moon_{name}.py": text.format("moon") for name, text in NEEDS.items()},
 }
 
 
-@pytest.mark.parametrize("files", LEFT_OUT.values(), ids=LEFT_OUT)
-@pytest.mark.parametrize("suite", ["usual", "all"])
-def test_a_test_that_something_leaves_out_fails_the_run(tree, files, suite):
-    result = tree(files, "--suite", suite)
-    assert result.ret == 1
-    said = wrong(result)
-    assert len(said) == 1, said
-    assert file_name(said[0].partition(" ")[0].partition("::")[0]) in map(file_name, files)
-
-
-def test_a_fixture_that_is_called_like_a_test_is_none(tree):
-    made = "".join(
-        f"@{decorator}\ndef test_{name}():\n    return 1\n"
-        for name, decorator in (
-            ("one", "pytest.fixture"),
-            ("two", "pytest.fixture(scope='module')"),
-            ("three", "fixture"),
-            ("four", "fixture()"),
-        )
+@pytest.mark.parametrize(("name", "left_out"), [(None, 0), ("all", 0), ("usual", 3), ("fast", 1)])
+def test_a_whole_suite_passes_and_lists_what_the_machine_lacks(tree, name, left_out):
+    """`fast` does not even import the file that is slow as a whole."""
+    result = tree(WHOLE, "-v", *(("--suite", name) if name else ()))
+    assert (result.ret, wrong(result)) == (0, [])
+    passed = 14 if name in (None, "all") else 11
+    result.assert_outcomes(passed=passed, skipped=5, deselected=left_out)
+    result.stdout.fnmatch_lines(
+        [
+            *("*= skipped =*", "needs moon: it is day (5)", "    tests/test_moon_file.py"),
+            *(f"    tests/test_moon_{each}.py::test_it" for each in sorted({*NEEDS} - {"file"})),
+        ]
     )
-    used = "@pytest.mark.usefixtures('test_three')\ndef test_it(test_one):\n    assert test_one\n"
-    result = tree({"test_it.py": f"{PYTEST}from pytest import fixture\n{made}{used}"}, "--suite", "all")
-    assert (result.ret, wrong(result)) == (0, [])
-    result.assert_outcomes(passed=2)
+    run = [line.split()[0].removeprefix("tests/") for line in result.outlines if "PASSED" in line]
+    first = ["test_z.py::test_two", "test_z.py::test_one"] if passed == 14 else []
+    assert run[: len(first) + 1] == [*first, "room/test_class.py::TestRoom::test_two"]
 
 
-def test_by_default_a_folder_called_build_is_left_out_and_that_is_seen(tree, pytester):
-    pytester.makeini("[pytest]\ntestpaths = tests\n")
-    result = tree({"build/test_keys.py": ONE}, "--suite", "usual")
+LEFT_OUT = {
+    # a folder that norecursedirs names, a file that pytest does not take for a test, a conftest
+    ".hidden/test_it.py": ONE,
+    "it_tests.py": ONE,
+    "marked_tests.py": f"{PYTEST}@pytest.mark.usefixtures('tmp_path')\n{ONE}",
+    "room/conftest.py": f"{ONE}collect_ignore = ['test_ignored.py']\ncollect_ignore_glob = ['*glob*']\n"
+    "def pytest_collection_modifyitems(config, items):\n"
+    "    items[:] = [item for item in items if 'test_hook' not in item.nodeid]\n"
+    "    (item,) = [item for item in items if 'test_deselected' in item.nodeid]\n"
+    "    items.remove(item)\n"
+    "    config.hook.pytest_deselected(items=[item])\n",
+    **{f"room/test_{name}.py": ONE for name in ("ignored", "of_a_glob", "hook", "deselected")},
+    "test_class.py": f"{ONE}class Room:\n    def test_one(self):\n        assert 1\n",
+    "test_attribute.py": ONE + "test_one.__test__ = False\n",
+    "test_module.py": "__test__ = False\n" + ONE,
+    "test_condition.py": "if 1 > 2:\n    def test_one():\n        pass\ndef test_two():\n    pass\n",
+    "test_twice.py": ONE + ONE,
+    "test_taken.py": ONE + "test_one = None\n",
+    "test_none.py": "def tset_one():\n    assert 1\n",
+    "../benchmarks/test_beside.py": ONE,
+}
+
+
+@pytest.mark.parametrize("name", ["usual", "all"])
+def test_a_test_that_something_leaves_out_fails_the_run(tree, name):
+    result = tree(LEFT_OUT, "--suite", name)
     assert result.ret == 1
-    assert wrong(result) == ["tests/build/test_keys.py::test_one is written and was not collected"]
+    files = (
+        *(".hidden/test_it", "it_tests", "marked_tests", "room/conftest", "room/test_ignored"),
+        *("room/test_of_a_glob", "test_attribute", "test_condition", "test_module", "test_taken"),
+    )
+    missed = [*(f"{each}.py::test_one" for each in files), "test_class.py::Room::test_one"]
+    assert wrong(result) == [
+        "test_none.py is called a test file and holds no test",
+        "test_twice.py::test_one is written more than once: only the last one runs",
+        "benchmarks/test_beside.py is called a test file and lies outside of tests/",
+        *(f"{each} is written and was not collected" for each in sorted(missed)),
+        "room/test_deselected.py::test_one was collected and deselected",
+        "room/test_hook.py::test_one was collected and deselected",
+    ]
 
 
-@pytest.mark.parametrize("arguments", [["-k", "good"], ["-m", "not slow"], ["tests/test_good.py"]])
-@pytest.mark.parametrize("suite", ["usual", "all"])
-def test_a_part_is_not_the_whole_suite(tree, arguments, suite):
-    slow = f"{PYTEST}pytestmark = pytest.mark.slow\n{ONE}"
-    result = tree({"test_it.py": slow}, "--suite", suite, *arguments)
-    assert result.ret == 1
-    assert {line.partition(" ")[0] for line in wrong(result)} == {"tests/test_it.py::test_one"}
+@pytest.mark.parametrize("name", [None, "usual", "all"])
+def test_a_part_is_not_the_whole_suite(tree, name):
+    files = {
+        "test_elsewhere.py": ONE,
+        "test_slow.py": f"{PYTEST}pytestmark = pytest.mark.slow\n{ONE}",
+        "test_long.py": f"{PYTEST}{TWO.replace('two', 'k')}{LONG}",
+    }
+    part = ("tests/test_good.py", "tests/test_slow.py", "tests/test_long.py")
+    chosen = ("-k", "not test_k", "-m", "not slow and not long")
+    result = tree(files, *part, *chosen, *(("--suite", name) if name else ()))
+    found = [
+        "test_elsewhere.py::test_one is written and was not collected",
+        "test_long.py::test_k was collected and deselected",
+        "test_long.py::test_two was collected and deselected",
+        "test_slow.py::test_one was collected and deselected",
+    ]
+    meant = {None: found, "usual": found[2:3], "all": []}[name]
+    assert (result.ret, wrong(result)) == (int(name is not None), [x for x in found if x not in meant])
+    result.assert_outcomes(passed=1, deselected=3)
 
 
-def test_without_suite_a_part_may_be_run(tree):
-    result = tree({"test_it.py": ONE}, "-k", "good")
-    assert (result.ret, wrong(result)) == (0, [])
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("test_import.py", "import no_such_module\n" + ONE),
-        ("room/test_good.py", ONE),
-        (
-            "test_class.py",
-            "class TestIt:\n    def __init__(self): ...\n    def test_one(self): ...\n",
-        ),
-        (
-            "test_empty.py",
-            PYTEST + "@pytest.mark.parametrize('x', [])\ndef test_one(x):\n    assert x\n",
-        ),
-        ("test_mark.py", PYTEST + "@pytest.mark.lnog\n" + ONE),
-    ],
-)
-@pytest.mark.parametrize("suite", [(), ("--suite", "usual")])
-def test_what_cannot_be_collected_is_an_error(tree, name, text, suite):
-    result = tree({name: text}, *suite)
+@pytest.mark.parametrize("name", [None, "usual"])
+def test_what_cannot_be_collected_is_an_error(tree, name):
+    files = {
+        "room/test_good.py": ONE,
+        "test_class.py": "class TestIt:\n    def __init__(self): ...\n    def test_one(self): ...\n",
+        "test_empty.py": f"{PYTEST}@pytest.mark.parametrize('x', [])\ndef test_one(x):\n    pass\n",
+        "test_import.py": "import no_such_module\n" + ONE,
+        "test_mark.py": f"{PYTEST}@pytest.mark.lnog\n{ONE}",
+    }
+    result = tree(files, *(("--suite", name) if name else ()))
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*Interrupted: 1 error during collection*"])
-
-
-LONG = f"{PYTEST}{ONE}@pytest.mark.long\ndef test_minutes():\n    assert True\n"
-
-
-def test_what_is_long_is_left_out_of_the_usual_suite_alone(tree):
-    usual = tree({"test_it.py": LONG}, "--suite", "usual")
-    assert (usual.ret, wrong(usual)) == (0, [])
-    usual.assert_outcomes(passed=2, deselected=1)
-    every = tree({"test_it.py": LONG}, "--suite", "all")
-    assert (every.ret, wrong(every)) == (0, [])
-    every.assert_outcomes(passed=3)
-
-
-def test_what_is_long_may_not_be_left_out_of_all(tree):
-    result = tree({"test_it.py": LONG}, "--suite", "all", "-m", "not long")
-    assert result.ret == 1
-    assert wrong(result) == ["tests/test_it.py::test_minutes was collected and deselected"]
+    said = {re.match(r"ERROR tests/(\S+\.py)", line) for line in result.outlines}
+    # Of two files of one name, either is imported first.
+    assert {each[1].removeprefix("room/") for each in said if each} == {
+        *("test_good.py", "test_class.py", "test_empty.py", "test_import.py", "test_mark.py")
+    }
+    result.stdout.fnmatch_lines(["*Interrupted: 5 errors during collection*"])
 
 
 @pytest.mark.parametrize("option", ["--setup-only", "--setup-plan"])
 def test_a_run_without_tests_is_not_the_whole(tree, option):
     result = tree({}, "--suite", "usual", option)
-    assert result.ret == 1
-    assert wrong(result) == ["tests/test_good.py::test_one was collected and not run"]
+    assert (result.ret, wrong(result)) == (1, ["test_good.py::test_one was collected and not run"])
 
 
 @pytest.mark.parametrize("stop", ["pytest.exit('enough', 0)", "request.session.shouldstop = 'enough'"])
@@ -226,162 +209,140 @@ def test_a_run_that_ends_early_is_not_the_whole(tree, stop):
     assert result.ret != 0
 
 
+IMPORTED = "from needs import imported\nit = imported('{}')\ndef test_it():\n    pass\n"
 SKIPS = {
-    "pytest.skip": PYTEST + "def test_it():\n    pytest.skip('no GPU')\n",
-    "skipif": PYTEST + "@pytest.mark.skipif(True, reason='no GPU')\ndef test_it():\n    pass\n",
-    "skip": PYTEST + "@pytest.mark.skip(reason='needs moon: it is day')\ndef test_it():\n    pass\n",
-    "importorskip": PYTEST + "def test_it():\n    pytest.importorskip('no_such_module')\n",
-    "unittest": "import unittest\ndef test_it():\n    raise unittest.SkipTest('no GPU')\n",
-    "a fixture": "import pytest\n@pytest.fixture\ndef gpu():\n    pytest.skip('no')\n"
+    "bare": PYTEST + "def test_it():\n    pytest.skip('no GPU')\n",
+    "fixture": f"{PYTEST}@pytest.fixture\ndef gpu():\n    pytest.skip('no')\n"
     "def test_it(gpu):\n    pass\n",
-    "a module": PYTEST + "pytest.skip('no GPU', allow_module_level=True)\ndef test_it():\n    pass\n",
-    "a module's import": PYTEST + "pytest.importorskip('no_such_module')\ndef test_it():\n    pass\n",
+    "importorskip": PYTEST + "def test_it():\n    pytest.importorskip('no_such_module')\n",
+    "mark": PYTEST + "@pytest.mark.skip(reason='needs moon: it is day')\ndef test_it():\n    pass\n",
+    "module": PYTEST + "pytest.skip('no GPU', allow_module_level=True)\ndef test_it():\n    pass\n",
+    "module_import": PYTEST + "pytest.importorskip('no_such_module')\ndef test_it():\n    pass\n",
+    "skipif": PYTEST + "@pytest.mark.skipif(True, reason='no GPU')\ndef test_it():\n    pass\n",
+    "unittest": "import unittest\ndef test_it():\n    raise unittest.SkipTest('no GPU')\n",
 }
-
-
-@pytest.mark.parametrize("text", SKIPS.values(), ids=SKIPS)
-@pytest.mark.parametrize("suite", [(), ("--suite", "usual")])
-def test_a_skip_for_no_declared_need_fails_the_run(tree, text, suite):
-    result = tree({"test_it.py": text}, *suite)
-    assert result.ret == 1
-    (said,) = wrong(result)
-    assert said.startswith("tests/test_it.py")
-    assert "was skipped without a declared need" in said
-
-
-NEEDS = {
-    "a test": "from needs import needs\ndef test_it():\n    needs('{}')\n",
-    "a mark": PYTEST + "@pytest.mark.needs('{}')\ndef test_it():\n    pass\n",
-    "marks of a file": PYTEST + "pytestmark = pytest.mark.needs('{}')\ndef test_it():\n    pass\n",
-    "a fixture": "import pytest\nfrom needs import needs\n@pytest.fixture(scope='module')\n"
-    "def night():\n    needs('{}')\ndef test_it(night):\n    pass\n",
-    "a file": "from needs import needs\nneeds('{}')\ndef test_it():\n    pass\n",
+NIGHT = """\
+import needs
+def test_it(monkeypatch):
+    monkeypatch.setitem(needs.KINDS, 'sun', lambda: 'it is night')
+    needs.needs('sun')
+"""
+EXPECTED = "@pytest.mark.xfail(strict={0})\ndef test_{0}_{1}():\n    assert {1}\n"
+BAD_SKIPS = {
+    **{f"test_{name}.py": text for name, text in SKIPS.items()},
+    # At the end the machine is asked again: this test bends what a probe looks at.
+    "test_night.py": NIGHT,
+    "test_moon.py": NEEDS["test"].format("moon"),
+    "test_moon_file.py": NEEDS["file"].format("moon"),
+    "test_expected.py": PYTEST
+    + "".join(EXPECTED.format(*each) for each in ((True, False), (False, False), (False, True))),
+    **{f"test_package_{name}.py": IMPORTED.format(name) for name in ("missing", "foreign", "unasked")},
 }
+PACKAGE = "test_package_missing.py was skipped for want of a package that the extra dev installs: "
 
 
-@pytest.mark.parametrize("text", NEEDS.values(), ids=NEEDS)
-@pytest.mark.parametrize("suite", [(), ("--suite", "usual")])
-def test_what_is_missing_skips_and_is_listed_with_its_reason(tree, text, suite):
-    result = tree({"test_it.py": text.format("moon")}, *suite)
-    assert (result.ret, wrong(result)) == (0, [])
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*= skipped =*", "needs moon: it is day (1)", "    tests/test_it.py*"])
-
-
-@pytest.mark.parametrize("text", NEEDS.values(), ids=NEEDS)
-def test_what_is_here_skips_nothing(tree, text):
-    result = tree({"test_it.py": text.format("sun")}, "--suite", "usual")
-    assert (result.ret, wrong(result)) == (0, [])
-    result.assert_outcomes(passed=2)
-    assert not any("= skipped =" in line for line in result.outlines)
-
-
-def test_a_kind_that_nobody_declared_is_an_error(tree):
-    result = tree({"test_it.py": NEEDS["a test"].format("mars")})
-    assert result.ret == 1
-    result.assert_outcomes(passed=1, failed=1)
-
-
-def test_a_skip_for_want_of_what_is_here_after_all_fails_the_run(tree):
-    """A test that bends what a probe looks at: at the end the machine is asked again."""
-    text = (
-        "import needs\ndef test_it(monkeypatch):\n"
-        "    monkeypatch.setitem(needs.KINDS, 'sun', lambda: 'it is night')\n    needs.needs('sun')\n"
-    )
-    result = tree({"test_it.py": text})
-    assert result.ret == 1
-    assert wrong(result) == [
-        "tests/test_it.py::test_it was skipped for want of what is here: needs sun: it is night"
+def bad_skips(name: str | None) -> list[str]:
+    """The beginnings of what a run says of BAD_SKIPS."""
+    undeclared = [
+        f"test_{each}.py{'' if 'module' in each else '::test_it'} was skipped without a declared need: "
+        for each in SKIPS
+    ]
+    night = "test_night.py::test_it was skipped for want of what is here: needs sun: it is night"
+    return [
+        *sorted([*undeclared, night, *([PACKAGE] if name else [])]),
+        *(
+            f"test_expected.py::test_{each} is marked xfail: mend it, or test what holds"
+            for each in ("False_False", "False_True", "True_False")
+        ),
     ]
 
 
-def test_a_package_that_make_installs_may_be_missing_in_a_part_alone(tree, pytester, monkeypatch):
-    monkeypatch.setitem(needs.OPTIONAL, "no_such_module", "no-such-package")
-    monkeypatch.setitem(needs.OPTIONAL, "of_another_system", "of-another-system")
-    monkeypatch.setitem(needs.OPTIONAL, "nobody_asks", "nobody-asks")
-    pytester.makepyprojecttoml(
-        "[project]\nname = 'x'\noptional-dependencies = {dev = ['no_such.package>=1', "
-        "'of-another-system; sys_platform == \"nowhere\"']}\n"
-    )
-    files = {
-        f"test_{name}.py": f"from needs import imported\nit = imported('{name}')\n{ONE}"
-        for name in ("no_such_module", "of_another_system", "nobody_asks")
-    }
-    part = tree(files)
-    assert (part.ret, wrong(part)) == (0, [])
-    part.assert_outcomes(passed=1, skipped=3)
-    whole = tree(files, "--suite", "usual")
-    assert whole.ret == 1
-    (said,) = wrong(whole)
-    assert said.startswith(
-        "tests/test_no_such_module.py was skipped for want of a package that the extra dev"
-    )
+@pytest.fixture
+def packages(pytester, monkeypatch):
+    """Three that are not here: `make` installs one, one on another system, and one nowhere."""
+    for name, called in (
+        ("missing", "no-such-package"),
+        ("foreign", "of-another-system"),
+        ("unasked", "nobody-asks"),
+    ):
+        monkeypatch.setitem(needs.OPTIONAL, name, called)
+    pytester.makepyprojecttoml(PROJECT)
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("passes", [True, False])
-def test_expecting_a_failure_fails_the_run(tree, strict, passes):
-    text = f"{PYTEST}@pytest.mark.xfail(strict={strict})\ndef test_it():\n    assert {passes}\n"
-    result = tree({"test_it.py": text})
+@pytest.mark.parametrize("name", [None, "usual", "all"])
+@pytest.mark.usefixtures("packages")
+def test_a_skip_for_no_need_and_a_failure_that_is_expected_fail_the_run(tree, name):
+    result = tree(BAD_SKIPS, *(("--suite", name) if name else ()))
     assert result.ret == 1
-    if not (strict and passes):
-        assert wrong(result) == [
-            "tests/test_it.py::test_it is marked xfail: mend it, or test what holds"
-        ]
+    said, expected = wrong(result), bad_skips(name)
+    assert [line[: len(start)] for line, start in zip(said, expected, strict=True)] == expected
+    result.assert_outcomes(passed=1, skipped=14, xfailed=2, xpassed=1)
 
 
-def test_a_failure_stays_a_failure(tree):
-    result = tree({"test_it.py": "def test_it():\n    assert 0\n"}, "--suite", "usual")
-    assert (result.ret, wrong(result)) == (1, [])
-    result.assert_outcomes(passed=1, failed=1)
-
-
-@pytest.mark.parametrize("processes", [(), ("-n", "1")])
-def test_a_failure_is_printed_before_the_run_goes_on(tree, processes):
+def test_failures_are_printed_before_the_run_goes_on_and_stay_failures(tree):
     """A run that is stopped for its time must have said by then what failed."""
-    files = {"test_a.py": "def test_it():\n    assert 6 * 7 == 41\n", "test_z.py": ONE}
-    result = tree(files, "-v", "--suite", "all", *processes)
+    files = {
+        "test_a.py": "def test_it():\n    assert 6 * 7 == 41\n",
+        "test_b.py": NEEDS["test"].format("mars"),  # a kind that nobody declared
+        "test_c.py": PYTEST + EXPECTED.format(True, True),
+    }
+    result = tree(files, "-v", "--suite", "all")
+    assert (result.ret, wrong(result)) == (1, [])
+    result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
             "*tests/test_a.py::test_it failed (call)*",
             "*assert (6 * 7) == 41*",
-            "*tests/test_z.py::test_one*",
+            "*tests/test_good.py::test_one*",
             "*= FAILURES =*",
         ]
     )
 
 
-@pytest.mark.parametrize("distribution", ["load", "loadfile", "worksteal"])
-def test_processes_side_by_side_tell_what_they_left_out(tree, distribution):
+def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
+    monkeypatch.setattr(suite, "HEAVY", ("heavy_one", "heavy_two"))
     files = {
-        "test_moon.py": NEEDS["a test"].format("moon"),
-        "test_night.py": NEEDS["a file"].format("moon"),
-        "test_long.py": LONG,
-        ".hidden/test_it.py": ONE,
-        "test_bare.py": SKIPS["pytest.skip"],
-        "test_module.py": SKIPS["a module"],
-        "test_sun.py": "import needs\ndef test_it(monkeypatch):\n"
-        "    monkeypatch.setitem(needs.KINDS, 'sun', lambda: 'it is night')\n    needs.needs('sun')\n",
+        "heavy_one.py": "",
+        "heavy_two.py": "",
+        "test_a.py": f"{PYTEST}{LONG}def test_it():\n    import heavy_two, heavy_one\n{ONE}",
+        "test_b.py": "def test_it():\n    import heavy_one\n",  # it is here already
+        **{
+            f"test_{mark}.py": f"{PYTEST}pytestmark = [pytest.mark.{mark}]\nraise OSError\n{TWO}"
+            for mark in ("slow", "long", "gpu")
+        },
     }
-    result = tree(files, "--suite", "usual", "-n", "2", "--dist", distribution)
+    result = tree(files, "--suite", "fast")
+    heavy = "test_a.py::test_it imported heavy_one, heavy_two: mark it slow"
+    assert (result.ret, wrong(result)) == (1, [heavy])
+    result.assert_outcomes(passed=4, deselected=1)
+
+
+def test_processes_side_by_side_tell_what_they_left_out(tree):
+    files = {
+        **{name: text for name, text in BAD_SKIPS.items() if "package" not in name},
+        "test_long.py": f"{PYTEST}{ONE}{LONG}",
+        ".hidden/test_it.py": ONE,
+    }
+    result = tree(files, "--suite", "usual", "-n", "2", "--dist", "worksteal")
     assert result.ret == 1
-    assert [line.split(" was ")[0] for line in wrong(result)] == [
-        "tests/test_bare.py::test_it",
-        "tests/test_module.py",
-        "tests/test_sun.py::test_it",
-        "tests/.hidden/test_it.py::test_one is written and",
-    ]
+    said = wrong(result)
+    expected = [*bad_skips(None), ".hidden/test_it.py::test_one is written and was not collected"]
+    assert [line[: len(start)] for line, start in zip(said, expected, strict=True)] == expected
     result.stdout.fnmatch_lines(
-        ["needs moon: it is day (2)", "*test_moon.py::test_it", "*test_night.py"]
+        ["needs moon: it is day (2)", "    *test_moon.py::test_it", "    *test_moon_file.py"]
     )
 
 
-def test_processes_side_by_side_that_leave_out_nothing(tree):
-    files = {"test_moon.py": NEEDS["a test"].format("moon"), "test_long.py": LONG}
+def test_processes_side_by_side_that_leave_out_nothing_print_a_failure(tree):
+    files = {**WHOLE, "test_a.py": f"{PYTEST}{LONG}def test_it():\n    assert 6 * 7 == 41\n"}
     result = tree(files, "--suite", "usual", "-n", "2", "--dist", "loadfile")
-    assert (result.ret, wrong(result)) == (0, [])
+    assert (result.ret, wrong(result)) == (1, [])
+    result.assert_outcomes(passed=10, failed=1, skipped=5)
+    failed = ("*tests/test_a.py::test_it failed (call)*", "*assert (6 * 7) == 41*", "*= FAILURES =*")
+    result.stdout.fnmatch_lines([*failed, "needs moon: it is day (5)"])
 
 
+@pytest.mark.slow
 def test_every_kind_says_what_is_missing_or_nothing():
     assert len(needs.KINDS) > 10
     about = {
@@ -400,34 +361,27 @@ def test_every_kind_says_what_is_missing_or_nothing():
         needs.missing("package", "numpy")
 
 
-@pytest.mark.parametrize(("target", "suite"), [("test", "usual"), ("test-all", "all")])
-def test_make_runs_whole_suites(target, suite):
+def test_make_runs_whole_suites():
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "--dry-run", target],
-        cwd=REPOSITORY,
-        env=plain,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (command,) = [line for line in done.stdout.splitlines() if "-m pytest" in line]
-    assert f" --suite {suite}" in command
-    assert not {"-k", "-m", "--ignore", "--deselect", "-x"} & set(
-        command.partition("pytest")[2].split()
-    )
-    for part in ("ruff check .", "ruff format --check .", "/mypy"):
-        assert part in done.stdout
+    for target, name in (("test", "usual"), ("test-all", "all"), ("fast", "fast")):
+        line = ["make", "--dry-run", target]
+        done = subprocess.run(
+            line, cwd=REPOSITORY, env=plain, capture_output=True, text=True, check=True
+        )
+        (command,) = [line for line in done.stdout.splitlines() if "-m pytest" in line]
+        asked = command.partition("pytest")[2]
+        assert f" --suite {name}" in asked
+        assert not {"-k", "-m", "--ignore", "--deselect", "-x"} & set(asked.split())
+        for part in ("ruff check .", "ruff format --check .", "/mypy"):
+            assert (part in done.stdout) is (target != "fast")
 
 
 def test_what_is_written_is_found_in_this_project():
-    """That pytest collects all of it is asked of every run of the whole suite."""
-    found = written(REPOSITORY / "tests", REPOSITORY)
+    """That nothing is wrong with it, and that pytest collects all, is asked of every whole run."""
+    found = written(REPOSITORY / "tests" / "docs", REPOSITORY)
     assert found.wrong == ()
-    assert stray(REPOSITORY, REPOSITORY / "tests") == []
-    here = Path(__file__).relative_to(REPOSITORY)
-    assert f"{here}::test_what_is_written_is_found_in_this_project" in found.tests
-    assert len({test.partition("::")[0] for test in found.tests}) > 150
+    assert "tests/docs/test_readme.py::test_the_recipe_of_the_readme_builds" in found.tests
+    assert len({test.partition("::")[0] for test in found.tests}) > 6
 
 
 def test_what_needs_a_gpu_lies_in_its_own_folder():
