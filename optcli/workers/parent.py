@@ -35,6 +35,8 @@ _START = (
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 _LAST_WORDS_S = 2.0
+# Until a worker that nobody asks any more is killed.
+_LEAVING_S = 2.0
 # A fork server that imports something does not hear that it should end.
 _CLOSING_S = 0.1
 
@@ -150,7 +152,7 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.close()
-        if kind is not None or not self._gone(2.0):
+        if kind is not None or not self._gone(_LEAVING_S):
             self.kill()
 
     def _next(self, timeout_s: float | None, limit_s: float | None = None) -> dict[str, Any]:

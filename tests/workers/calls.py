@@ -60,12 +60,12 @@ def conversation(payload: dict[str, Any], channel: Channel) -> Any:
 def say_raw(payload: Any, channel: Channel) -> Any:
     """Send a record as it is, with no type."""
     channel._connection.send_bytes(json.dumps(payload).encode())
-    time.sleep(30)
+    channel._connection.poll(30)  # until nobody listens any more
 
 
 def say_bytes(payload: dict[str, Any], channel: Channel) -> Any:
     channel._connection.send_bytes(b"\xff{")
-    time.sleep(30)
+    channel._connection.poll(30)
 
 
 def die(payload: dict[str, Any], channel: Channel) -> Any:

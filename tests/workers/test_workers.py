@@ -137,7 +137,8 @@ def test_grandchildren_go_with_their_worker(start):
 
 
 @pytest.mark.parametrize("way", ["returns", "killed", "hang", "left"])
-def test_a_child_in_a_session_of_its_own_goes_too(start, way):
+def test_a_child_in_a_session_of_its_own_goes_too(start, way, monkeypatch):
+    monkeypatch.setattr(parent, "_LEAVING_S", 0.2)
     with start("start_a_child_that_escapes", {"way": "hang" if way == "left" else way}) as child:
         pids = child.receive(dict[str, list[int]], 20)["pids"]
         assert len(pids) == 2
