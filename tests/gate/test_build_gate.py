@@ -22,7 +22,7 @@ from optcli.store import Store
 EXPLAIN = explaining.explain
 
 
-def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
+def test_the_same_passes_and_leaves_its_report(repository, cold, pairs, tmp_path):
     report = judge(repository, history=tmp_path / "h.jsonl")
     assert (report.outcome, report.exit_code) == ("accept", ExitCode.DONE)
     assert report.baseline.startswith("git:HEAD (")
@@ -259,7 +259,7 @@ def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, p
 
 
 @pytest.mark.long
-def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, pairs, tmp_path):
+def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, cold, pairs, tmp_path):
     def code(*arguments):
         return run(
             ["gate", str(repository.folder / "recipe.yaml"), "--store", str(repository.store),

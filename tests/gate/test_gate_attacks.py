@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gated_project import COPIED, git, judge, of, write_separable
+from gated_project import BARRED, COPIED, git, judge, of, write_separable
 from tiny_project import DATA, write_model
 
 from optcli import baselines
@@ -23,7 +23,7 @@ def judged(repository):
     """The project with evaluation data and everything in git; `accuracy` allows a small loss."""
     (repository.folder / ".gitignore").write_text("")
     write_separable(repository.folder)
-    repository.recipe(COPIED % "old", data=DATA.replace("max_drop: 0.5", "max_drop: 0.01"))
+    repository.recipe(COPIED % "old", data=BARRED)
     commit(repository, "with data")
     return repository
 
@@ -46,7 +46,7 @@ def opened(report):
     return {(each.kind, each.place) for each in report.changes if each.open}
 
 
-def test_all_in_git_and_nothing_changed_passes(judged, pairs):
+def test_all_in_git_and_nothing_changed_passes(judged, cold, pairs):
     report = judge(judged, accept=())
     assert (report.outcome, report.changes) == ("accept", ())
     assert of(report, "accuracy").blocking

@@ -127,7 +127,7 @@ def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there
     assert of(report, "p50").device is None
 
 
-def test_a_device_of_a_cluster_needs_ray(repository, pairs):
+def test_a_device_of_a_cluster_needs_ray(repository, cold, pairs):
     repository.recipe(COPIED % "old", head=GATED % "[edge]")
     with pytest.raises(UsageError, match="found no --ray") as caught:
         judge(repository, accept=("untracked-data", "rule"))
