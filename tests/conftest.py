@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,10 @@ pytest_plugins = ["suite", "pytester"]
 def pytest_configure(config: pytest.Config) -> None:
     """Compile each C++ source once a run, in the processes of pytest-xdist and all that they start.
 
-    Before anything imports torch, which reads CXX then.
+    Before anything imports torch, which reads CXX then. OpenVINO is kept from reporting home, as optcli
+    does, before a module of tests imports it: it would start a process for each step of a conversion.
     """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     run = getattr(config, "workerinput", {}).get("testrunuid")
     if run is None and getattr(config.option, "numprocesses", None):
         return  # this process hands out tests and runs none
@@ -183,10 +186,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(template: Path, tmp_path: Path) -> Project:
     """A fresh project, with a store and artifacts of its own."""
-    from tiny_project import Project
+    from tiny_project import project_in
 
-    shutil.copytree(template, tmp_path / "project")
-    return Project(tmp_path / "project", tmp_path / "store", tmp_path / "artifacts")
+    return project_in(tmp_path, template)
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from needs import REPOSITORY
 from tiny_project import Heard, Project
 
@@ -22,6 +23,17 @@ from optcli.results import Report
 from optcli.store import Store
 
 _OBJECTS_BYTES = 80 * 1024**2
+_VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Five looks that nobody answers tell that a node is dead: by default that takes 15 seconds.
+    "RAY_health_check_period_ms": "200",
+    "RAY_health_check_initial_delay_ms": "500",
+    # Ray collects figures of its own, which nobody reads here.
+    "RAY_enable_metrics_collection": "0",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+}
 
 
 def command_line(process: psutil.Process) -> str:
@@ -65,6 +77,15 @@ class RayCluster:
             resources={name: 1, **(resources or {})},
         )
 
+    def settle(self, wanted: Mapping[str, Mapping[str, Any]]) -> RayCluster:
+        """Have these nodes and no others: what `add` takes, by name. One that is there stays."""
+        for name in {*self.nodes} - {*wanted}:
+            self.remove(name)
+        for name, how in wanted.items():
+            if name not in self.nodes:
+                self.add(name, **how)
+        return self
+
     def kill(self, name: str) -> None:
         """kill -9 of the node's raylet. Afterwards Ray counts the node among the dead."""
         node = self.nodes.pop(name)
@@ -74,7 +95,10 @@ class RayCluster:
         wait_for(lambda: node.node_id not in self._alive())
 
     def remove(self, name: str) -> None:
-        self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+        """The same, of all processes of the node."""
+        node = self.nodes.pop(name)
+        self.cluster.remove_node(node, allow_graceful=False)
+        wait_for(lambda: node.node_id not in self._alive())
 
     def results(self) -> int:
         """How many results of passes the nodes have in their stores."""
@@ -89,13 +113,9 @@ class RayCluster:
 def ray_cluster() -> Iterator[RayCluster]:
     """A cluster of a head alone; its files lie in a folder with a short name, for Ray's sockets."""
     folder = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
-    before = dict(os.environ)
-    os.environ.update(
-        RAY_TMPDIR=str(folder),
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_BACKEND_LOG_LEVEL="fatal",
-        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-    )
+    patch = pytest.MonkeyPatch()
+    for name, value in {**_VARIABLES, "RAY_TMPDIR": str(folder)}.items():
+        patch.setenv(name, value)
     (folder / "ray").mkdir()  # Ray notes there which cluster began last
     from ray.cluster_utils import Cluster
 
@@ -106,6 +126,8 @@ def ray_cluster() -> Iterator[RayCluster]:
             "num_cpus": 0,
             "object_store_memory": _OBJECTS_BYTES,
             "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,
         },
     )
     try:
@@ -115,13 +137,16 @@ def ray_cluster() -> Iterator[RayCluster]:
         for child in psutil.Process().children():
             if child.pid not in children and "ray" in command_line(child):
                 child.kill()
-        os.environ.clear()
-        os.environ.update(before)
+        patch.undo()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def built(
-    project: Project, address: str, remote: bool | str = True, store: str = "store-ray"
+    project: Project,
+    address: str,
+    remote: bool | str = True,
+    store: str = "store-ray",
+    only: Sequence[str] = (),
 ) -> tuple[Report, Heard, Store]:
     """A build on Ray with a store of its own, and a remote one beside it: a folder, or at a URL."""
     heard, root = Heard(), project.folder.parent
@@ -131,6 +156,7 @@ def built(
         project.folder / "recipe.yaml",
         store=kept,
         artifacts=root / "artifacts-ray",
+        only=only,
         observer=heard,
         ray=address,
         jobs=4,

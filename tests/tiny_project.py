@@ -1,5 +1,6 @@
 """A tiny ONNX classifier, data for it, and a project of recipes about the two."""
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ data:
   evaluation: {source: "imagefolder:images", split: {seed: 0, from: 0.5}, prepare: {scale: 0.004}}
 accuracy: {metric: top1, max_drop: 0.5}
 """
+# The same, and nothing is evaluated.
+CALIBRATION = "".join(DATA.splitlines(keepends=True)[:2])
 PLAIN = "variants:\n  plain: []\n"
 
 
@@ -120,6 +123,12 @@ class Project:
             "content"
         ]
         return next(iter(content["files"]))
+
+
+def project_in(place: Path, template: Path) -> Project:
+    """A copy of a folder as a project, with a store and artifacts beside it."""
+    shutil.copytree(template, place / "project")
+    return Project(place / "project", place / "store", place / "artifacts")
 
 
 class Heard:

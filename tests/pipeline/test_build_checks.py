@@ -21,7 +21,7 @@ CHECKED = """\
 """
 
 
-def test_the_steps_before_are_built_and_the_pass_is_asked(project):
+def test_the_steps_before_are_built_and_the_pass_is_asked(project, unmeasured):
     project.recipe(CHECKED.replace("REQUIRED", "false"))
     report = project.build()
     rare = report.variants["rare"]
@@ -39,20 +39,20 @@ def test_the_steps_before_are_built_and_the_pass_is_asked(project):
     assert again.checked == rare.checked
 
 
-def test_required_it_fails_as_missing(project):
+def test_required_it_fails_as_missing(project, unmeasured):
     project.recipe(CHECKED.replace("REQUIRED", "true"))
     report = project.build()
     assert report.exit_code == ExitCode.MISSING
     assert report.variants["rare"].checked
 
 
-def test_a_pass_that_checks_nothing_costs_nothing(project):
+def test_a_pass_that_checks_nothing_costs_nothing(project, unmeasured):
     project.recipe('  plain: []\n  rare: [{"./fakes.py:Copy": {note: b}}, "./fakes.py:Unobtainable"]\n')
     rare = project.build().variants["rare"]
     assert (rare.status, rare.checked, rare.steps) == ("skipped", (), ())
 
 
-def test_a_step_before_that_fails_fails_the_variant(project):
+def test_a_step_before_that_fails_fails_the_variant(project, unmeasured):
     project.recipe(
         '  plain: []\n  rare: [{"./fakes.py:Convert": {wrong: true}}, "./fakes.py:Watchful"]\n'
     )

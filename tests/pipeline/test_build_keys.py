@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from tiny_project import DATA, HEAD, Project, write_model
+from tiny_project import DATA, HEAD, Project, project_in, write_model
 
 from optcli import environment
 from optcli.digest import FileDigests
@@ -27,8 +27,7 @@ CONVERTED = "converted › ./fakes.py:Convert"
 def built_once(template, tmp_path_factory):
     """Everything built, and found again."""
     place = tmp_path_factory.mktemp("built")
-    shutil.copytree(template, place / "project")
-    project = Project(place / "project", place / "store", place / "artifacts")
+    project = project_in(place, template)
     project.recipe(VARIANTS, data=DATA)
     project.build()
     assert set(project.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
@@ -36,15 +35,22 @@ def built_once(template, tmp_path_factory):
     project.build()
     assert project.built == project.judged == []
     assert not project.measured
+    project.build(only=["plain"])
     return place
 
 
 @pytest.fixture
-def built(built_once, tmp_path):
+def copied(built_once, tmp_path):
     """A copy of what was built once, elsewhere: keys hold no places."""
     shutil.copytree(built_once, tmp_path / "copy")
     copy = tmp_path / "copy"
     return Project(copy / "project", copy / "store", copy / "artifacts")
+
+
+@pytest.fixture
+def built(copied, unmeasured):
+    """The same. What is built again is not measured."""
+    return copied
 
 
 def why(project: Project) -> str:
@@ -120,7 +126,7 @@ def test_a_line_of_the_users_module(built):
     assert set(built.built) == {COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
 
 
-def test_a_line_of_a_module_that_it_imports(project):
+def test_a_line_of_a_module_that_it_imports(project, unmeasured):
     (project.folder / "beside.py").write_text("NOTE = 1\n")
     path = project.folder / "fakes.py"
     path.write_text("import beside\n" + path.read_text())
@@ -186,14 +192,14 @@ def edit(monkeypatch):
         ("runners/tensorrt.py", False, False),  # nothing runs in it
     ],
 )
-def test_the_code_that_measures_and_judges(built, edit, file, judges, measures):
+def test_the_code_that_measures_and_judges(copied, edit, file, judges, measures):
     edit(file)
-    built.build()
-    assert (built.built, bool(built.judged), built.measured) == ([], judges, measures)
+    copied.build(only=["plain"])
+    assert (copied.built, bool(copied.judged), copied.measured) == ([], judges, measures)
 
 
 @pytest.mark.slow
-def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit):
+def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit, unmeasured):
     project.recipe("  plain: []\n  int8: [quantize_onnxruntime]\n", data=DATA)
     project.build()
     edit("passes/_quantization/transformers.py")

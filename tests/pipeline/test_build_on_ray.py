@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 from needs import REPOSITORY
-from ray_cluster import RayCluster, built, made, ray_cluster, wait_for
-from tiny_project import DATA, Project
+from ray_cluster import RayCluster, built, made, wait_for
+from tiny_project import CALIBRATION, DATA, Project, project_in
 
 from optcli.errors import MissingError, UsageError
 from optcli.pipeline.on_ray import parcels
@@ -39,13 +38,19 @@ VARIANTS = """\
 HERE = "made on this machine"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
+@pytest.fixture
+def cluster(shared_cluster: RayCluster) -> RayCluster:
     """Two nodes that run steps, of one and of two cores."""
-    with ray_cluster() as found:
-        found.add("one", 1)
-        found.add("two", 2)
-        yield found
+    return shared_cluster.settle({"one": {"cores": 1}, "two": {"cores": 2}})
+
+
+@pytest.fixture(scope="module")
+def wanted(template: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What VARIANTS come to on this machine alone."""
+    place = tmp_path_factory.mktemp("alone")
+    project = project_in(place, template)
+    project.recipe(VARIANTS, data=CALIBRATION)
+    return made(project.build())
 
 
 @pytest.fixture
@@ -87,9 +92,22 @@ def processes(notes: Path) -> list[int]:
     return [int(line.split()[1]) for line in notes.read_text().splitlines()]
 
 
-def test_nodes_make_the_same_as_this_machine(project, cluster):
-    project.recipe(VARIANTS, data=DATA)
+def test_a_node_with_other_versions_is_named_and_not_used(project, tmp_path, shared_cluster):
+    about = tmp_path / "other" / "onnx-0.1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx\nVersion: 0.1\n")
+    path = os.pathsep.join([str(about.parent), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    other = shared_cluster.settle({"old": {"cores": 2, "variables": {"PYTHONPATH": path}}})
+    project.recipe('  plain: []\n  a: ["./fakes.py:Convert"]\n')
     wanted = made(project.build())
+    report, heard, _ = built(project, other.address)
+    assert made(report) == wanted
+    assert [note for note in heard.notes if "onnx 0.1, wanted" in note and "not run on" in note]
+    assert [note for note in heard.notes if HERE in note]
+
+
+def test_nodes_make_the_same_as_this_machine(project, cluster, wanted):
+    project.recipe(VARIANTS, data=CALIBRATION)
     before = cluster.results()
     report, heard, store = built(project, cluster.address)
     assert all(wanted.values())
@@ -118,7 +136,6 @@ def test_a_crash_costs_its_variant_and_is_not_repeated(project, cluster, noted):
 
 @pytest.mark.parametrize("remote", [True, False])
 def test_a_node_that_is_killed_is_replaced(project, cluster, noted, remote):
-    cluster.add(f"new{remote}", 2)  # two are left in any case
     project.recipe(f"  plain: []\n{noting(noted, 'hang at first')}")
 
     def kill() -> None:
@@ -152,21 +169,6 @@ def test_after_a_kill_of_the_driver_the_next_goes_on(project, cluster, noted):
     passes = [step for step in heard.built if "›" in step and "fakes" in step]
     assert len(passes) == 1, "the first pass was there"
     assert store.verify() == []
-
-
-def test_a_node_with_other_versions_is_named_and_not_used(project, tmp_path):
-    about = tmp_path / "other" / "onnx-0.1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx\nVersion: 0.1\n")
-    path = os.pathsep.join([str(about.parent), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    with ray_cluster() as other:
-        other.add("old", 2, {"PYTHONPATH": path})
-        project.recipe('  plain: []\n  a: ["./fakes.py:Convert"]\n')
-        wanted = made(project.build())
-        report, heard, _ = built(project, other.address)
-    assert made(report) == wanted
-    assert [note for note in heard.notes if "onnx 0.1, wanted" in note and "not run on" in note]
-    assert [note for note in heard.notes if HERE in note]
 
 
 def test_an_interrupt_ends_what_runs_on_nodes(project, cluster, noted):
@@ -203,12 +205,14 @@ def test_ray_of_this_machine_alone_ends_with_the_build(project, noted):
     assert damaged == []
 
 
-def test_without_a_remote_store_nodes_work_in_the_store_that_they_see(project, cluster, noted):
-    project.recipe(VARIANTS + noting(noted, "warn"), data=DATA)
-    wanted = made(project.build())
-    noted.unlink()
-    report, heard, store = built(project, cluster.address, remote=False)
-    assert made(report) == wanted
+def test_without_a_remote_store_nodes_work_in_the_store_that_they_see(project, cluster, noted, wanted):
+    project.recipe(VARIANTS + noting(noted, "warn"), data=CALIBRATION)
+    names = ["users", "calibrated", "bound", "noted"]
+    report, heard, store = built(project, cluster.address, remote=False, only=names)
+    found = made(report)
+    assert found.pop("noted")
+    assert found == {name: wanted[name] for name in found}
+    assert {*found} == {"plain", "users", "calibrated", "bound"}
     assert starts(noted)[0] in {str(cluster.folder / name) for name in cluster.nodes}
     assert not [note for note in heard.notes if HERE in note]
     assert store.verify() == []
@@ -249,3 +253,15 @@ def test_without_a_cluster_nothing_is_made(project):
             built(project, nobody)
     assert caught.value.place == nobody
     assert list(Store(project.folder.parent / "store-ray").entries("artifact")) == []
+
+
+def test_nodes_make_the_same_through_a_store_on_s3(project, shared_cluster, s3):
+    node = {"cores": 1, "variables": s3.server.variables}
+    cluster = shared_cluster.settle({"far": node})
+    project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
+    wanted = made(project.build())
+    report, heard, store = built(project, cluster.address, s3.url)
+    assert made(report) == wanted
+    assert cluster.results() == 1, "the pass ran on the node"
+    assert not [note for note in heard.notes if "on this machine" in note], heard.notes
+    assert store.verify() == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ray_cluster import built, made, ray_cluster
+from ray_cluster import made
 from s3_server import Bucket
-from tiny_project import DATA, Heard, Project
+from tiny_project import DATA, Heard, Project, project_in
 
 from optcli.pipeline import build
 from optcli.results import Report
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow
 VARIANTS = """\
   plain: []
   int8: [quantize_onnxruntime]
-  copied: ["./fakes.py:Copy"]
 """
 
 
@@ -50,19 +49,13 @@ class Machine:
         return [note for note in self.heard.notes if "s3://" in note]
 
 
-def one_of_two(project: Project, bucket: Bucket) -> tuple[Report, Machine]:
-    """What one machine has built and uploaded, and another one that has not begun."""
+@pytest.mark.long
+def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
     project.recipe(VARIANTS, data=DATA)
-    first = Machine(project, bucket, "first")
+    first, second = (Machine(project, s3, name) for name in ("first", "second"))
     report = first.build()
     assert report.exit_code == 0
     assert first.notes == []
-    return report, Machine(project, bucket, "second")
-
-
-@pytest.mark.long
-def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
-    report, second = one_of_two(project, s3)
     again = second.build()
     assert (second.made, second.notes) == ([], [])
     assert made(again) == made(report)
@@ -70,11 +63,37 @@ def test_a_second_machine_makes_nothing(project: Project, s3: Bucket) -> None:
     assert again.variants["int8"].accuracy == report.variants["int8"].accuracy
 
 
+@pytest.fixture(scope="module")
+def first(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """What one machine has built and uploaded, as files, and its report."""
+    place = tmp_path_factory.mktemp("first")
+    project = project_in(place, template)
+    project.recipe(VARIANTS, data=DATA)
+    report = build(
+        project.folder / "recipe.yaml",
+        store=Store.at(project.store, f"file://{place}/remote"),
+        artifacts=project.artifacts,
+    )
+    assert report.exit_code == 0
+    return place / "remote", report
+
+
+def one_of_two(project: Project, bucket: Bucket, first: tuple[Path, Report]) -> tuple[Report, Machine]:
+    """What one machine has built and uploaded, and another one that has not begun."""
+    project.recipe(VARIANTS, data=DATA)
+    remote, report = first
+    for path in remote.rglob("*"):
+        if path.is_file():
+            bucket.write(path.relative_to(remote).as_posix(), path.read_bytes())
+    return report, Machine(project, bucket, "second")
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("unmeasured")
 def test_a_corrupted_object_is_refused_named_made_again_and_replaced(
-    project: Project, s3: Bucket
+    project: Project, s3: Bucket, first: tuple[Path, Report]
 ) -> None:
-    report, second = one_of_two(project, s3)
+    report, second = one_of_two(project, s3, first)
     artifact = report.variants["int8"].artifact
     assert artifact is not None
     path = manifest.path_of("artifact", artifact.key)
@@ -91,8 +110,9 @@ def test_a_corrupted_object_is_refused_named_made_again_and_replaced(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("unmeasured")
 def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
-    project: Project, own_s3: Bucket
+    project: Project, own_s3: Bucket, first: tuple[Path, Report]
 ) -> None:
     class Killing(Heard):
         """kill -9 of the server at the first step that is done."""
@@ -104,7 +124,7 @@ def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
         def cached(self, step: str) -> None:
             own_s3.server.kill()
 
-    report, second = one_of_two(project, own_s3)
+    report, second = one_of_two(project, own_s3, first)
     again = second.build(Killing())
     assert again.exit_code == 0
     assert made(again) == made(report)
@@ -113,25 +133,14 @@ def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
 
 
 @pytest.mark.long
-def test_a_machine_that_may_only_read_writes_nothing(project: Project, s3: Bucket) -> None:
-    _, second = one_of_two(project, s3)
+@pytest.mark.usefixtures("unmeasured")
+def test_a_machine_that_may_only_read_writes_nothing(
+    project: Project, s3: Bucket, first: tuple[Path, Report]
+) -> None:
+    _, second = one_of_two(project, s3, first)
     before = s3.paths()
     project.recipe(VARIANTS + '  another: [{"./fakes.py:Copy": {note: more}}]\n', data=DATA)
     assert second.build(read_only=True).exit_code == 0
     assert any("another" in step for step in second.made)
     assert s3.paths() == before
     assert second.notes == []
-
-
-@pytest.mark.long
-def test_nodes_of_a_cluster_make_the_same_through_it(project: Project, s3: Bucket) -> None:
-    project.recipe(VARIANTS, data=DATA)
-    wanted = made(project.build())
-    with ray_cluster() as cluster:
-        cluster.add("one", 1)
-        cluster.add("two", 1)
-        report, heard, store = built(project, cluster.address, s3.url)
-        assert cluster.results() == 2, "both passes ran on nodes"
-    assert made(report) == wanted
-    assert not [note for note in heard.notes if "on this machine" in note], heard.notes
-    assert store.verify() == []

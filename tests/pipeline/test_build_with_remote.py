@@ -10,7 +10,7 @@ from pathlib import Path
 import faulty_remote
 import pytest
 from faulty_remote import HASTY, QUICK
-from tiny_project import DATA, Heard, Project
+from tiny_project import DATA, Heard, Project, project_in
 
 from optcli.artifact import CODE
 from optcli.errors import ExitCode
@@ -25,7 +25,6 @@ VARIANTS = """\
   int8: [quantize_onnxruntime]
   copied: ["./fakes.py:Copy"]
 """
-STEPS = ["int8 › quantize_onnxruntime", "source onnx"]
 
 
 @dataclass
@@ -77,8 +76,7 @@ def faults(monkeypatch):
 def built(template, tmp_path_factory):
     """What a machine leaves that has built the recipe and uploaded what it made."""
     folder = tmp_path_factory.mktemp("shared")
-    shutil.copytree(template, folder / "project")
-    project = Project(folder / "project", folder / "store", folder / "artifacts")
+    project = project_in(folder, template)
     project.recipe(VARIANTS, data=DATA)
     machine = Machine(project, folder / "first", f"file://{folder}/remote")
     assert machine.build().exit_code == 0
@@ -96,7 +94,7 @@ def first(built, project, tmp_path, faults):
 
 
 @pytest.fixture
-def second(first, tmp_path):
+def second(first, tmp_path, unmeasured):
     return Machine(first.project, tmp_path / "second", first.url)
 
 
@@ -108,7 +106,8 @@ def entry_in(path: Path) -> dict:
     return json.loads(path.read_text())["entry"]
 
 
-def test_a_second_machine_makes_nothing(first, second, project):
+def test_a_second_machine_makes_nothing(first, tmp_path):
+    second = Machine(first.project, tmp_path / "second", first.url)
     shutil.rmtree(first.root)
     report = second.build()
     assert second.made == []
@@ -130,6 +129,7 @@ def test_nothing_that_belongs_to_a_machine_or_says_what_to_trust_is_there(first,
     assert kinds == {"artifact", "comparison", "data", "evaluation", "samples"}
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
     project, tmp_path, faults, monkeypatch
 ):
@@ -201,6 +201,7 @@ def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
     assert "going on without the remote store" in second.notes[0]
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_machine_that_may_only_read_writes_nothing(first, project, tmp_path):
     before = sorted(path for path in (tmp_path / "remote").rglob("*"))
     project.recipe(VARIANTS + "  another: [{quantize_onnxruntime: {per_channel: false}}]\n", data=DATA)
@@ -282,6 +283,7 @@ def test_an_evaluation_whose_arrays_lie_is_made_again(first, second, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("unmeasured")
 def test_code_is_made_here_unless_it_is_trusted(first, tmp_path, monkeypatch):
     """As if ONNX were code, so that no network in Python is needed."""
     from optcli.artifact import Format

@@ -3,18 +3,21 @@
 import json
 
 import pytest
-from tiny_project import want_a_gpu
+from tiny_project import project_in, want_a_gpu
 
 from optcli.report import csv_text, markdown, text
 from optcli.report.html.page import page
 from optcli.results import flags
 
 
-@pytest.fixture
-def built(project, monkeypatch):
+@pytest.fixture(scope="module")
+def built(template, tmp_path_factory):
     """One variant's runner needs a GPU, and there is none."""
-    want_a_gpu(project, monkeypatch)
-    return project.build()
+    place = tmp_path_factory.mktemp("built")
+    project = project_in(place, template)
+    with pytest.MonkeyPatch.context() as patch:
+        want_a_gpu(project, patch)
+        return project.build()
 
 
 def test_it_is_built_and_has_no_figures(built):

@@ -2,10 +2,11 @@
 
 import json
 import random
+import shutil
 import statistics
 
 import pytest
-from tiny_project import HEAD, Heard
+from tiny_project import HEAD, Heard, project_in
 
 from optcli.errors import StepError
 from optcli.latency import shapes as comparing
@@ -22,9 +23,25 @@ VARIANTS = """\
 """
 
 
+@pytest.fixture(scope="module")
+def made_once(template, tmp_path_factory):
+    """A store with the artifacts of VARIANTS, where nothing was compared."""
+    place = tmp_path_factory.mktemp("made")
+    project = project_in(place, template)
+    project.recipe(VARIANTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places.workers, "run", lambda *_, **__: Comparison({}, False, None))
+        assert runners(project)["openvino"].static_gains == {}
+    return project.store
+
+
 @pytest.fixture
-def compared(monkeypatch):
-    """How many times as fast the static form is said to be; `asked` holds who was compared."""
+def compared(monkeypatch, made_once, project):
+    """How many times as fast the static form is said to be; `asked` holds who was compared.
+
+    The project has what was made once.
+    """
+    shutil.copytree(made_once, project.store)
 
     class Compared:
         def __init__(self):

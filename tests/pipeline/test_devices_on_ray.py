@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from needs import REPOSITORY
 from noted_measuring import NOTES, noted
-from ray_cluster import RayCluster, ray_cluster, wait_for
+from ray_cluster import RayCluster, wait_for
 from tiny_project import DATA, HEAD, Heard, Project
 
 from optcli import environment
@@ -57,13 +57,18 @@ def described_as(folder: Path, version: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(notes: Path) -> Iterator[RayCluster]:
+def nodes(notes: Path) -> dict[str, Any]:
     """Two nodes with different resources; processes on them may import the tests' own modules."""
-    with ray_cluster() as found:
-        edge, lab = (described_as(notes.parent / name, version) for name, version in VERSIONS.items())
-        found.add("edge", 1, {"PYTHONPATH": edge, NOTES: str(notes)})
-        found.add("lab", 2, {"PYTHONPATH": lab}, {"big": 3})
-        yield found
+    edge, lab = (described_as(notes.parent / name, version) for name, version in VERSIONS.items())
+    return {
+        "edge": {"cores": 1, "variables": {"PYTHONPATH": edge, NOTES: str(notes)}},
+        "lab": {"cores": 2, "variables": {"PYTHONPATH": lab}, "resources": {"big": 3}},
+    }
+
+
+@pytest.fixture
+def cluster(shared_cluster: RayCluster, nodes: dict[str, Any]) -> RayCluster:
+    return shared_cluster.settle(nodes)
 
 
 def head(measured_on: str) -> str:
@@ -87,11 +92,11 @@ def built(
     return report, heard
 
 
-@pytest.mark.parametrize("remote", [True, False])
+@pytest.mark.parametrize(("remote", "data"), [(True, DATA), (False, "")])
 def test_each_device_measures_for_itself_and_once(
-    project: Project, cluster: RayCluster, remote: bool
+    project: Project, cluster: RayCluster, remote: bool, data: str
 ) -> None:
-    project.recipe(VARIANTS, head=head("[here, edge, lab]"), data=DATA)
+    project.recipe(VARIANTS, head=head("[here, edge, lab]"), data=data)
     report, heard = built(project, cluster.address, remote)
     assert (report.device, list(report.devices)) == ("here", ["edge", "lab"])
     times = set()
@@ -105,7 +110,8 @@ def test_each_device_measures_for_itself_and_once(
         here = environment.version("onnxruntime")
         assert of.environment["versions"]["onnxruntime"] == VERSIONS.get(name, here)
         assert of.environment["machine"] == environment.machine(), "all nodes are this machine"
-        assert "accuracy" in {each.name for each in of.variants["copied"].verdicts}
+        judged = {each.name for each in of.variants["copied"].verdicts}
+        assert ("accuracy" in judged) == bool(data)
     assert len(times) == 6, "every figure was measured"
     assert {"latency", "latency on edge", "latency on lab"} <= set(heard.built)
     assert (project.artifacts / "tiny" / "devices" / "lab" / "samples.npz").is_file()
@@ -233,40 +239,39 @@ def test_passes_do_not_run_on_a_device_while_it_measures(
 
 
 def test_a_device_that_is_lost_is_replaced_by_one_that_is_the_same(
-    project: Project, notes: Path
+    project: Project, shared_cluster: RayCluster, nodes: dict[str, Any]
 ) -> None:
-    with ray_cluster() as other:
-        for name in ("one", "two"):
-            other.add(name, 1, resources={"edge": 1})
-        longer = head("[edge]").replace("max_seconds: 0.05", "max_seconds: 6")
-        project.recipe("  plain: []\n", head=longer.replace("launches: 1", "launches: 4"))
-        killed = []
+    spare = {**nodes["edge"], "resources": {"edge": 1}}
+    other = shared_cluster.settle({**nodes, "spare": spare})
+    longer = head("[edge]").replace("max_seconds: 0.05", "max_seconds: 6")
+    project.recipe("  plain: []\n", head=longer.replace("launches: 1", "launches: 4"))
+    killed = []
 
-        def kill() -> None:
-            import ray
+    def kill() -> None:
+        import ray
 
-            def busy() -> list[str]:
-                if not ray.is_initialized():
-                    return []
-                free = {
-                    node["NodeID"]: ray._private.state.available_resources_per_node().get(
-                        node["NodeID"], {}
-                    )
-                    for node in ray.nodes()
-                    if node["Alive"] and node["Resources"].get("edge")
-                }
-                return [key for key, left in free.items() if not left.get("CPU")]
+        def busy() -> list[str]:
+            if not ray.is_initialized():
+                return []
+            free = {
+                node["NodeID"]: ray._private.state.available_resources_per_node().get(
+                    node["NodeID"], {}
+                )
+                for node in ray.nodes()
+                if node["Alive"] and node["Resources"].get("edge")
+            }
+            return [key for key, left in free.items() if not left.get("CPU")]
 
-            wait_for(busy)
-            (held,) = busy()
-            name = next(n for n, each in other.nodes.items() if each.node_id == held)
-            killed.append(name)
-            other.kill(name)
+        wait_for(busy)
+        (held,) = busy()
+        name = next(n for n, each in other.nodes.items() if each.node_id == held)
+        killed.append(name)
+        other.kill(name)
 
-        killing = threading.Thread(target=kill)
-        killing.start()
-        report, heard = built(project, other.address)
-        killing.join()
+    killing = threading.Thread(target=kill)
+    killing.start()
+    report, heard = built(project, other.address)
+    killing.join()
     assert killed
     assert [note for note in heard.notes if "it begins again" in note]
     assert all(each.latency for each in report.variants.values())

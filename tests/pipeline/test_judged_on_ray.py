@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import RayCluster, built, ray_cluster, wait_for
+from ray_cluster import RayCluster, built, wait_for
 from tiny_project import DATA, Heard, Project, write_images
 
 from optcli.pipeline import build
@@ -17,7 +16,7 @@ from optcli.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-VARIANTS = "  plain: []\n  int8: [quantize_onnxruntime]\n"
+PLAIN = "  plain: []\n"
 HERE = "evaluated on this machine"
 # A metric of the user's own, which notes on which machine it counts.
 METRIC = """\
@@ -44,16 +43,13 @@ def metric(outputs, target, meta):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
+@pytest.fixture
+def cluster(shared_cluster: RayCluster) -> RayCluster:
     """Two nodes, of one and of two cores."""
-    with ray_cluster() as found:
-        found.add("one", 1)
-        found.add("two", 2)
-        yield found
+    return shared_cluster.settle({"one": {"cores": 1}, "two": {"cores": 2}})
 
 
-def judging(project: Project, variants: str = VARIANTS, way: str = "") -> Path:
+def judging(project: Project, variants: str = PLAIN, way: str = "") -> Path:
     """A recipe with the metric; gives the file of its notes."""
     notes = project.folder.parent / "notes.txt"
     write_images(project.folder / "images", 60)
@@ -75,11 +71,13 @@ def accuracies(report: Report) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("remote", [True, False])
+@pytest.mark.parametrize(
+    ("remote", "variants"), [(True, PLAIN + "  int8: [quantize_onnxruntime]\n"), (False, PLAIN)]
+)
 def test_counts_are_those_of_an_undivided_evaluation(
-    project: Project, cluster: RayCluster, remote: bool
+    project: Project, cluster: RayCluster, remote: bool, variants: str
 ) -> None:
-    notes = judging(project)
+    notes = judging(project, variants)
     wanted = accuracies(project.build())
     samples = wanted["plain"]["samples"]
     assert samples >= 20
@@ -88,14 +86,18 @@ def test_counts_are_those_of_an_undivided_evaluation(
     report, heard, store = built(project, cluster.address, remote=remote)
     assert accuracies(report) == wanted
     seen = machines(notes)
-    assert len(seen) == 2 * samples, "each sample of each variant once"
+    assert len(seen) == len(wanted) * samples, "each sample of each variant once"
     assert {Path(machine).name for machine, _ in seen} <= {"one", "two"}
-    assert len({process for _, process in seen}) == 6, "three cores, so three parts of each"
+    assert len({process for _, process in seen}) == 3 * len(wanted), (
+        "three cores, so three parts of each"
+    )
     assert not [note for note in heard.notes if HERE in note], heard.notes
     assert store.keys("evaluation") == Store(project.store).keys("evaluation")
     assert store.verify() == []
     notes.unlink()
-    again, _, _ = built(project, cluster.address, remote=remote)
+    # By the remote store another machine has it, too.
+    where = "store-of-another-machine" if remote else "store-ray"
+    again, _, _ = built(project, cluster.address, remote=remote, store=where)
     assert accuracies(again) == wanted
     assert not notes.exists(), "it is kept"
 
@@ -106,7 +108,6 @@ def test_a_node_that_is_killed_is_replaced(project: Project, cluster: RayCluster
     hung.touch()
     wanted = accuracies(project.build())
     hung.unlink()
-    cluster.add("three", 1)  # two are left in any case
 
     def kill() -> None:
         wait_for(lambda: hung.exists() and hung.read_text())
@@ -119,12 +120,10 @@ def test_a_node_that_is_killed_is_replaced(project: Project, cluster: RayCluster
     assert accuracies(report) == wanted
     assert [note for note in heard.notes if "its node was lost" in note]
     assert store.verify() == []
-    for name in {"one", "two"} - {*cluster.nodes}:  # for the tests that follow
-        cluster.add(name, 1 if name == "one" else 2)
 
 
 def test_a_crash_is_not_repeated(project: Project, cluster: RayCluster) -> None:
-    notes = judging(project, "  plain: []\n", way="crash")
+    notes = judging(project, way="crash")
     report, _, _ = built(project, cluster.address)
     reason = report.variants["plain"].reason or ""
     assert "segmentation fault" in reason
@@ -134,7 +133,7 @@ def test_a_crash_is_not_repeated(project: Project, cluster: RayCluster) -> None:
 
 
 def test_without_a_cluster_that_answers_it_is_evaluated_here(project: Project) -> None:
-    notes = judging(project, "  plain: []\n")
+    notes = judging(project)
     wanted = accuracies(project.build())
     store = Store(project.store)
     for kind in ("evaluation", "comparison"):

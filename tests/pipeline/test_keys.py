@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_project import DATA, HEAD
+from tiny_project import CALIBRATION, HEAD
 
 import optcli
 from optcli.artifact import Format
@@ -258,11 +258,11 @@ CHAINS = """\
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_every_function_that_runs_in_a_step_belongs_to_its_key(project):
+def test_every_function_that_runs_in_a_step_belongs_to_its_key(project, unmeasured):
     """Each step of a build once more, with every function of optcli noted that is called."""
     (project.folder / "net.py").write_text(NETWORK)
     head = HEAD.replace("onnx:model.onnx", "python:net.py:Net")
-    project.recipe(CHAINS, head=head, data=DATA)
+    project.recipe(CHAINS, head=head, data=CALIBRATION)
     project.build(jobs=2)
     calls = sorted(project.store.glob("logs/*/call.json"))
     entries = {entry.key: entry for entry in Store(project.store).entries()}

@@ -144,7 +144,9 @@ def test_a_recipe_cannot_say_that_its_model_is_trusted(project):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(project, monkeypatch):
+def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(
+    project, monkeypatch, unmeasured
+):
     """The key is the same with and without; what is kept says of itself what it is."""
     import torch
     from hostile_archives import members, with_program, written
