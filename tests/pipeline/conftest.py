@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from ray_cluster import RayCluster, ray_cluster
@@ -23,10 +23,25 @@ def shared_cluster(request: pytest.FixtureRequest) -> RayCluster:
     return _running[0][1]
 
 
+@contextmanager
+def _unmeasured() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "measure", lambda *_, **__: latency.LatencyResults())
+        yield
+
+
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+def unmeasured() -> Iterator[None]:
     """Builds measure no latency, for tests of what comes before it."""
-    monkeypatch.setattr(latency, "measure", lambda *_, **__: latency.LatencyResults())
+    with _unmeasured():
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_unmeasured() -> Iterator[None]:
+    """The same for a whole file."""
+    with _unmeasured():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

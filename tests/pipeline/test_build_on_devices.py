@@ -7,8 +7,8 @@ import io
 import json
 
 import pytest
-from edge_device import DEVICES, Edge
-from tiny_project import DATA, HEAD
+from edge_device import DEVICES, Edge, opened
+from tiny_project import DATA, HEAD, project_in
 
 from optcli import environment
 from optcli.environment import Missing
@@ -25,9 +25,18 @@ def head(measured_on="[here, edge]", more=""):
     return HEAD.replace("threads: 1}", f"devices: {measured_on}{more}}}") + DEVICES
 
 
-def test_each_device_has_its_own_rows_verdicts_and_recommendation(project, edge):
+@pytest.fixture(scope="module")
+def both(template, tmp_path_factory):
+    """A project, the report of its build on both devices, and the other device."""
+    project, device = project_in(tmp_path_factory.mktemp("both"), template), Edge()
     project.recipe(VARIANTS, head=head(more=", min_speedup: 0.001"), data=DATA)
-    report = project.build()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_cluster, "opened", lambda *_: opened(device))
+        return project, project.build(), device
+
+
+def test_each_device_has_its_own_rows_verdicts_and_recommendation(both):
+    _, report, edge = both
     assert (report.device, list(report.devices)) == ("here", ["edge"])
     there = report.on("edge")
     for name in ("plain", "copied"):
@@ -46,9 +55,8 @@ def test_each_device_has_its_own_rows_verdicts_and_recommendation(project, edge)
     assert edge.released == 1
 
 
-def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(project, edge):
-    project.recipe(VARIANTS, head=head())
-    report = project.build()
+def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(both):
+    project, report, _ = both
     written = project.artifacts / "tiny" / "report.json"
     assert Report.load(written) == report
     record = json.loads(written.read_text())
@@ -59,9 +67,8 @@ def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(projec
     assert (project.artifacts / "tiny" / "devices" / "edge" / "samples.npz").is_file()
 
 
-def test_people_see_one_table_a_device(project, edge):
-    project.recipe(VARIANTS, head=head())
-    report = project.build()
+def test_people_see_one_table_a_device(both):
+    project, report, _ = both
     said, document = text(report), markdown(report)
     assert "tiny on here, batch size 1" in said
     assert "tiny on edge, batch size 1" in said
@@ -111,7 +118,7 @@ def test_a_variant_that_is_measured_elsewhere_alone_says_so(project, edge):
 
 def test_what_does_not_run_on_a_device_is_named_and_costs_the_others_nothing(project, edge):
     edge.lacks = {"copied": (Missing("no NVIDIA GPU was found", "bring one"),)}
-    project.recipe(VARIANTS + '  third: ["./fakes.py:Convert"]\n', head=head())
+    project.recipe(VARIANTS + '  third: [{"./fakes.py:Copy": {note: third}}]\n', head=head())
     report = project.build()
     there = report.on("edge")
     assert (

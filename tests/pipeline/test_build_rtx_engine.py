@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from needs import needs
-from tiny_project import DATA
+from tiny_project import DATA, Project, project_in
 
 from optcli import environment
 from optcli.engines import driver, sidecar
@@ -19,11 +19,28 @@ from optcli.settings import TensorSpec
 pytestmark = pytest.mark.slow
 
 
-def test_it_is_built_and_not_run(project, monkeypatch):
+@pytest.fixture(scope="module")
+def built_once(template, tmp_path_factory):
+    """Where the engine was built, and the report."""
     needs("package", "tensorrt_rtx")
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    place = tmp_path_factory.mktemp("built")
+    project = project_in(place, template)
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n", data=DATA)
-    report = project.build()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "has_gpu", lambda: False)
+        return place, project.build()
+
+
+@pytest.fixture
+def project(built_once, tmp_path, monkeypatch):
+    """A copy of that, where there is still no GPU."""
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    copy = shutil.copytree(built_once[0], tmp_path / "copy")
+    return Project(copy / "project", copy / "store", copy / "artifacts")
+
+
+def test_it_is_built_and_not_run(built_once, project):
+    _, report = built_once
     variant = report.variants["engine"]
     assert (variant.status, variant.flags, report.exit_code) == ("built", (flags.no_gpu(),), 0)
     assert (variant.latency, variant.accuracy) == ((), None)
@@ -44,10 +61,8 @@ def test_it_is_built_and_not_run(project, monkeypatch):
     assert project.build().variants["engine"].status == "cached"
 
 
-def test_the_parser_checks_somebodys_file_in_a_confined_worker(project, monkeypatch):
+def test_the_parser_checks_somebodys_file_in_a_confined_worker(project, unmeasured):
     """Such a worker starts no programs, and so no process for the parser."""
-    needs("package", "tensorrt_rtx")
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
     project.recipe("  plain: []\n  engine: {passes: [tensorrt_engine], required: false}\n")
     variant = project.build().variants["engine"]
     assert variant.status == "skipped"
@@ -56,11 +71,7 @@ def test_the_parser_checks_somebodys_file_in_a_confined_worker(project, monkeypa
 
 def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
-    needs("package", "tensorrt_rtx")
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
     monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
-    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
-    project.build()
     from optcli.model_files.opening import open_each
 
     target = resolve(str(project.artifacts / "tiny" / "engine"), project.folder)
@@ -72,12 +83,8 @@ def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     assert "nvidia-smi" in raised.value.hint
 
 
-def test_model_files_are_refused_where_they_cannot_run(project, monkeypatch):
+def test_model_files_are_refused_where_they_cannot_run(project):
     """`optcli bench` on the engine: trusted or not, from the own store or from elsewhere."""
-    needs("package", "tensorrt_rtx")
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
-    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
-    project.build()
     own = project.artifacts / "tiny" / "engine"
     with pytest.raises(MissingError, match="no NVIDIA GPU") as raised:
         bench([own], store=project.store)

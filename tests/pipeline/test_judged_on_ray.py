@@ -14,7 +14,7 @@ from optcli.pipeline import build
 from optcli.results import Report
 from optcli.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("all_unmeasured")]
 
 PLAIN = "  plain: []\n"
 HERE = "evaluated on this machine"

@@ -15,7 +15,7 @@ from optcli.pipeline import build
 from optcli.results import Report
 from optcli.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("all_unmeasured")]
 
 # What is built, beside the baseline: steps that read calibration, training and validation samples, and
 # artifacts of three formats. Their files are the same each time.
@@ -64,7 +64,7 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Report]:
+def first(tmp_path_factory: pytest.TempPathFactory, all_unmeasured: None) -> tuple[Machine, Report]:
     """A machine that made all of it and uploaded that, and its report."""
     root = tmp_path_factory.mktemp("first")
     machine = Machine(root, f"file://{root}/remote")
