@@ -135,8 +135,15 @@ def cuda(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CD
 
 
 @pytest.fixture
-def hurried_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans simulate a fifth of the requests: enough where no test holds a figure to a few per cent."""
+def exact_plans() -> None:
+    """Plans simulate as many requests as a user's, in a file of hurried ones."""
+
+
+@pytest.fixture
+def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans simulate a fifth of the requests: the same choices, on figures that scatter more."""
+    if "exact_plans" in request.fixturenames:
+        return
     from functools import partial
 
     from optcli.queueing import demand

@@ -15,8 +15,10 @@ import resource
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,14 @@ WIDTH = 4
 
 
 class Server:
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task] = []
+
+    def begin(self, options: argparse.Namespace) -> None:
+        """Nothing is left of what was asked before."""
+        for task in self.tasks:
+            task.cancel()
+        self.tasks = [asyncio.create_task(each) for each in (self.seal(), self.work())]
         self.options = options
         self.waiting: asyncio.Queue[tuple[np.ndarray, float, asyncio.Future]] = asyncio.Queue()
         self.sealed: asyncio.Queue[list] = asyncio.Queue()
@@ -51,6 +60,10 @@ class Server:
         self.memory = prometheus_client.Gauge(
             "model_process_rss_bytes", "rss", ["process"], registry=registry
         )
+
+    async def begin_again(self, request: web.Request) -> web.Response:
+        self.begin(options_of(await request.json()))
+        return web.Response()
 
     async def seal(self) -> None:
         while True:
@@ -166,8 +179,9 @@ def priority_of(request: web.Request, body: bytes) -> int:
     return json.loads(body[:length] if length else body).get("parameters", {}).get("priority", 0)
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    server = Server(options)
+async def _serve() -> None:
+    server = Server()
+    server.begin(options_of([]))
     application = web.Application(client_max_size=64 * 2**20)
     application.add_routes(
         [
@@ -178,6 +192,7 @@ async def _serve(options: argparse.Namespace) -> None:
             web.post("/v2/models/{name}/infer", server.infer),
             web.post("/v2/models/{name}/images", server.infer),
             web.get("/metrics", server.metrics),
+            web.post("/begin-again", server.begin_again),
         ]
     )
     runner = web.AppRunner(application)
@@ -186,27 +201,51 @@ async def _serve(options: argparse.Namespace) -> None:
     await site.start()
     port = site._server.sockets[0].getsockname()[1]
     print(port, flush=True)
-    tasks = [asyncio.create_task(each) for each in (server.seal(), server.work())]
-    await asyncio.gather(*tasks)
+    await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
+    os._exit(0)
+
+
+@dataclass(frozen=True)
+class _Process:
+    process: subprocess.Popen[str]
+    url: str
+
+    def begin(self, words: list[str]) -> None:
+        urllib.request.urlopen(f"{self.url}/begin-again", json.dumps(words).encode(), 60).close()
+
+
+# Servers that have served, and can again.
+_idle: list[_Process] = []
 
 
 @contextmanager
 def serving(**options: object) -> Iterator[str]:
     """A server in a process of its own; gives its URL."""
-    named = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__)), *named], stdout=subprocess.PIPE, text=True
-    )
+    one = _idle.pop() if _idle else _started()
+    one.begin([f"--{name.replace('_', '-')}={value}" for name, value in options.items()])
     try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        yield one.url
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        try:
+            one.begin([])
+            _idle.append(one)
+        except OSError:  # it died, as it was told to
+            one.process.kill()
+            one.process.communicate()
 
 
-if __name__ == "__main__":
+def _started() -> _Process:
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return _Process(process, f"http://127.0.0.1:{int(process.stdout.readline())}")
+
+
+def options_of(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name, usual in (
         ("batch", 8),
@@ -229,4 +268,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--shape", type=lambda text: [int(each) for each in text.split(",")], default=[2, 4]
     )
-    asyncio.run(_serve(parser.parse_args()))
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from optcli import plan
 from optcli.cli import run
 from optcli.results import Report
 from optcli.serving import bundle
 from optcli.serving.deploy import model_configuration
 
-HAND = ("--curve", "1:6ms,2:8ms,4:12ms", "--rate", "250", "--slo", "p95=120ms")
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
+
+@cache
+def planned(**settings: object) -> str:
+    """A plan for a curve that was given by hand."""
+    asked = {"curve": "1:6ms,2:8ms,4:12ms", "rate_per_s": 250, "slo": {"p95_ms": 120}}
+    return plan(**asked, **settings).to_json()
 
 
 @pytest.fixture
-def hand(place, capsys) -> Path:
-    """A plan for a curve that was given by hand."""
-    assert run(["plan", *HAND, "--json"]) == 0
+def hand(place) -> Path:
     path = place.folder / "hand.json"
-    path.write_text(capsys.readouterr().out)
+    path.write_text(planned())
     return path
 
 
@@ -197,11 +204,10 @@ def test_an_empty_folder_is_taken(place, optcli, hand):
 
 
 @pytest.fixture
-def sealed(place, capsys) -> Path:
-    """A plan for the batches of Ray Serve, for a curve that was given by hand."""
-    assert run(["plan", *HAND, "--semantics", "sealed", "--batch", "4", "--json"]) == 0
+def sealed(place) -> Path:
+    """A plan for the batches of Ray Serve."""
     path = place.folder / "sealed.json"
-    path.write_text(capsys.readouterr().out)
+    path.write_text(planned(semantics="sealed", batch=4))
     return path
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from commands import optcli_process
 
 from optcli.cli import run
 from optcli.results.loadtest import Calibration
+
+pytestmark = pytest.mark.usefixtures("hurried_plans")
 
 AFFINE = ("--curve", "6ms+4ms*b", "--rate", "200")
 
@@ -159,35 +160,32 @@ def test_presets_are_listed_with_what_they_are_for(capsys):
     assert "nightly-batch" in json.loads(capsys.readouterr().out)
 
 
-def test_the_curve_is_that_of_the_report_of_a_build(place):
-    planned = optcli_process(
+def test_the_curve_is_that_of_the_report_of_a_build(place, optcli):
+    planned = optcli(
         "plan",
         place.artifacts / "tiny",
         *("--variant", "copied", "--rate", "20", "--slo", "p95=5s", "--json"),
-        folder=place.folder,
     )
     assert planned.code in (0, 5), planned.err
     plan = json.loads(planned.out)
     assert plan["curve"]["source"] == "the table of copied in tiny"
     assert plan["recommended"]["p95_ms"] < 5000
-    wrong = optcli_process(
+    wrong = optcli(
         "plan",
         place.artifacts / "tiny" / "report.json",
         *("--variant", "copeid", "--rate", "20", "--slo", "p95=5s"),
-        folder=place.folder,
     )
     assert wrong.code == 2
     assert "did you mean 'copied'?" in wrong.err
 
 
 @pytest.mark.parametrize("option", ["--curve", "--calibration"])
-def test_a_curve_beside_a_report_names_the_option_that_has_it(place, calibration, option):
+def test_a_curve_beside_a_report_names_the_option_that_has_it(place, optcli, calibration, option):
     given = calibration if option == "--calibration" else "12ms"
-    wrong = optcli_process(
+    wrong = optcli(
         "plan",
         place.artifacts / "tiny",
         *(option, given, "--rate", "20", "--slo", "p95=5s"),
-        folder=place.folder,
     )
     assert wrong.code == 2
     assert f"{option}: found a report and a curve" in wrong.err

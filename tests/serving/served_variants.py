@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_variants import variant
+from tritonclient import http
 
 import optcli
 from optcli.artifact import Format
@@ -50,12 +52,25 @@ class Server:
         assert status == 200, content
         return json.loads(content)
 
+    def get(self, page: str) -> bytes:
+        with urllib.request.urlopen(f"{self.url}/{page}", timeout=60) as response:
+            content: bytes = response.read()
+            return content
+
     def count(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as response:
-            text = response.read().decode()
+        text = self.get("metrics").decode()
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         assert found is not None, text
         return float(found[1])
+
+
+def asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: bool) -> Any:
+    """An output for rows of an input, by tritonclient, which sends and gets binary tensors or JSON."""
+    client = http.InferenceServerClient(server.url.removeprefix("http://"), network_timeout=120)
+    tensor = http.InferInput(name, list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(np.ascontiguousarray(rows, np.float32), binary_data=binary)
+    wanted = [http.InferRequestedOutput(output, binary_data=binary)]
+    return client.infer("net", [tensor], outputs=wanted).as_numpy(output)
 
 
 def real(

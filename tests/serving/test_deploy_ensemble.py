@@ -27,6 +27,8 @@ from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 from optcli.settings.postprocess import PostprocessSettings
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 NORMALIZED = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,20 @@ from optcli.data import DataSettings
 from optcli.errors import UsageError
 from optcli.model_files.built_variant import Samples
 from optcli.results import RecipeSummary, Report
-from optcli.results.plan import Semantics
+from optcli.results.plan import Plan, Semantics
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.drift.input_statistics import unpacked
 
 MODULES = {"images.py", "postprocess.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
 KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}
+
+
+@cache
+def planned(semantics: Semantics) -> Plan:
+    return optcli.plan(
+        curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, semantics=semantics
+    )
 
 
 def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, **asked: Any) -> Any:
@@ -40,10 +48,7 @@ def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, *
         variant(folder / "model", Format.ONNX, IMAGE),
         samples=Samples(data=settings, folder=folder, roles={"evaluation": settings}, metric=metric),
     )
-    plan = optcli.plan(
-        curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, semantics=semantics
-    )
-    (folder / "plan.json").write_text(plan.to_json())
+    (folder / "plan.json").write_text(planned(semantics).to_json())
     report = Report.model_construct(recipe=RecipeSummary.model_construct(name="r", path="r.yaml"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deploying, "open_built", lambda *_, **__: built)

@@ -21,6 +21,8 @@ from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.deploy import kserve, model_configuration, plans, ray_lanes, repository
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 SHARES = {"high": 0.2, "low": 0.8}
 RECIPE = """\
 version: 1

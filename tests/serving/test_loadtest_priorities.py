@@ -22,6 +22,8 @@ from optcli.serving.loadtest import by_priority, predicting, verdicts
 from optcli.serving.loadtest.judging import Judged, Terms
 from optcli.serving.loadtest.records import Spans, windows_of
 
+pytestmark = pytest.mark.usefixtures("hurried_loads")
+
 SHARES = {"high": 0.2, "low": 0.8}
 PRIORITIES = tuple(
     ServedPriority(name=name, number=number, share=share)

@@ -24,6 +24,8 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Spans
 
+pytestmark = pytest.mark.usefixtures("hurried_loads")
+
 # No request of a constant rate is planned for just the end of a window. Without a time to settle the
 # metrics are read before the first request.
 SHORT = Spans(0.0, 3, 0.402)
@@ -188,9 +190,7 @@ def test_too_many_open_requests_are_a_failure_of_the_server(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_calibration_through_the_server_finds_its_curve(tmp_path, monkeypatch):
-    for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):
-        monkeypatch.setattr(calibrating, name, few)
+def test_a_calibration_through_the_server_finds_its_curve(tmp_path):
     with (
         serving(fixed_ms=20, per_image_ms=5, batch=4, wait_ms=40) as url,
         driving_at(url, tmp_path) as driver,

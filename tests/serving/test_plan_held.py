@@ -9,6 +9,8 @@ import pytest
 
 import optcli
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 
 def independent_p(q, times_ms, call_ms, batch, wait_ms, workers):
     """The q-quantile of oldest-age batching, by a loop over batches, without the first tenth."""
@@ -47,6 +49,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("exact_plans")
 @pytest.mark.parametrize(("text", "call_ms", "rate", "arrivals", "limit"), CASES)
 def test_the_predicted_p95_is_that_of_an_independent_simulation(text, call_ms, rate, arrivals, limit):
     plan = optcli.plan(curve=text, rate_per_s=rate, arrivals=arrivals, slo={"p95_ms": limit}, seed=3)
@@ -133,7 +136,6 @@ def test_a_smaller_rate_that_would_keep_it_keeps_it():
     assert optcli.plan(rate_per_s=1.05 * rate, **given).outcome == "not-kept"
 
 
-@pytest.mark.long
 def test_bursts_that_one_run_misses_are_found_by_other_seeds():
     bursts = "bursts:2800,18s,2s"
     plan = optcli.plan(curve="4ms+1ms*b", rate_per_s=1000, slo={"p99_ms": 50}, arrivals=bursts)

@@ -14,6 +14,8 @@ from optcli.serving.deploy import ray_lanes
 from optcli.serving.loadtest import predicting
 from optcli.serving.planning.traffic import beside_others, part_of
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 # The ingress passes 500 a second.
 SERVER = {
     "curve": "2ms+1ms*b",

@@ -15,6 +15,8 @@ from optcli.serving.planning import priorities
 from optcli.serving.planning.remedies import scaled
 from optcli.serving.planning.traffic import part_of
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
 
 

@@ -6,6 +6,8 @@ import pytest
 
 import optcli
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 CASES = {
     "one instance": {
         "curve": "6ms+4ms*b",

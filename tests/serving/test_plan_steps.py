@@ -24,6 +24,8 @@ from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.loadtest import predicting
 from optcli.settings import SweepSettings
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 STATIC = {"name": "openvino", "shapes": "static", "compiled_batch_sizes": [1, 8], "can_pad": True}
 GAINS = {"static_gains": {"1": 1.2, "8": 1.25}}
 

@@ -9,6 +9,8 @@ import optcli
 from optcli.queueing import Bursts, Cameras, Constant, Gamma, Poisson, Trace
 from optcli.serving.planning.traffic import missing
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 AFFINE = {"curve": "6ms+4ms*b", "slo": {"p95_ms": 120}}
 
 
@@ -77,6 +79,7 @@ def test_without_a_rate_the_answer_is_the_largest_that_instances_carry(curve):
     assert plan.rate_per_s == pytest.approx(0.7 * 2 * 228.6, rel=0.01)
 
 
+@pytest.mark.usefixtures("exact_plans")
 def test_without_a_rate_the_answer_keeps_the_promise_where_the_load_alone_would_not():
     plan = optcli.plan(curve="40ms", slo={"p95_ms": 60}, instances=1)
     assert plan.outcome == "kept"
@@ -92,6 +95,7 @@ def test_the_rate_that_instances_carry_is_that_of_the_peak_behind_the_cache():
     assert plan.rate_per_s == pytest.approx(35)
 
 
+@pytest.mark.usefixtures("exact_plans")
 def test_what_the_queue_drops_stays_within_the_error_budget():
     plan = optcli.plan(**AFFINE, rate_per_s=200, instances=1)
     one = plan.recommended
@@ -103,6 +107,7 @@ def test_what_the_queue_drops_stays_within_the_error_budget():
     assert wide.drop_share <= 0.001
 
 
+@pytest.mark.usefixtures("exact_plans")
 def test_a_deadline_stays_as_short_and_says_what_it_drops():
     plan = optcli.plan(**AFFINE, rate_per_s=200, instances=1, on_full="deadline")
     assert plan.recommended.drop_share > 0.001

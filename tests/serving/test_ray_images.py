@@ -1,32 +1,46 @@
-"""A running bundle that takes images and keeps answers: real models, photographs and a real Redis."""
+"""A running bundle that takes images and keeps answers and statistics of what it sees.
+
+Real models, photographs and a real Redis.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from needs import needs
 from redis_server import RedisServer
-from served_variants import NORMALIZED, Server, real, served
+from served_variants import NORMALIZED, Server, asked, real, served
+from small_bundles import bundled, sealed_plan
+from test_deploy_ray import _computes_the_same
 
-from optcli import data
+from optcli import cli, data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
+from optcli.data import DataSettings
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.prediction.of_recipe import MOST_BOXES
+from optcli.results.drift import Drift
 from optcli.sample import SampleSet
-from optcli.serving.running import running
 from optcli.settings.postprocess import PostprocessSettings
 
 _SMALL_IMAGES = "datasets/cifar10_subset/test"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_plans")]
+# As a server keeps them, without one.
+_KEEP = """
+import pathlib, numpy, keeping
+kept = keeping.Kept(pathlib.Path(), 512)
+kept.offer({"input": numpy.load("rows.npy")})
+kept.close()
+"""
 YOLOX = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
 
 
@@ -76,7 +90,7 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
         rows = sample.inputs["images"][None]
         ((name, raw),) = outputs_of(file, "images", rows[0]).items()
         for binary in (True, False):
-            found = _asked(server, rows, "images", name, binary=binary)
+            found = asked(server, rows, "images", name, binary=binary)
             np.testing.assert_allclose(found[0], raw, rtol=1e-3, atol=1e-2)
         computed = server.count('model_compute_seconds_count{batch="1"}')
         for wrong, code, sentence in (
@@ -94,17 +108,32 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
         assert server.count('model_requests_total{code="415"}') == 2
 
 
+@pytest.mark.long
+def test_a_classifier_keeps_statistics_of_what_it_sees(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, file = shared / _SMALL_IMAGES, shared / "models" / "resnet20_cifar10.onnx"
+    built, samples = _of_small_images(shared, tmp_path, file)
+    calibration = {"source": f"imagefolder:{place.parent / 'train'}", "prepare": NORMALIZED}
+    roles = {**built.samples.roles, "calibration": DataSettings.model_validate(calibration)}
+    built = replace(built, samples=replace(built.samples, roles=roles))
+    with served(tmp_path, built, 4, images=True, cache="memory", sample_inputs=512) as server:
+        _is_seen_as_calibrated(server, samples, place, capsys)
+        _classifies(server, samples, place, file)
+        _tensors(server, samples, file)
+    out = tmp_path / "out"
+    assert not (out / "model" / "images.json").exists()
+    assert "he server keeps statistics of 512 inputs a day" in (out / "README.md").read_text()
+    assert json.loads((out / "bundle.json").read_text())["sample_inputs"] == 512
+    _exchanged_channels_are_found(out, samples, capsys)
+
+
 def test_a_classifier_keeps_its_answers_in_a_redis_that_dies(
     shared: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     needs("redis-server")
-    place = shared / "datasets" / "cifar10_subset" / "test"
-    file = shared / "models" / "resnet20_cifar10.onnx"
-    batch = {"min": 1, "opt": 4, "max": 8}
-    spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
-    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
-    assert built.samples.data is not None
-    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    place, file = shared / _SMALL_IMAGES, shared / "models" / "resnet20_cifar10.onnx"
+    built, samples = _of_small_images(shared, tmp_path, file)
     redis = RedisServer(tmp_path_factory.mktemp("redis"))
     redis.start()
     try:
@@ -125,7 +154,51 @@ def test_a_classifier_keeps_its_answers_in_a_redis_that_dies(
     assert re.search(r"^redis==\d", said, re.MULTILINE)
 
 
-def _classifies(server: Server, samples: Any, place: Path, file: Path, *, times: int = 2) -> None:
+def _drift(target: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, Drift]:
+    capsys.readouterr()
+    code = cli.run(["loadtest", target, "--drift", "--json"])
+    said = capsys.readouterr()
+    assert said.out, said.err
+    return code, Drift.model_validate_json(said.out)
+
+
+def _rows(samples: SampleSet, end: int) -> np.ndarray:
+    return np.stack([samples[index].inputs["input"] for index in range(0, end, 8)])
+
+
+def _is_seen_as_calibrated(
+    server: Server, samples: SampleSet, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test images, in two ways: as tensors, eight a request, and as files that the server prepared."""
+    rows = _rows(samples, 1200)
+    for first in range(0, len(rows), 8):
+        asked(server, rows[first : first + 8], "input", "logits", binary=True)
+    for index in range(1200, 2000, 8):
+        assert server.post("images", (place / samples[index].id).read_bytes())[0] == 200
+    code, found = _drift(f"{server.url}/v2/models/net", capsys)
+    assert (code, found.outcome) == (0, "accept"), found.sentence
+    assert (found.seen, found.kept, found.missed) == (250, 250, 0)
+    assert found.inputs[0].rows == pytest.approx(250)
+    reference = found.reference
+    assert (reference.role, reference.samples, reference.of) == ("calibration", 512, 10_000)
+
+
+def _exchanged_channels_are_found(
+    out: Path, samples: SampleSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the inputs that the module of the bundle keeps, which is what a server does."""
+    (out / "kept-inputs.npz").unlink()  # what the server wrote as it ended
+    mean, std = (np.array(NORMALIZED[name]).reshape(1, 3, 1, 1) for name in ("mean", "std"))
+    pixels = ((_rows(samples, 2000) * std + mean) * 255).round()
+    exchanged = ((pixels[:, ::-1] / 255 - mean) / std).astype(np.float32)
+    np.save(out / "rows.npy", exchanged)
+    subprocess.run([sys.executable, "-c", _KEEP], cwd=out, check=True)
+    code, found = _drift(str(out), capsys)
+    assert (code, found.outcome) == (1, "reject"), found.sentence
+    assert "channels 0 and 2 were exchanged" in found.sentence
+
+
+def _classifies(server: Server, samples: SampleSet, place: Path, file: Path, *, times: int = 2) -> None:
     """Each image so many times, several at once: the classes are those of the metric."""
     chosen = [samples[index] for index in range(0, 2000, 250)]
     bodies = [(place / sample.id).read_bytes() for sample in chosen]
@@ -140,23 +213,12 @@ def _classifies(server: Server, samples: Any, place: Path, file: Path, *, times:
         assert first["name"] == sorted(each.name for each in place.iterdir())[first["label"]]
 
 
-def _tensors(server: Server, samples: Any, file: Path, chosen: Sequence[int] = (5, 505, 1005)) -> None:
-    rows = np.stack([samples[index].inputs["input"] for index in chosen])
+def _tensors(server: Server, samples: SampleSet, file: Path) -> None:
+    rows = np.stack([samples[index].inputs["input"] for index in (5, 505, 1005)])
     for binary in (True, False):
-        logits = _asked(server, rows, "input", "logits", binary=binary)
+        logits = asked(server, rows, "input", "logits", binary=binary)
         for row, found in zip(rows, logits, strict=True):
             np.testing.assert_allclose(found, outputs_of(file, "input", row)["logits"], atol=1e-3)
-
-
-def _asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: bool) -> Any:
-    """An output for rows of an input, by tritonclient, which sends and gets binary tensors or JSON."""
-    from tritonclient import http
-
-    client = http.InferenceServerClient(server.url.removeprefix("http://"), network_timeout=120)
-    tensor = http.InferInput(name, list(rows.shape), "FP32")
-    tensor.set_data_from_numpy(rows, binary_data=binary)
-    wanted = [http.InferRequestedOutput(output, binary_data=binary)]
-    return client.infer("net", [tensor], outputs=wanted).as_numpy(output)
 
 
 def _of_small_images(shared: Path, tmp_path: Path, file: Path) -> tuple[BuiltVariant, SampleSet]:
@@ -169,35 +231,8 @@ def _of_small_images(shared: Path, tmp_path: Path, file: Path) -> tuple[BuiltVar
     return built, data.open(built.samples.data, tmp_path, built.inputs)
 
 
-@pytest.mark.long
-def test_a_vision_transformer_answers_tritonclient(shared: Path, tmp_path: Path) -> None:
-    file = shared / "models" / "vit_tiny_fashion.onnx"
-    built, samples = _of_small_images(shared, tmp_path, file)
-    with served(tmp_path, built, 4) as server:
-        for number in range(10):  # twenty requests, of one row to six: in two parts at most
-            _tensors(server, samples, file, range(number, number + 1 + number % 6))
-
-
-@pytest.mark.long
-def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, tmp_path: Path) -> None:
-    file = shared / "models" / "resnet20_cifar10.onnx"
-    built, samples = _of_small_images(shared, tmp_path, file)
-    with served(tmp_path, built, 2, images=True, cache="memory") as server:
-        assert not (server.folder / "model" / "images.json").exists()
-        _tensors(server, samples, file)  # three rows in calls of two at most: two parts
-        assert server.count("model_cache_misses_total") == 1
-        assert server.count("model_cache_hits_total") == 1
-        rows = server.count("model_batch_rows_sum")
-        assert rows == 3
-        body = (shared / _SMALL_IMAGES / samples[0].id).read_bytes()
-        with ThreadPoolExecutor(8) as threads:
-            answers = set(threads.map(lambda _: server.post("images", body), range(40)))
-        assert len(answers) == 1
-        assert server.count("model_batch_rows_sum") == rows + 1
-        assert server.count("model_cache_hits_total") == 40
-    # As a load test starts it: each is computed.
-    with running(server.folder, variables={"CACHE_URL": "off"}) as again:
-        server = Server(again.url, server.folder)
-        assert server.post("images", body) == server.post("images", body)
-        assert server.count("model_batch_rows_sum") == 2
-        assert server.count("model_cache_hits_total") == 0
+def test_a_bundle_computes_what_a_vision_transformer_does(shared: Path, tmp_path: Path) -> None:
+    built, _ = _of_small_images(shared, tmp_path, shared / "models" / "vit_tiny_fashion.onnx")
+    made = bundled(built, sealed_plan(), tmp_path / "out").bundle
+    with pytest.MonkeyPatch.context() as patch:
+        _computes_the_same(built, made, tmp_path, patch, rows=range(1, 7))

@@ -6,6 +6,8 @@ import pytest
 
 import optcli
 
+pytestmark = pytest.mark.usefixtures("hurried_plans")
+
 AFFINE = "6ms+4ms*b"
 SMALL = "4ms+1ms*b"
 SEGMENTATION = {
@@ -23,6 +25,7 @@ def recommended(**settings):
     return plan.recommended
 
 
+@pytest.mark.usefixtures("exact_plans")
 def test_one_instance_at_200_a_second_has_no_headroom_so_that_two_are_recommended():
     one = recommended(curve=AFFINE, rate_per_s=200, slo={"p95_ms": 120})
     assert (one.batch, one.wait_ms, one.instances) == (8, 10, 2)
@@ -35,6 +38,7 @@ def test_one_instance_at_200_a_second_has_no_headroom_so_that_two_are_recommende
     assert one.max_rate_per_s == pytest.approx(397, rel=0.02)
 
 
+@pytest.mark.usefixtures("exact_plans")
 def test_where_a_second_instance_is_forbidden_one_keeps_it_with_a_warning():
     plan = optcli.plan(curve=AFFINE, rate_per_s=200, slo={"p95_ms": 120}, instances=1)
     one = plan.recommended
