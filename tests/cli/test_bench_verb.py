@@ -10,7 +10,7 @@ from tiny_project import write_model
 
 from optcli.workers import confinement
 
-QUICK = {"rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.05}
+QUICK = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.05}
 
 
 @pytest.fixture

@@ -50,8 +50,11 @@ def test_the_verdict_holds_though_nobody_reads_the_table(place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_closed_streams_do_no_harm(place, closed):
+@pytest.mark.parametrize(
+    ("closed", "data"), [(">&-", ""), ("2>&-", ""), ("<&-", ""), ("<&- >&- 2>&-", DATA)]
+)
+def test_closed_streams_do_no_harm(place, closed, data):
+    place.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n' if data else "  plain: []\n", data=data)
     fresh = f"optcli build recipe.yaml --store {place.folder}/fresh {closed}"
     done = shell(fresh, place.folder)
     assert done.returncode == 0, done.stderr

@@ -32,41 +32,40 @@ VERBS = (
 )
 
 
-def imported(folder, *arguments: str) -> set[str]:
-    """The top modules that a command line imports, in a process of its own."""
+def imported(folder, *lines: str) -> dict[str, set[str]]:
+    """The top modules that are there after each of some command lines, all in one new process."""
     program = (
         "import json, sys\n"
         "from optcli.cli import run\n"
-        "code = run(sys.argv[1:])\n"
-        "names = sorted({name.partition('.')[0] for name in sys.modules})\n"
-        "sys.stderr.write('\\nMODULES ' + json.dumps([code, names]))\n"
+        "found = {}\n"
+        "for line in sys.argv[1:]:\n"
+        "    code = run(line.split())\n"
+        "    found[line] = code, sorted({name.partition('.')[0] for name in sys.modules})\n"
+        "sys.stderr.write('\\nMODULES ' + json.dumps(found))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", program, *lines],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=True,
     )
-    code, names = json.loads(done.stderr.rpartition("MODULES ")[2])
-    assert code == 0, done.stderr
-    return set(names)
+    found = json.loads(done.stderr.rpartition("MODULES ")[2])
+    assert {code for code, _ in found.values()} == {0}, done.stderr
+    return {line: set(names) for line, (_, names) in found.items()}
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_needs_nothing_heavy(verb, tmp_path):
-    assert not imported(tmp_path, *verb.split(), "--help") & {*configured.HEAVY}
-
-
-def test_the_list_of_verbs_imports_no_verb(tmp_path):
-    found = imported(tmp_path, "--help")
-    assert not found & {*configured.HEAVY, "pydantic", "ruamel", "rich", "filelock"}
+def test_the_list_of_verbs_imports_no_verb_and_their_help_nothing_heavy(tmp_path):
+    found = imported(tmp_path, "--help", *(f"{verb} --help" for verb in VERBS))
+    assert not found["--help"] & {*configured.HEAVY, "pydantic", "ruamel", "rich", "filelock"}
+    for line, names in found.items():
+        assert not names & {*configured.HEAVY}, line
 
 
 def test_a_cached_build_and_what_only_reads_import_nothing_heavy(place):
-    heavy = {*configured.HEAVY, "safetensors"}
-    for line in (
+    found = imported(
+        place.folder,
         "build recipe.yaml",
         "build recipe.yaml --dry-run",
         "compare",
@@ -76,8 +75,9 @@ def test_a_cached_build_and_what_only_reads_import_nothing_heavy(place):
         "cache why recipe.yaml",
         "passes",
         "schema",
-    ):
-        assert not imported(place.folder, *line.split()) & heavy, line
+    )
+    for line, names in found.items():
+        assert not names & {*configured.HEAVY, "safetensors"}, line
 
 
 def test_a_cached_build_says_so(place, optcli):

@@ -55,7 +55,7 @@ def test_an_identical_copy_accepts_with_nothing_lost_or_gained(files, optcli):
 
 def test_the_first_file_is_the_baseline_and_the_exit_code_is_the_verdicts(files, optcli):
     changed("model.onnx", "turned.onnx", lambda model: weights(model, lambda w: -w))
-    strict = ("--set", "accuracy.max_drop=0.1")
+    strict = ("--set", "accuracy.max_drop=0.1", "--no-layers")
     said = optcli(
         "verify-accuracy", "model.onnx", "turned.onnx", *strict, "--recipe", "recipe.yaml", "--json"
     )
@@ -86,7 +86,8 @@ def test_weights_beside_the_model_belong_to_what_is_known(files, optcli):
     assert first["agreement"] == 1
     data = files / "w.data"
     data.write_bytes((-np.frombuffer(data.read_bytes(), np.float32)).tobytes())
-    again = optcli("verify-accuracy", "model.onnx", "beside.onnx", "--recipe", "recipe.yaml", "--json")
+    line = ("model.onnx", "beside.onnx", "--recipe", "recipe.yaml", "--json", "--no-layers")
+    again = optcli("verify-accuracy", *line)
     assert json.loads(again.out)["variants"]["beside.onnx"]["accuracy"]["agreement"] == 0
 
 
@@ -125,7 +126,8 @@ def test_one_file_in_two_runners(files, optcli):
 def test_nan_and_constant_outputs_are_rejected_in_words(files, optcli):
     changed("model.onnx", "large.onnx", lambda m: weights(m, lambda w: w * np.float32(1e38)))
     changed("model.onnx", "flat.onnx", lambda m: weights(m, lambda w: w * np.float32(0)))
-    said = optcli("verify-accuracy", "model.onnx", "large.onnx", "flat.onnx", "--recipe", "recipe.yaml")
+    line = ("model.onnx", "large.onnx", "flat.onnx", "--recipe", "recipe.yaml", "--no-layers")
+    said = optcli("verify-accuracy", *line)
     assert said.code == 1
     assert "reject: the outputs hold NaN or infinite values" in said.out
     assert "reject: the outputs are the same for every sample" in said.out
@@ -144,7 +146,7 @@ def test_a_file_that_fails_costs_its_row(files, optcli):
 
 def test_markdown_and_junit(files, optcli):
     line = ("verify-accuracy", "model.onnx", "copy.onnx", "other.onnx", "--recipe", "recipe.yaml")
-    said = optcli(*line, "--markdown", "--junit", "result.xml")
+    said = optcli(*line, "--markdown", "--junit", "result.xml", "--no-layers")
     assert said.out.startswith("## Accuracy of tiny\n\n| variant | runtime | top1 | change |")
     assert "| copy.onnx | onnxruntime |" in said.out
     suite = ElementTree.parse(files / "result.xml").getroot().find("testsuite")
@@ -158,7 +160,7 @@ def test_markdown_and_junit(files, optcli):
 
 def test_shards_say_the_same(files, optcli):
     line = ("verify-accuracy", "model.onnx", "other.onnx", "--recipe", "recipe.yaml", "--json")
-    small = ("--set", "accuracy.batch_size=2")
+    small = ("--set", "accuracy.batch_size=2", "--no-layers")
     one, two = optcli(*line, *small), optcli(*line, *small, "--remeasure", "--jobs", "2")
     assert (one.code, one.out) == (two.code, two.out)
 

@@ -71,13 +71,9 @@ def test_a_list_of_ids_that_is_a_pipe(tmp_path, arrays):
 
 
 def test_an_npz_that_unpacks_to_far_more_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("image.npy", "w", force_zip64=True) as member:
-            np.lib.format.write_array_header_1_0(
-                member, {"descr": "|u1", "fortran_order": False, "shape": (1_100, 1_000_000)}
-            )
-            for _ in range(1_100):
-                member.write(bytes(1_000_000))
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
+        archive.writestr("image.npy", b"")
+        archive.infolist()[0].file_size = 1_100_000_000  # what the directory of the archive says
     found = problems(DataSettings.model_validate({"source": "npz:bomb.npz"}), tmp_path)
     assert "unpacks to 1100 MB" in found[0][1]
 

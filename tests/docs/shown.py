@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
+
+from needs import imported
 
 _BLOCK = re.compile(
     r"(?:<!-- file: (?P<name>\S+) -->\n)?^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```$",
@@ -32,6 +36,15 @@ def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page; those within lists are moved to the left."""
     matches = _BLOCK.finditer(page.read_text(encoding="utf-8"))
     return [Block(each["language"], dedent(each["text"]), each["name"]) for each in matches]
+
+
+@cache
+def fitting(schema: Callable[[], dict[str, Any]]) -> Any:
+    """A validator for a schema, which is checked once: that takes half a second."""
+    found = schema()
+    kind = imported("jsonschema").validators.validator_for(found)
+    kind.check_schema(found)
+    return kind(found)
 
 
 def commands(page: Path) -> Iterator[list[str]]:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from commands import hurried, optcli_process
-from needs import imported
+from commands import hurried, optcli_here, optcli_process
 from pages import REPOSITORY
 from ruamel.yaml import YAML
-from shown import Block, blocks, commands
+from shown import Block, blocks, commands, fitting
 from tiny_project import DATA
 from verbs import VERBS, options, parse
 
@@ -150,13 +149,10 @@ def test_values_that_commands_set_fit_the_recipe_that_they_name(tmp_path):
 
 @pytest.mark.parametrize(("page", "block"), PARTS, ids=lambda each: getattr(each, "name", None))
 def test_a_part_of_a_recipe_fits_the_schema(page, block):
-    jsonschema = imported("jsonschema")
     part = yaml(block)
     if part.keys() <= set(registry.names(passes.__name__)):
         part = {"variants": {"shown": [part]}}
-    jsonschema.validate(
-        {"version": 1, "name": "shown", "extends": "base.yaml", **part}, recipe.schema()
-    )
+    fitting(recipe.schema).validate({"version": 1, "name": "shown", "extends": "base.yaml", **part})
 
 
 @pytest.mark.parametrize(
@@ -245,14 +241,14 @@ def test_the_page_about_reports_reads_what_a_build_wrote(project):
     variants = "  plain: []\n  openvino: {passes: [], runner: openvino}\n"
     text = project.recipe(variants, data=DATA).read_text().replace("name: tiny", "name: flowers")
     (folder / "flowers.yaml").write_text(text)
-    built = optcli_process(*hurried(["build", "flowers.yaml"]), folder=folder, OPTCLI_STORE="")
+    built = optcli_here(*hurried(["build", "flowers.yaml"]), folder=folder, OPTCLI_STORE="")
     assert built.code in (0, 5), built.err
     for name in ("before.json", "after.json"):
         shutil.copyfile(folder / "artifacts" / "flowers" / "report.json", folder / name)
     tables = [words for words in commands(page) if words[:2] == ["optcli", "compare"]]
     assert len(tables) == 2
     for words in tables:
-        optcli_process(*words[1:], folder=folder)
+        optcli_here(*words[1:], folder=folder)
     said = {name: run(script, folder) for name, script in files(page).items()}
     first, *rows = said["report.py"]
     assert first.startswith("serve ")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 
 import pytest
+from commands import hurried, optcli_here
 from pages import Checkout, Page
 from tiny_project import write_model
 
@@ -48,29 +50,38 @@ def test_a_pass_as_one_file(checkout):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_pass_beside_the_recipe(checkout):
+def test_a_pass_beside_the_recipe(tmp_path):
     page = Page.read("add-a-pass.md")
-    checkout.add(page, "own-file.yaml")
-    own = checkout.folder / "clip_weights.py"
+    write_model(tmp_path / "model.onnx", size=8)
+    (tmp_path / "own-file.yaml").write_text(page.files["own-file.yaml"])
+    own = tmp_path / "clip_weights.py"
     own.write_text(page.files["optcli/passes/clip_weights.py"])
-    shown, built = (checkout.run(command) for command in page.commands[2:])
+
+    def run(command):
+        words = hurried(shlex.split(command)[1:])
+        return optcli_here(*words, folder=tmp_path, OPTCLI_STORE="")
+
+    def report(name):
+        return json.loads((tmp_path / "artifacts" / name / "report.json").read_text())
+
+    shown, built = map(run, page.commands[2:])
     assert shown.code == 0, shown.err
     assert "largest absolute value" in shown.out
     assert built.code == 0, built.err
-    first = clipped(checkout.report("own-file"))
+    first = clipped(report("own-file"))
     assert first > 0
     # `plugins:` names it once; the same code under another name is the same work.
     recipe = page.files["own-file.yaml"].replace('"./clip_weights.py:ClipWeights"', "clip")
     named = recipe.replace("variants:", 'plugins: {clip: "./clip_weights.py:ClipWeights"}\nvariants:')
-    (checkout.folder / "named.yaml").write_text(named.replace("name: own-file", "name: named"))
-    built = checkout.run("optcli build named.yaml")
+    (tmp_path / "named.yaml").write_text(named.replace("name: own-file", "name: named"))
+    built = run("optcli build named.yaml")
     assert built.code == 0, built.err
-    assert checkout.report("named")["variants"]["clipped"]["status"] in ("built", "cached")
+    assert report("named")["variants"]["clipped"]["status"] in ("built", "cached")
     # Its code is part of the key.
     own.write_text(own.read_text().replace("clipped = 0", "clipped = 1000"))
-    built = checkout.run("optcli build own-file.yaml")
+    built = run("optcli build own-file.yaml")
     assert built.code == 0, built.err
-    assert clipped(checkout.report("own-file")) == first + 1000
+    assert clipped(report("own-file")) == first + 1000
 
 
 @pytest.mark.slow

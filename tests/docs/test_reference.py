@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from needs import imported
 from pages import REPOSITORY
 from ruamel.yaml import YAML
+from shown import fitting
 
 from optcli import environment, passes, recipe, registry, runners
 from optcli.errors import ExitCode
@@ -79,14 +79,13 @@ def test_every_pass_and_runner_has_a_section():
 
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_an_example_is_right(page, name):
-    jsonschema = imported("jsonschema")
     part = YAML(typ="safe").load(EXAMPLES[page, name])
     assert part
     if page == "plan-file":
-        jsonschema.validate({"version": 1, **part}, planning.file_schema())
+        fitting(planning.file_schema).validate({"version": 1, **part})
     else:
         whole = {"version": 1, "name": "shown", "extends": "base.yaml", **part}
-        jsonschema.validate(whole, recipe.schema())
+        fitting(recipe.schema).validate(whole)
     if page in ("passes", "runners"):
         assert name in EXAMPLES[page, name]
 

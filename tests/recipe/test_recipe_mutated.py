@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.yaml"))
 MOST_S = 60  # a hang; a pass of a heavy module may take its time on a busy machine
 # OPTCLI_FUZZ_ROUNDS=1000 tries ten thousand recipes, in about half an hour.
-FEW, MANY = 40, int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "100"))
+FEW, MANY = 40, int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "25"))
 
 
 @pytest.fixture
