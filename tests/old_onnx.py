@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# The version of the file format that went with an opset when it was new.
-_IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8}
+# The version of the file format that went with an opset when it was new. Files of 14 and 16 differ from
+# those of 15 and 17 in the number alone, which optcli compares with 11, 13 and 18 upwards.
+_IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 15: 8, 17: 8, 18: 8}
 OPSETS = tuple(_IR_VERSIONS)
 NETWORKS = ("classifier", "segmenter", "depthwise")
 

@@ -16,7 +16,6 @@ from tiny_networks import (
     job,
     onnx_file,
     sqnr_db,
-    torch_artifact,
 )
 
 from optcli.artifact import Format
@@ -24,7 +23,6 @@ from optcli.errors import RunnerError, StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.precision import precision_of
 from optcli.passes.convert_precision import ConvertPrecision
-from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
@@ -54,12 +52,6 @@ def closeness(source, made, inputs, values, kinds=(OnnxruntimeRunner, OpenvinoRu
 
 def runtimes(precision):
     return (OpenvinoRunner,) if precision == "bf16" else (OnnxruntimeRunner, OpenvinoRunner)
-
-
-@pytest.fixture
-def conv(tmp_path):
-    source = torch_artifact(tmp_path, "Conv")
-    return apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])
 
 
 @pytest.mark.parametrize(("name", "shape", "input_name", "scale"), REAL)

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 pytestmark = pytest.mark.needs("package", "tensorrt_rtx")
 
 QUANTIZERS = {
-    "nncf": QuantizeNncf(target="tensorrt", samples=8),
-    "onnxruntime": QuantizeOnnxruntime(target="tensorrt", samples=8),
+    "nncf": QuantizeNncf(target="tensorrt", samples=4),
+    "onnxruntime": QuantizeOnnxruntime(target="tensorrt", samples=4),
 }
 
 
@@ -42,7 +42,7 @@ def real(request, tmp_path_factory) -> Network:
 def quantized(request, real, tmp_path_factory) -> Iterator[tuple[Network, Path]]:
     """The network, and the folder of the same in INT8."""
     out = tmp_path_factory.mktemp("quantized") / request.param
-    samples = Noise(real.inputs, count=8, scale=real.scale)
+    samples = Noise(real.inputs, count=4, scale=real.scale)
     source = artifact(real.folder, Format.ONNX)
     made = apply(QUANTIZERS[request.param], source, out, real.inputs, calibration=samples)
     assert made.precision == "int8"

@@ -4,7 +4,7 @@ import numpy as np
 import old_onnx
 import pytest
 from pydantic import ValidationError
-from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, onnx_file, torch_artifact
+from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, onnx_file
 
 from optcli.artifact import Format
 from optcli.errors import InputError, StepError
@@ -12,7 +12,6 @@ from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.onnx_graphs.interface import opset_of
 from optcli.passes.convert_precision import ConvertPrecision
-from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.results import flags
@@ -42,12 +41,6 @@ def error(source, made, inputs, values, kind=OnnxruntimeRunner):
     assert list(found) == list(wanted)
     pairs = [(wanted[name], found[name]) for name in wanted]
     return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs)
-
-
-@pytest.fixture
-def conv(tmp_path):
-    source = torch_artifact(tmp_path, "Conv")
-    return apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])
 
 
 @pytest.mark.parametrize(("name", "shape", "input_name", "scale"), REAL)

@@ -14,7 +14,6 @@ from tiny_networks import (
     job,
     onnx_file,
     sqnr_db,
-    torch_artifact,
 )
 
 from optcli import environment
@@ -22,7 +21,6 @@ from optcli.accuracy import saturation
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import opset_of
-from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -38,12 +36,6 @@ REAL = [
     ("vit_tiny_fashion", 32, {"model_type": "transformer"}, 20),
     ("squeezenet1_1", 224, {}, 25),
 ]
-
-
-@pytest.fixture
-def conv(tmp_path):
-    source = torch_artifact(tmp_path, "Conv")
-    return apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])
 
 
 def outputs(runner, artifact, inputs, values):

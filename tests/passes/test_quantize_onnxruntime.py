@@ -16,14 +16,12 @@ from tiny_networks import (
     job,
     onnx_file,
     sqnr_db,
-    torch_artifact,
 )
 
 from optcli import environment
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
@@ -51,12 +49,6 @@ def old_file(folder, name, opset, **more):
     folder.mkdir()
     onnx_format.save(old_onnx.network(name, opset, **more), folder)
     return artifact(folder, Format.ONNX, ["result"])
-
-
-@pytest.fixture
-def conv(tmp_path):
-    source = torch_artifact(tmp_path, "Conv")
-    return apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])
 
 
 def quantized(conv, out, **options):
