@@ -38,18 +38,19 @@ MOON = "import needs\nneeds.KINDS['moon'] = lambda: 'it is day'\nneeds.KINDS['su
 
 @pytest.fixture
 def tree(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    """`tree({name: text}, *arguments)`: pytest's result on these files of `tests/`."""
+    """`tree({name: text}, *arguments, suite=...)`: pytest's result on these files of `tests/`."""
     monkeypatch.setattr(needs, "KINDS", dict(needs.KINDS))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"))  # for the processes of pytest-xdist
     pytester.makeini(INI)
 
-    def run(files: dict[str, str], *arguments: str) -> pytest.RunResult:
+    def run(files: dict[str, str], *arguments: str, suite: str | None = None) -> pytest.RunResult:
         for name, text in {"conftest.py": MOON, "test_good.py": ONE, **files}.items():
             path = pytester.path / "tests" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         how = pytester.runpytest_subprocess if "-n" in arguments else pytester.runpytest_inprocess
-        return how("-p", "suite", "-p", "no:cacheprovider", *arguments)
+        chosen = ("--suite", suite) if suite else ()
+        return how("-p", "suite", "-p", "no:cacheprovider", *chosen, *arguments)
 
     return run
 
@@ -99,7 +100,7 @@ WHOLE = {
 @pytest.mark.parametrize(("name", "left_out"), [(None, 0), ("all", 0), ("usual", 3), ("fast", 1)])
 def test_a_whole_suite_passes_and_lists_what_the_machine_lacks(tree, name, left_out):
     """`fast` does not even import the file that is slow as a whole."""
-    result = tree(WHOLE, "-v", *(("--suite", name) if name else ()))
+    result = tree(WHOLE, "-v", suite=name)
     assert (result.ret, wrong(result)) == (0, [])
     passed = 14 if name in (None, "all") else 11
     result.assert_outcomes(passed=passed, skipped=5, deselected=left_out)
@@ -139,7 +140,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize("name", ["usual", "all"])
 def test_a_test_that_something_leaves_out_fails_the_run(tree, name):
-    result = tree(LEFT_OUT, "--suite", name)
+    result = tree(LEFT_OUT, suite=name)
     assert result.ret == 1
     files = (
         *(".hidden/test_it", "it_tests", "marked_tests", "room/conftest", "room/test_ignored"),
@@ -165,7 +166,7 @@ def test_a_part_is_not_the_whole_suite(tree, name):
     }
     part = ("tests/test_good.py", "tests/test_slow.py", "tests/test_long.py")
     chosen = ("-k", "not test_k", "-m", "not slow and not long")
-    result = tree(files, *part, *chosen, *(("--suite", name) if name else ()))
+    result = tree(files, *part, *chosen, suite=name)
     found = [
         "test_elsewhere.py::test_one is written and was not collected",
         "test_long.py::test_k was collected and deselected",
@@ -186,7 +187,7 @@ def test_what_cannot_be_collected_is_an_error(tree, name):
         "test_import.py": "import no_such_module\n" + ONE,
         "test_mark.py": f"{PYTEST}@pytest.mark.lnog\n{ONE}",
     }
-    result = tree(files, *(("--suite", name) if name else ()))
+    result = tree(files, suite=name)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     said = {re.match(r"ERROR tests/(\S+\.py)", line) for line in result.outlines}
     # Of two files of one name, either is imported first.
@@ -198,14 +199,14 @@ def test_what_cannot_be_collected_is_an_error(tree, name):
 
 @pytest.mark.parametrize("option", ["--setup-only", "--setup-plan"])
 def test_a_run_without_tests_is_not_the_whole(tree, option):
-    result = tree({}, "--suite", "usual", option)
+    result = tree({}, option, suite="usual")
     assert (result.ret, wrong(result)) == (1, ["test_good.py::test_one was collected and not run"])
 
 
 @pytest.mark.parametrize("stop", ["pytest.exit('enough', 0)", "request.session.shouldstop = 'enough'"])
 def test_a_run_that_ends_early_is_not_the_whole(tree, stop):
     text = f"{PYTEST}def test_a(request):\n    {stop}\n"
-    result = tree({"test_a.py": text}, "--suite", "usual")
+    result = tree({"test_a.py": text}, suite="usual")
     assert result.ret != 0
 
 
@@ -272,7 +273,7 @@ def packages(pytester, monkeypatch):
 @pytest.mark.parametrize("name", [None, "usual", "all"])
 @pytest.mark.usefixtures("packages")
 def test_a_skip_for_no_need_and_a_failure_that_is_expected_fail_the_run(tree, name):
-    result = tree(BAD_SKIPS, *(("--suite", name) if name else ()))
+    result = tree(BAD_SKIPS, suite=name)
     assert result.ret == 1
     said, expected = wrong(result), bad_skips(name)
     assert [line[: len(start)] for line, start in zip(said, expected, strict=True)] == expected
@@ -286,7 +287,7 @@ def test_failures_are_printed_before_the_run_goes_on_and_stay_failures(tree):
         "test_b.py": NEEDS["test"].format("mars"),  # a kind that nobody declared
         "test_c.py": PYTEST + EXPECTED.format(True, True),
     }
-    result = tree(files, "-v", "--suite", "all")
+    result = tree(files, "-v", suite="all")
     assert (result.ret, wrong(result)) == (1, [])
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
@@ -311,7 +312,7 @@ def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
             for mark in ("slow", "long", "gpu")
         },
     }
-    result = tree(files, "--suite", "fast")
+    result = tree(files, suite="fast")
     heavy = "test_a.py::test_it imported heavy_one, heavy_two: mark it slow"
     assert (result.ret, wrong(result)) == (1, [heavy])
     result.assert_outcomes(passed=4, deselected=1)
@@ -323,7 +324,7 @@ def test_processes_side_by_side_tell_what_they_left_out(tree):
         "test_long.py": f"{PYTEST}{ONE}{LONG}",
         ".hidden/test_it.py": ONE,
     }
-    result = tree(files, "--suite", "usual", "-n", "2", "--dist", "worksteal")
+    result = tree(files, "-n", "2", "--dist", "worksteal", suite="usual")
     assert result.ret == 1
     said = wrong(result)
     expected = [*bad_skips(None), ".hidden/test_it.py::test_one is written and was not collected"]
@@ -335,7 +336,7 @@ def test_processes_side_by_side_tell_what_they_left_out(tree):
 
 def test_processes_side_by_side_that_leave_out_nothing_print_a_failure(tree):
     files = {**WHOLE, "test_a.py": f"{PYTEST}{LONG}def test_it():\n    assert 6 * 7 == 41\n"}
-    result = tree(files, "--suite", "usual", "-n", "2", "--dist", "loadfile")
+    result = tree(files, "-n", "2", "--dist", "loadfile", suite="usual")
     assert (result.ret, wrong(result)) == (1, [])
     result.assert_outcomes(passed=10, failed=1, skipped=5)
     failed = ("*tests/test_a.py::test_it failed (call)*", "*assert (6 * 7) == 41*", "*= FAILURES =*")

@@ -24,15 +24,7 @@ def shared(place, optcli, s3, monkeypatch, tmp_path) -> Bucket:
     return s3
 
 
-def test_a_build_elsewhere_makes_no_step(shared, optcli):
-    said = optcli("build", "recipe.yaml")
-    assert said.code == 0, said.err
-    steps = {line.split("  (")[0] for line in said.err.splitlines() if line.startswith("  built")}
-    assert steps <= {"  built   latency"}
-    assert "remote store" not in said.err
-
-
-def test_it_is_listed_and_says_why(shared, optcli, tmp_path):
+def test_it_is_listed_and_says_why_and_a_build_elsewhere_makes_no_step(shared, optcli, tmp_path):
     said = optcli("cache", "ls", "--remote")
     assert f"MB, in {shared.url}" in said.out
     rows = json.loads(optcli("cache", "ls", "--remote", "--kind", "artifact", "--json").out)
@@ -42,9 +34,20 @@ def test_it_is_listed_and_says_why(shared, optcli, tmp_path):
     assert "to do" not in said.out
     assert "seed: 0 -> 9" in optcli("cache", "why", "recipe.yaml", "--remote", "--set", "seed=9").out
     assert not list(Store(tmp_path / "elsewhere").entries("artifact"))
+    said = optcli("build", "recipe.yaml")
+    assert said.code == 0, said.err
+    steps = {line.split("  (")[0] for line in said.err.splitlines() if line.startswith("  built")}
+    assert steps <= {"  built   latency"}
+    assert "remote store" not in said.err
 
 
-def test_it_is_verified_and_repaired(shared, optcli):
+def test_it_is_verified_and_repaired_and_made_smaller(shared, optcli):
+    before = shared.paths()
+    said = optcli("cache", "gc", "--remote", "--max-size", "0KB", "--dry-run")
+    assert "would remove artifact" in said.out
+    assert shared.paths() == before
+    assert optcli("cache", "gc", "--remote", "--older-than", "1d").code == 0
+    assert shared.paths() == before
     assert optcli("cache", "verify", "--remote").code == 0
     place = shared.below(manifest.OBJECTS)[0]
     shared.write(place, b"damaged")
@@ -55,15 +58,6 @@ def test_it_is_verified_and_repaired(shared, optcli):
     assert optcli("cache", "verify", "--remote", "--repair").code == 0
     assert optcli("cache", "verify", "--remote").code == 0
     assert place not in shared.paths()
-
-
-def test_it_is_made_smaller(shared, optcli):
-    before = shared.paths()
-    said = optcli("cache", "gc", "--remote", "--max-size", "0KB", "--dry-run")
-    assert "would remove artifact" in said.out
-    assert shared.paths() == before
-    assert optcli("cache", "gc", "--remote", "--older-than", "1d").code == 0
-    assert shared.paths() == before
     assert optcli("cache", "gc", "--remote", "--max-size", "0KB").code == 0
     assert shared.below(manifest.OBJECTS) == []
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import hurried
 from needs import needs
 from tiny_project import write_images, write_model
 
@@ -66,8 +68,15 @@ class Odd(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look in this process: a worker costs seconds. The command's own test has its worker."""
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Look in this process: a worker costs seconds. The command's own test has its worker.
+
+    With one thread: beside other tests several spend most of their time waiting for each other.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     if "command" not in request.node.name:
         from optcli.scaffold.looking import look
 
@@ -75,6 +84,8 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(
             "optcli.scaffold.masks.run", lambda _, request, *__, **___: masks.look(request, None)
         )
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -355,21 +366,10 @@ def test_the_command_writes_a_recipe_that_builds(place, capsys, monkeypatch):
     assert cli.run(out) == 2
     assert "--force" in capsys.readouterr().err
     assert cli.run([*out, "--force"]) == 0
-    quick = [
-        "--set",
-        "latency.rounds=2",
-        "--set",
-        "latency.calls=2",
-        "--set",
-        "latency.max_seconds=0.05",
-    ]
-    smaller = [
-        "--set",
-        "data.calibration.prepare.resize=4",
-        "--set",
-        "data.evaluation.prepare.resize=4",
-    ]
-    assert cli.run(["build", "made/first.yaml", *quick, *smaller]) in (0, 1, 5), capsys.readouterr().err
+    sets = [f"data.{role}.prepare.resize=4" for role in ("calibration", "evaluation")]
+    smaller = [word for text in [*sets, "latency.batch_sizes=[1]"] for word in ("--set", text)]
+    built = cli.run([*hurried(["build", "made/first.yaml"]), *smaller])
+    assert built in (0, 1, 5), capsys.readouterr().err
     report = json.loads((place / "artifacts" / "model" / "report.json").read_text())
     assert {each["status"] for each in report["variants"].values()} == {"built"}
     capsys.readouterr()
