@@ -111,8 +111,13 @@ def test_networks_from_pytorch_too(tmp_path, name, way):
 
 
 NETWORKS = """
+from functools import partial
+
 import torch
 import torchvision
+from torchvision.models.detection.ssdlite import SSDLiteHead
+from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig
+from torchvision.ops import Conv2dNormActivation
 
 
 def vit():
@@ -126,15 +131,23 @@ def vit():
 
 
 class Detector(torch.nn.Module):
+    "The head of SSDLite on two blocks of MobileNet V3."
+
     def __init__(self):
         super().__init__()
-        whole = torchvision.models.detection.ssdlite320_mobilenet_v3_large(
-            weights=None, weights_backbone=None
+        norm = partial(torch.nn.BatchNorm2d, eps=0.001)
+        self.stem = Conv2dNormActivation(3, 16, stride=4, norm_layer=norm)
+        blocks = ((16, 3, 32, 24, True, "RE"), (24, 5, 48, 32, True, "HS"))
+        self.blocks = torch.nn.ModuleList(
+            InvertedResidual(InvertedResidualConfig(*each, 2, 1, 1.0), norm) for each in blocks
         )
-        self.backbone, self.head = whole.backbone, whole.head
+        self.head = SSDLiteHead([24, 32], [6, 6], 9, norm)
 
     def forward(self, image):
-        found = self.head(list(self.backbone(image).values()))
+        maps = [self.stem(image)]
+        for block in self.blocks:
+            maps.append(block(maps[-1]))
+        found = self.head(maps[1:])
         return {"scores": found["cls_logits"], "boxes": found["bbox_regression"]}
 
 
@@ -146,7 +159,7 @@ def detector():
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", [Export, ExportOnnx])
-@pytest.mark.parametrize(("name", "side", "working_out_shapes"), [("vit", 64, 1), ("detector", 128, 0)])
+@pytest.mark.parametrize(("name", "side", "working_out_shapes"), [("vit", 64, 1), ("detector", 64, 0)])
 def test_a_vit_and_a_detector_from_pytorch(tmp_path, name, side, working_out_shapes, way):
     from optcli.artifact import Artifact, Format
 
@@ -210,10 +223,10 @@ def test_pools_are_rounded_plainly_where_the_sizes_are_the_same():
             if node.get_type_name() == "MaxPool"
         ]
 
-    for size in range(5, 12):
+    for size in range(5, 9):
         assert pools(3, 2, 0, size) == ["ceil"]
         assert pools(2, 2, 0, size) == ["ceil"]
-    for size in range(5, 12):  # a window may begin in the padding behind the input
+    for size in range(5, 9):  # a window may begin in the padding behind the input
         assert pools(2, 2, 1, size) == ["ceil_torch"]
         assert pools(2, 3, 0, size) == ["ceil_torch"]
 
