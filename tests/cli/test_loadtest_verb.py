@@ -14,10 +14,12 @@ from oip_server import serving
 
 from optcli import cli
 from optcli.results.loadtest import LOADTEST_SCHEMA, LoadTest
-from optcli.serving.loadtest import calibrating
+from optcli.serving.loadtest import limit
+
+pytestmark = pytest.mark.usefixtures("hurried_loads")
 
 FIRST = str(min(os.sched_getaffinity(0)))
-QUICK = ("--model", "digits", "--seconds", "1.2", "--settle", "0s")
+QUICK = ("--model", "digits", "--seconds", "0.6", "--settle", "0s")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def test_without_a_promise_right_answers_are_enough(url, say):
 @pytest.mark.long
 @pytest.mark.slow
 def test_several_rates_and_a_trace(url, say, tmp_path):
-    (tmp_path / "trace.csv").write_text("\n".join(str(index / 40) for index in range(80)))
+    (tmp_path / "trace.csv").write_text("\n".join(str(index / 40) for index in range(40)))
     code, out, err = say("loadtest", url, *QUICK, "--arrivals", "trace:trace.csv", "--json")
     assert code == 0, err
     (point,) = LoadTest.model_validate_json(out).points
@@ -134,16 +136,17 @@ def test_encodings_side_by_side(url, say, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_limit_of_a_server_that_breaks(say):
-    # 50 ms a call and one row a call: 20 a second at most, whatever the machine.
-    with serving(batch=1, wait_ms=0, fixed_ms=50, per_image_ms=0) as url:
+def test_the_limit_of_a_server_that_breaks(say, monkeypatch):
+    monkeypatch.setattr(limit, "PRECISION", 0.2)  # one bisection
+    # 25 ms a call and one row a call: 40 a second at most, whatever the machine.
+    with serving(batch=1, wait_ms=0, fixed_ms=25, per_image_ms=0) as url:
         code, out, err = say(
-            "loadtest", url, "--model", "digits", "--seconds", "2.4", "--settle", "0s", "--find-limit",
-            "--slo", "p50=120ms", "--rate", "40", "--json",
+            "loadtest", url, *QUICK, "--seconds", "1.2", "--find-limit",
+            "--slo", "p50=60ms", "--rate", "60", "--json",
         )  # fmt: skip
     test = LoadTest.model_validate_json(out)
     assert test.points[0].purpose == "ramp"
-    assert test.points[0].rate_per_s == 40
+    assert test.points[0].rate_per_s == 60
     assert test.points[0].breach
     assert code in (1, 5), err
     assert test.limit.broken_per_s is not None
@@ -152,9 +155,7 @@ def test_the_limit_of_a_server_that_breaks(say):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_calibration_is_kept_and_predicts_the_next_test(url, say, plan, tmp_path, monkeypatch):
-    for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):
-        monkeypatch.setattr(calibrating, name, few)
+def test_a_calibration_is_kept_and_predicts_the_next_test(url, say, plan, tmp_path):
     given = ("loadtest", url, *QUICK, "--plan", plan, "--calibration", "known.json")
     code, out, err = say(*given, "--calibrate")
     assert code == 0, err
