@@ -56,9 +56,10 @@ inputs:
 data:
   calibration:
     source: imagefolder:${SHARED}/datasets/cifar10_subset/train
-    samples: 128
+    samples: 64
     prepare: &p {scale: 1/255, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}
-  evaluation: {source: "imagefolder:${SHARED}/datasets/cifar10_subset/test", prepare: *p}
+  evaluation:
+    {source: "imagefolder:${SHARED}/datasets/cifar10_subset/test", samples: 600, prepare: *p}
 accuracy: {metric: top1, max_drop: 0.01, batch_size: 64}
 variants:
   eager: []
@@ -80,15 +81,14 @@ data:
     source: torchvision:FashionMNIST
     root: ${SHARED}/datasets
     split: train
-    samples: 100
+    samples: 50
     prepare: &p
       {resize: 64, resize_in: float32, channel_order: rgb, scale: 1/255, mean: 0.2860, std: 0.3530}
   evaluation: {source: "torchvision:FashionMNIST", root: "${SHARED}/datasets", split: test,
-               samples: 2000, prepare: *p}
+               samples: 600, prepare: *p}
 accuracy: {metric: top1, max_drop: 0.01}
 variants:
   eager: []
-  onnx: [export_onnx]
   openvino-int8: [export_onnx, to_openvino, {quantize_nncf: {preset: mixed}}]
 """
 
@@ -102,12 +102,12 @@ data:
   calibration:
     source: imagefolder:${SHARED}/datasets/coco_tiny_val/images
     split: {seed: 0, to: 0.5}
-    samples: 10
+    samples: 5
     prepare: &p {letterbox: {size: 416, fill: 114}, channel_order: bgr}
   evaluation:
     source: imagefolder:${SHARED}/datasets/coco_tiny_val/images
     split: {seed: 0, from: 0.5}
-    samples: 8
+    samples: 4
     prepare: *p
 variants:
   onnx: []

@@ -38,7 +38,7 @@ def found(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_resnet_from_two_files_and_a_pth(tmp_path: Path) -> None:
     report = built(tmp_path, RESNET20, resnet=RESNET, block=BLOCK)
     eager, int8, pruned = report.variants.values()
-    assert eager.accuracy.value == 0.8135
+    assert eager.accuracy.value == 483 / 600
     assert abs(int8.accuracy.drop.value) <= 0.01
     assert int8.runner["precision"] == "int8"
     assert int8.artifact.size_bytes < 0.4 * eager.artifact.size_bytes
@@ -52,12 +52,10 @@ def test_a_resnet_from_two_files_and_a_pth(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("found")
 @pytest.mark.long
 def test_a_mobilenet_of_torchvision_with_weights_of_ones_own(tmp_path: Path) -> None:
-    eager, onnx, int8 = built(tmp_path, FASHION).variants.values()
-    assert eager.accuracy.value == 0.9135
-    assert onnx.accuracy.drop.value == 0
-    assert onnx.accuracy.output_error.sqnr_db > 90
+    eager, int8 = built(tmp_path, FASHION).variants.values()
+    assert eager.accuracy.value == 545 / 600
     assert abs(int8.accuracy.drop.value) <= 0.01
-    assert (int8.runner["precision"], onnx.runner["precision"]) == ("int8", "fp32")
+    assert (int8.runner["precision"], eager.runner["precision"]) == ("int8", "fp32")
 
 
 @pytest.mark.long
