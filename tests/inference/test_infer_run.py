@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
+from optcli import ray_session
 from optcli.environment import usable_cores
 from optcli.inference import infer
 from optcli.pipeline import build
@@ -28,8 +30,8 @@ BROKEN = {"b/007.png": b"no image", "a/030.png": b""}
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe that was built, and stored images, two of which are broken."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A recipe that was built, and stored images, two of which are broken; Ray is up."""
     folder = tmp_path_factory.mktemp("infer")
     write_images(folder / "images")
     write_model(folder / "model.onnx")
@@ -45,7 +47,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.new("RGB", (4, 4), (9, 200, 40)).save(folder / "stored" / "a" / "010.bmp")
     for name, content in BROKEN.items():
         (folder / "stored" / name).write_bytes(content)
-    return folder
+    with ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
+        yield folder
 
 
 def run(project: Path, target: Path, **options: Any) -> Inference:
@@ -132,7 +135,7 @@ def test_a_long_run_measures_how_many_copies_share_the_cores(
     monkeypatch.setattr("optcli.inference.environment.usable_cores", lambda: 2)
     threads = usable_cores()
     monkeypatch.setattr("optcli.inference.copies._halves", lambda _: iter((threads, 1)))
-    found = run(project, tmp_path / "out", form="jsonl", per_shard=2)
+    found = run(project, tmp_path / "out", form="jsonl", per_shard=5)
     assert (found.workers, found.threads) == (2, 1)
     assert threads == 1 or set(found.rates_by_threads) == {threads, 1}
     assert all(rate > 0 for rate in found.rates_by_threads.values())
@@ -140,6 +143,6 @@ def test_a_long_run_measures_how_many_copies_share_the_cores(
     assert manifest["threads"] == 1
     # A run that goes on takes the threads of the one before, and measures nothing.
     (tmp_path / "out" / sorted(manifest["finished"])[0]).with_suffix(".jsonl").unlink()
-    again = run(project, tmp_path / "out", form="jsonl", per_shard=2)
+    again = run(project, tmp_path / "out", form="jsonl", per_shard=5)
     assert (again.threads, again.rates_by_threads, again.shards_before) == (1, {}, found.shards - 1)
     assert run(project, tmp_path / "two", workers=2).threads == 1

@@ -20,7 +20,7 @@ data:
   calibration: {source: "npz:data.npz", split: {seed: 0, to: 0.25}}
   evaluation: {source: "npz:data.npz", split: {seed: 0, from: 0.25}}
 accuracy: {metric: top1, max_drop: 0.05}
-latency: {threads: 1, launches: 2, rounds: 2, max_seconds: 2}
+latency: {threads: 1, launches: 1, rounds: 2, calls: 2, max_seconds: 0.2}
 variants:
   plain: []
   int8: [quantize_onnxruntime]   # as it comes

@@ -30,7 +30,7 @@ def project(folder: Path, rest: str = TUNE) -> Path:
 def tune(path: Path, **options: Any) -> Tuning:
     folder = path.parent
     places = {"store": folder / "store", "artifacts": folder / "artifacts"}
-    return optcli.tune(path, **{"minutes": 0.8, **places, **options})
+    return optcli.tune(path, **{"minutes": 0.6, **places, **options})
 
 
 def kept(folder: Path) -> Path:
@@ -77,7 +77,7 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     first.wait()
     before = [json.loads(line) for line in kept(tmp_path).read_text().splitlines()]
     assert before
-    command += ["--minutes", "1", "--set", "tune.passes={}"]
+    command += ["--minutes", "0.4", "--set", "tune.passes={}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode in (0, 1, 5), done.stderr
     found = json.loads(done.stdout)

@@ -81,7 +81,7 @@ def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
     heard = Heard()
     found = optcli.tune(
         project(tmp_path),
-        minutes=3,
+        minutes=0.6,
         store=remote_store(tmp_path),
         artifacts=tmp_path / "artifacts",
         jobs=4,
