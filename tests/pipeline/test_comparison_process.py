@@ -109,7 +109,7 @@ def test_there_is_one_where_a_core_and_memory_are_free(request_of):
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_build_checks_what_a_pass_on_one_core_wrote(project, lost):
+def test_a_build_checks_what_a_pass_on_one_core_wrote(project, unmeasured, lost):
     project.recipe(
         f"""\
   plain: []
