@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from optcli.gate.rule import Rule, decide, planned
 from optcli.settings import GateBar, GateSettings
 from optcli.statistics import sign_bounds, signed_rank_bounds
 
-TRIALS = 1500
+TRIALS = 700
 
 
 def fit_by_brute_force(values, tail):
@@ -46,10 +47,12 @@ def test_sign_bounds_are_order_statistics():
     assert sign_bounds(values, 0.0038) == (-math.inf, math.inf)
 
 
+@cache
 def t3(sd):
     return lambda rng, shape: rng.standard_t(3, shape) * sd / math.sqrt(3)
 
 
+@cache
 def normal(sd):
     return lambda rng, shape: rng.normal(0, sd, shape)
 
@@ -59,6 +62,7 @@ def contaminated(rng, shape):
     return rng.normal(0, 0.02, shape) + wild
 
 
+@cache
 def rates(noise, slower, rule, seed=7):
     """Shares of `fail` and `pass`, and the mean number of pairs, at a true slow-down."""
     rng = np.random.default_rng(seed)
