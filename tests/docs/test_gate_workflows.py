@@ -1,6 +1,5 @@
 """The workflow files in docs/ci: valid for their systems, and every optcli command in them is one."""
 
-import json
 import re
 import shlex
 import subprocess
@@ -14,8 +13,8 @@ from optcli.cli.gate import command
 from optcli.gate.terms import KINDS, accepted
 
 CI = Path(__file__).resolve().parents[2] / "docs" / "ci"
-# By the systems' own schemas, which lie in schemas/.
-SCHEMAS = {"github-actions.yml": "github-workflows", "gitlab-ci.yml": "gitlab-ci"}
+# The systems' own schemas, of which check-jsonschema has copies.
+SCHEMAS = {"github-actions.yml": "vendor.github-workflows", "gitlab-ci.yml": "vendor.gitlab-ci"}
 BROKEN = {
     "github-actions.yml": [
         ("timeout-minutes: 60", "timeout-minutes: [60]"),
@@ -36,8 +35,10 @@ BROKEN = {
 
 def refused(name, text):
     """Where a workflow's text does not fit the schema of its system."""
+    from check_jsonschema.builtin_schemas import get_builtin_schema
+
     validator = imported("jsonschema").Draft7Validator
-    schema = json.loads((Path(__file__).parent / "schemas" / f"{SCHEMAS[name]}.json").read_text())
+    schema = get_builtin_schema(SCHEMAS[name])
     return [each.json_path for each in validator(schema).iter_errors(YAML(typ="safe").load(text))]
 
 
