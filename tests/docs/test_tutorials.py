@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import hurried
+from commands import hurried, optcli_here
 from pages import REPOSITORY, Command, Tutorial, missing_lines
+
+from optcli.serving.loadtest import bundles
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 NAMES = sorted(path.name for path in TUTORIALS.glob("*.md"))
+# Followed as a reader does, in processes of its own and without what another tutorial has built.
+ALONE = "first-model.md"
 IDENTITY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -22,36 +29,60 @@ IDENTITY = {
 }
 
 
-def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Carry out one command line, as somebody does who has optcli installed.
+def run(command: Command, folder: Path, store: str, *, here: bool) -> tuple[int, str]:
+    """Carry out one command line, as somebody does who has optcli installed: its exit code and text.
 
-    Builds measure less often than they do for a reader: what a page shows holds all the same.
-    `stdout` holds both streams, in the order in which a terminal shows them.
+    Builds measure less often than they do for a reader: what a page shows holds all the same. The text
+    holds both streams, in the order in which a terminal shows them. `here`: in this process.
     """
     program, *arguments = shlex.split(command.line)
     if program == "optcli":
         arguments = hurried(arguments)
+    variables = {
+        **IDENTITY,
+        "PYTHONPATH": str(REPOSITORY),
+        "OPTCLI_STORE": store,
+        "COLUMNS": "200",
+    }
+    if here and program == "optcli":
+        said = optcli_here(*arguments, folder=folder, together=True, **variables)
+        return said.code, said.out
     programs = {"optcli": [sys.executable, "-m", "optcli"], "python": [sys.executable], "git": ["git"]}
-    return subprocess.run(
+    done = subprocess.run(
         [*programs[program], *arguments],
         cwd=folder,
-        env={
-            **os.environ,
-            **IDENTITY,
-            "PYTHONPATH": str(REPOSITORY),
-            "OPTCLI_STORE": "",
-            "COLUMNS": "200",
-        },
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=550,
         check=False,
     )
+    return done.returncode, done.stdout
 
 
-def follow(page: Path, folder: Path) -> None:
-    """Do what a tutorial says in a folder of its own; fails over the first step that differs."""
+@contextlib.contextmanager
+def one_server_a_bundle() -> Iterator[None]:
+    """Load tests of this process share the server of a bundle, which takes seconds to start."""
+    start, found = bundles.running, {}
+
+    @contextlib.contextmanager
+    def running(folder: Path, **options: Any) -> Iterator[Any]:
+        if folder not in found:
+            found[folder] = servers.enter_context(start(folder, **options))
+        yield found[folder]
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as servers:
+        patch.setattr(bundles, "running", running)
+        yield
+
+
+def follow(page: Path, folder: Path, store: str = "") -> None:
+    """Do what a tutorial says in a folder of its own; fails over the first step that differs.
+
+    The last command has a process of its own, but for `bench` and `tune`, which would measure again
+    where the machine is busy; of one page all commands have.
+    """
     tutorial = Tutorial.read(page)
     assert tutorial.commands
     if tutorial.in_checkout:
@@ -61,12 +92,16 @@ def follow(page: Path, folder: Path) -> None:
         if not isinstance(step, Command):
             path = folder / step[0]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(step[1], encoding="utf-8")
+            # A gate on the page measures for as long as its reader waits.
+            path.write_text(step[1].replace("max_seconds: 20", "max_seconds: 0.5"), encoding="utf-8")
             continue
-        done = run(step, folder)
-        said = f"{step.line}: exit code {done.returncode}\n{done.stdout}"
-        assert done.returncode in step.codes, said
-        missing = missing_lines(step.shown, done.stdout)
+        measuring = step.line.startswith(("optcli bench", "optcli tune"))
+        last = step is tutorial.commands[-1] and not measuring
+        here = page.name != ALONE and not last
+        code, text = run(step, folder, store, here=here)
+        said = f"{step.line}: exit code {code}\n{text}"
+        assert code in step.codes, said
+        missing = missing_lines(step.shown, text)
         assert missing == [], f"the page shows {missing}; {said}"
 
 
@@ -76,8 +111,9 @@ ENGINES = "gpu-and-tensorrt.md"
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in NAMES if name != ENGINES])
-def test_a_tutorial_holds_to_the_letter(name, tmp_path):
-    follow(TUTORIALS / name, tmp_path)
+def test_a_tutorial_holds_to_the_letter(name, tmp_path, quickstart_store):
+    with one_server_a_bundle():
+        follow(TUTORIALS / name, tmp_path, "" if name == ALONE else quickstart_store)
 
 
 @pytest.mark.slow
