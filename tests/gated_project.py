@@ -30,6 +30,11 @@ def git(folder, *arguments):
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
+def commit(project, message):
+    git(project.folder, "add", ".")
+    git(project.folder, "commit", "-qm", message)
+
+
 def write_separable(folder, count=80):
     """Images of two classes, bright left or right, and a classifier that is always right."""
     import onnx

@@ -22,7 +22,8 @@ from optcli.store import Store
 EXPLAIN = explaining.explain
 
 
-def test_the_same_passes_and_leaves_its_report(repository, cold, pairs, tmp_path):
+def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
+    shutil.rmtree(repository.store)
     report = judge(repository, history=tmp_path / "h.jsonl")
     assert (report.outcome, report.exit_code) == ("accept", ExitCode.DONE)
     assert report.baseline.startswith("git:HEAD (")
@@ -51,6 +52,7 @@ def test_slower_is_rejected_and_the_one_change_is_named(repository, pairs):
     assert report.sentence.startswith("Do not merge: copied p50: ")
 
 
+@pytest.mark.slow
 def test_another_model_file_is_the_cause_and_its_graph_the_consequence(repository, pairs):
     write_model(repository.folder / "model.onnx", seed=1)
     pairs.growth = [0.10]
@@ -96,6 +98,7 @@ def test_doubt_has_its_own_exit_code_unless_told(repository, pairs):
     assert (failed.exit_code, failed.outcome) == (ExitCode.REJECTED, "inconclusive")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "outcome"), [(0.0, "accept"), (0.1, "reject")])
 def test_a_failure_is_confirmed_where_asked(repository, pairs, second, outcome):
     pairs.growth = [0.10, second]
@@ -105,6 +108,7 @@ def test_a_failure_is_confirmed_where_asked(repository, pairs, second, outcome):
     assert [seed for *_, seed in pairs.seen] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_new_variant_has_nothing_to_be_compared_with(repository, pairs):
     repository.recipe(COPIED % "old" + '  more: {passes: ["./fakes.py:Copy"], gate: true}\n')
     report = judge(repository)
@@ -112,6 +116,7 @@ def test_a_new_variant_has_nothing_to_be_compared_with(repository, pairs):
     assert "more is new and was not compared" in report.sentence
 
 
+@pytest.mark.slow
 def test_a_renamed_variant_does_not_slip_through(repository, pairs):
     repository.recipe(PLAIN + '  renamed: {passes: ["./fakes.py:Copy"], gate: true}\n')
     report = judge(repository)
@@ -125,6 +130,7 @@ def test_a_renamed_variant_does_not_slip_through(repository, pairs):
     assert [each.place for each in report.changes if each.open] == ["variants.copied"]
 
 
+@pytest.mark.slow
 def test_what_could_not_be_built_at_the_commit_is_not_new(repository, pairs):
     repository.recipe(
         PLAIN + '  copied: {passes: [{"./fakes.py:Misbehave": {way: raise}}], gate: true}\n'
@@ -136,6 +142,7 @@ def test_what_could_not_be_built_at_the_commit_is_not_new(repository, pairs):
     assert "could not be built as it was at git:HEAD" in of(report, "p50").reason
 
 
+@pytest.mark.slow
 def test_a_saved_baseline_without_the_variant_is_no_pass(repository, pairs):
     saved(repository)
     repository.recipe(COPIED % "old" + '  more: {passes: ["./fakes.py:Copy"], gate: true}\n')
@@ -144,6 +151,7 @@ def test_a_saved_baseline_without_the_variant_is_no_pass(repository, pairs):
     assert "does not hold this variant, only" in of(report, "p50", "more").reason
 
 
+@pytest.mark.slow
 def test_without_a_mark_the_recommended_variant_is_judged(repository, pairs):
     repository.recipe(PLAIN + '  copied: ["./fakes.py:Copy"]\n')
     git(repository.folder, "commit", "-qam", "unmarked")
@@ -164,6 +172,7 @@ def saved(project, name="main", **changes):
     return builds.save(path, report, place, Store(project.store))
 
 
+@pytest.mark.slow
 def test_a_saved_baseline_is_compared_by_name_and_by_file(repository, pairs):
     path = saved(repository)
     for reference in ("main", str(path)):
@@ -171,6 +180,7 @@ def test_a_saved_baseline_is_compared_by_name_and_by_file(repository, pairs):
         assert (report.outcome, report.baseline) == ("accept", reference)
 
 
+@pytest.mark.slow
 def test_another_runtime_cannot_be_compared_without_its_interpreter(repository, pairs):
     saved(repository, versions={"onnxruntime": "1.0.0"})
     report = judge(repository, "main")
@@ -190,6 +200,7 @@ def interpreter(folder, code='exec "{real}" "$@"'):
     return python
 
 
+@pytest.mark.slow
 def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pairs, tmp_path):
     saved(repository, versions={"onnxruntime": "1.0.0"})
     python = interpreter(tmp_path)
@@ -203,6 +214,7 @@ def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pai
         judge(repository, "main", baseline_python=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
     repository, pairs, tmp_path, monkeypatch
 ):
@@ -232,6 +244,7 @@ def test_operators_of_the_baseline_are_timed_by_its_interpreter(monkeypatch, tmp
     assert used == [("baseline", "python-of-old"), ("candidate",)]
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_the_libraries_is_named(repository, pairs, tmp_path):
     python = interpreter(tmp_path, 'exec "{real}" -S "$@"')  # -S: no installed package
     with pytest.raises(MissingError, match="cannot build the recipe: ModuleNotFoundError") as failure:
@@ -240,6 +253,7 @@ def test_an_interpreter_without_the_libraries_is_named(repository, pairs, tmp_pa
     assert pairs.seen == []
 
 
+@pytest.mark.slow
 def test_what_is_bound_to_another_cpu_is_never_compared(repository, pairs):
     repository.recipe(PLAIN + '  copied: {passes: ["./fakes.py:Tuned"], gate: true}\n')
     saved(repository, cpu={"model": "x", "machine": "x86_64", "flags": ["avx9000"]})
@@ -259,7 +273,9 @@ def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, p
 
 
 @pytest.mark.long
-def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, cold, pairs, tmp_path):
+def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, pairs, tmp_path):
+    shutil.rmtree(repository.store)
+
     def code(*arguments):
         return run(
             ["gate", str(repository.folder / "recipe.yaml"), "--store", str(repository.store),
@@ -281,6 +297,7 @@ def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, cold,
     assert pairs.seen == []
 
 
+@pytest.mark.slow
 def test_measuring_that_fails_is_an_error(repository, monkeypatch):
     from optcli.errors import RunnerError
 
@@ -293,6 +310,7 @@ def test_measuring_that_fails_is_an_error(repository, monkeypatch):
     assert failure.value.exit_code == ExitCode.FAILED
 
 
+@pytest.mark.slow
 def test_a_pack_is_read_by_another_store_and_saved_only_from_its_own(repository, pairs):
     pack = saved(repository)
     shutil.rmtree(repository.store)
@@ -303,6 +321,7 @@ def test_a_pack_is_read_by_another_store_and_saved_only_from_its_own(repository,
         builds.save(pack, Report.load(place), place, Store(repository.folder / "empty"))
 
 
+@pytest.mark.slow
 def test_every_form_is_written_and_github_is_told(repository, pairs, tmp_path, monkeypatch, capfd):
     pairs.growth = [0.10]
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -322,6 +341,7 @@ def test_every_form_is_written_and_github_is_told(repository, pairs, tmp_path, m
     assert "optcli gate FAILED" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.slow
 def test_images_of_the_project_are_not_in_git(repository):
     write_images(repository.folder / "images", count=2, seed=3)
     done = subprocess.run(

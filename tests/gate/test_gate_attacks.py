@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gated_project import BARRED, COPIED, git, judge, of, write_separable
+from gated_project import COPIED, commit, git, judge, of
 from tiny_project import DATA, write_model
 
 from optcli import baselines
@@ -16,21 +16,6 @@ from optcli.results import Report, flags
 from optcli.store import Store
 
 UNTRACKED = ("untracked-data",)
-
-
-@pytest.fixture
-def judged(repository):
-    """The project with evaluation data and everything in git; `accuracy` allows a small loss."""
-    (repository.folder / ".gitignore").write_text("")
-    write_separable(repository.folder)
-    repository.recipe(COPIED % "old", data=BARRED)
-    commit(repository, "with data")
-    return repository
-
-
-def commit(project, message):
-    git(project.folder, "add", ".")
-    git(project.folder, "commit", "-qm", message)
 
 
 def change(project, *pairs):
@@ -46,7 +31,9 @@ def opened(report):
     return {(each.kind, each.place) for each in report.changes if each.open}
 
 
-def test_all_in_git_and_nothing_changed_passes(judged, cold, pairs):
+@pytest.mark.slow
+def test_all_in_git_and_nothing_changed_passes(judged, pairs):
+    shutil.rmtree(judged.store)
     report = judge(judged, accept=())
     assert (report.outcome, report.changes) == ("accept", ())
     assert of(report, "accuracy").blocking
@@ -71,6 +58,7 @@ def test_a_bar_or_threads_of_the_pull_requests_own_do_not_pass(judged, pairs, ol
     assert judge(judged, accept=(kind,)).outcome == "accept"
 
 
+@pytest.mark.slow
 def test_the_baselines_bars_hold_besides(judged, pairs):
     """A gate limit, a promise and a loss that the pull request allows itself are judged as before."""
     change(judged, ("variants:", "slo: {p99_ms: 1000}\ngate: {p50: {limit: 1}}\nvariants:"))
@@ -81,6 +69,7 @@ def test_the_baselines_bars_hold_besides(judged, pairs):
     assert (settings.p50.limit, pairs.slo[0].p99_ms) == (1, 1000)
 
 
+@pytest.mark.slow
 def test_a_worse_model_is_rejected_by_the_evaluation_that_the_pull_request_bends(judged, pairs):
     """Evaluation removed; the bar removed; images made black; and all but one sample left out."""
     write_model(judged.folder / "model.onnx", seed=1)  # right by chance
@@ -105,6 +94,7 @@ def test_a_worse_model_is_rejected_by_the_evaluation_that_the_pull_request_bends
         assert any("by the baseline's recipe" in each.name for each in rejects)
 
 
+@pytest.mark.slow
 def test_other_labels_or_files_of_the_evaluation_are_named(judged, pairs):
     """Images that move to another class, and labels that are all the same."""
     for each in (judged.folder / "images" / "a").iterdir():
@@ -114,6 +104,7 @@ def test_other_labels_or_files_of_the_evaluation_are_named(judged, pairs):
     assert ("evaluation", "data.evaluation.content") in opened(report)
 
 
+@pytest.mark.slow
 def test_code_that_judges_is_part_of_the_terms(judged, pairs):
     metric = "def right(outputs, target, meta):\n    return 1.0\n"
     (judged.folder / "metric.py").write_text(f"from inner import VALUE\n\n\n{metric}")
@@ -145,6 +136,7 @@ def test_code_on_the_path_that_judges_is_named_where_it_changed(judged, pairs, m
     assert report.outcome != "accept"
 
 
+@pytest.mark.slow
 def test_a_base_recipe_that_is_extended_is_judged_like_the_recipe(judged, pairs):
     text = (judged.folder / "recipe.yaml").read_text()
     (judged.folder / "base.yaml").write_text(text)
@@ -154,6 +146,7 @@ def test_a_base_recipe_that_is_extended_is_judged_like_the_recipe(judged, pairs)
     assert ("bar", "accuracy.max_drop") in opened(judge(judged, accept=()))
 
 
+@pytest.mark.slow
 def test_a_mark_that_is_moved_keeps_the_old_variant_before_the_gate(judged, pairs):
     text = (judged.folder / "recipe.yaml").read_text()
     text = text.replace(", gate: true", "").replace("plain: []", "plain: {passes: [], gate: true}")
@@ -165,12 +158,14 @@ def test_a_mark_that_is_moved_keeps_the_old_variant_before_the_gate(judged, pair
     assert report.exit_code == ExitCode.INCONCLUSIVE
 
 
+@pytest.mark.slow
 def test_other_settings_of_the_runner_are_named(judged, pairs):
     change(judged, ("gate: true}", "gate: true, runner: openvino}"))
     report = judge(judged, accept=())
     assert ("runner", "variants.copied.runner") in opened(report)
 
 
+@pytest.mark.slow
 def test_other_libraries_are_named_unless_the_baseline_has_its_own(judged, pairs):
     (judged.folder / "requirements.txt").write_text("onnxruntime==9\n")
     report = judge(judged, accept=())
@@ -179,6 +174,7 @@ def test_other_libraries_are_named_unless_the_baseline_has_its_own(judged, pairs
     assert "--baseline-python" in report.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["ignored", "beside", "link", "pointer"])
 def test_a_model_that_the_commit_does_not_hold_is_not_compared_with_itself(repository, pairs, way):
     """Both sides would use today's file: a model that became slower would pass as unchanged."""
@@ -212,6 +208,7 @@ def test_a_model_that_the_commit_does_not_hold_is_not_compared_with_itself(repos
     assert "optcli baseline save" in report.sentence
 
 
+@pytest.mark.slow
 def test_data_that_the_commit_does_not_hold_are_named(repository, pairs):
     repository.recipe(COPIED % "old", data=DATA)
     commit(repository, "data")
@@ -229,6 +226,7 @@ def saved(project):
     return place, builds.save(path, Report.load(place), place, Store(project.store))
 
 
+@pytest.mark.slow
 def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
     place, path = saved(judged)
     assert judge(judged, "main", accept=()).outcome == "accept"
@@ -244,6 +242,7 @@ def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
     assert "save it again" in report.sentence
 
 
+@pytest.mark.slow
 def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pairs, monkeypatch):
     from optcli.gate import elsewhere
 
@@ -259,6 +258,7 @@ def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pa
     assert ("variants", "variants.copied") in opened(report)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_what_is_accepted_and_lists_what_there_is(judged, capsys):
     code = run(
         ["gate", str(judged.folder / "recipe.yaml"), "--baseline", "git:HEAD", "--accept", "everything"]
@@ -286,6 +286,7 @@ def test_a_recipe_that_becomes_a_link_is_compared_with_what_had_its_name(judged,
     assert judge(judged, accept=()).exit_code == ExitCode.REJECTED
 
 
+@pytest.mark.slow
 def test_a_repository_may_be_reached_by_a_link(judged, pairs):
     linked = judged.folder.parent / "linked"
     linked.symlink_to(judged.folder)
@@ -315,6 +316,7 @@ def test_a_store_or_a_pack_that_git_holds_is_no_witness(judged, pairs, place):
     assert "so a pull request can bring its own" in report.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -335,6 +337,7 @@ def test_other_libraries_are_noticed_wherever_they_are_named(judged, pairs, name
     assert change.files == (name,)
 
 
+@pytest.mark.slow
 def test_other_calibration_data_do_not_change_what_is_timed(judged, pairs):
     """Inputs that are nearly 0 make some networks faster, on both sides, and nothing would show it."""
     judge(judged, accept=())
@@ -364,6 +367,7 @@ class Broken(Copy):
 BAR = "accuracy: {metric: top1, max_drop: 0.01}\n"
 
 
+@pytest.mark.slow
 def test_a_new_variant_without_a_bar_is_held_to_its_float_variants_outputs(judged, pairs):
     (judged.folder / "broken.py").write_text(BROKEN)
     change(judged, (BAR, ""))
@@ -378,6 +382,7 @@ def test_a_new_variant_without_a_bar_is_held_to_its_float_variants_outputs(judge
     assert any(each.outcome != "accept" and each.blocking for each in found)
 
 
+@pytest.mark.slow
 def test_a_new_variant_without_any_float_variant_beside_it_is_not_passed(judged, pairs, monkeypatch):
     monkeypatch.setattr("optcli.gate.accuracy._floats", lambda gating: [("plain", None, False)])
     change(judged, ("variants:\n", 'variants:\n  new: {passes: ["./fakes.py:Copy"], gate: true}\n'))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from edge_device import DEVICES, Edge
 from gated_project import COPIED, git, judge, of
@@ -32,6 +34,7 @@ def there(repository, edge):
     return repository
 
 
+@pytest.mark.slow
 def test_each_device_is_measured_and_the_worst_decides(there, pairs, tmp_path):
     pairs.growth = [0.0, 0.10]
     report = judge(there, history=tmp_path / "h.jsonl")
@@ -55,11 +58,13 @@ def test_each_device_is_measured_and_the_worst_decides(there, pairs, tmp_path):
     assert of_p50["p50 on here"] != of_p50["p50 on edge"], "no series over two machines"
 
 
+@pytest.mark.slow
 def test_without_devices_nothing_names_one(repository, pairs):
     found = of(judge(repository), "p50")
     assert (found.name, found.device) == ("p50", None)
 
 
+@pytest.mark.slow
 def test_what_a_device_cannot_run_is_inconclusive(there, edge, pairs):
     edge.lacks = {"copied": (Missing("the package onnxruntime is not installed", "install it"),)}
     report = judge(there)
@@ -67,6 +72,7 @@ def test_what_a_device_cannot_run_is_inconclusive(there, edge, pairs):
     assert "it does not run on edge: the package onnxruntime" in report.sentence
 
 
+@pytest.mark.slow
 def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
     def lost(*_):
         raise StepError("the device edge was lost 3 times while it measured")
@@ -77,6 +83,7 @@ def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
     assert "was lost" in report.sentence
 
 
+@pytest.mark.slow
 def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, monkeypatch):
     there.recipe(
         '  plain: []\n  copied: {passes: ["./fakes.py:Tuned"], gate: true}\n',
@@ -118,6 +125,7 @@ def test_another_device_than_the_baselines_is_a_change_of_the_rule():
     assert all(each.open for each in found)
 
 
+@pytest.mark.slow
 def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there, pairs):
     there.recipe(COPIED % "old")
     with pytest.raises(UsageError, match="judged on a device 'edge'") as caught:
@@ -127,7 +135,9 @@ def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there
     assert of(report, "p50").device is None
 
 
-def test_a_device_of_a_cluster_needs_ray(repository, cold, pairs):
+@pytest.mark.slow
+def test_a_device_of_a_cluster_needs_ray(repository, pairs):
+    shutil.rmtree(repository.store)
     repository.recipe(COPIED % "old", head=GATED % "[edge]")
     with pytest.raises(UsageError, match="found no --ray") as caught:
         judge(repository, accept=("untracked-data", "rule"))

@@ -86,6 +86,7 @@ def test_steps_are_found_where_they_are():
     assert trend.growth(30) == pytest.approx(0.9 / 1.08 - 1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_noise_and_single_outliers_are_no_steps():
     false = sum(bool(history.change_points(noisy([1.0] * 30, 0.03, seed))) for seed in range(100))
     assert false <= 5

@@ -94,6 +94,7 @@ def test_the_defaults_are_the_published_rule():
 
 
 # Share of `fail` at a true slow-down, from 2,000 trials of an independent simulation.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "slower", "fails"),
     [
@@ -116,6 +117,7 @@ def test_operating_characteristics(noise, slower, fails):
     assert rates(noise, slower, ONE)[0] == pytest.approx(fails, abs=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [t3(0.02), t3(0.03), normal(0.05), contaminated])
 def test_false_alarms_stay_below_what_is_promised(noise):
     assert rates(noise, 0.0, ONE)[0] <= 0.005
@@ -127,6 +129,7 @@ def skewed(sd):
     return lambda rng, shape: math.log(2) * sd - rng.exponential(sd, shape)
 
 
+@pytest.mark.slow
 def test_wrong_passes_at_the_limit_are_as_many_as_the_page_says():
     """docs/gate.md: at most 4 to 5 % where the noise is symmetric, 12.5 % where it is skewed."""
     assert rates(normal(0.01), ONE.limit, ONE)[1] <= 0.005
@@ -147,6 +150,7 @@ def test_a_calm_machine_needs_eight_pairs_and_passes_or_fails():
     assert rates(normal(0.01), -0.05, ONE)[0] == 0
 
 
+@pytest.mark.slow
 def test_several_comparisons_share_the_error_rate_and_look_later():
     rule = planned(GateBar(limit=0.05), GateSettings(), 16)
     assert rule.looks == (12, 16, 24)
@@ -155,6 +159,7 @@ def test_several_comparisons_share_the_error_rate_and_look_later():
     assert rates(normal(0.02), rule.margin, rule)[0] <= 0.005
 
 
+@pytest.mark.slow
 def test_signs_hold_where_single_pairs_are_wild():
     sign = planned(GateBar(limit=0.05), GateSettings(robust="sign"), 1)
     assert rates(contaminated, 0.08, sign)[0] > rates(contaminated, 0.08, ONE)[0]
