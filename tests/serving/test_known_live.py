@@ -1,143 +1,187 @@
-"""Images that `optcli infer` has answered, sent to a server that was told these answers."""
+"""A server of two priorities with all that a bundle can keep: known answers, equal requests, inputs."""
 
 from __future__ import annotations
 
 import json
-import re
-import sqlite3
-import urllib.request
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_project import DATA, HEAD, write_images, write_model
+from served_variants import Server, asked
+from small_bundles import already_started
+from tiny_project import weights, write_recipe
 
 import optcli
 from optcli.cli import run
 from optcli.pipeline import build
+from optcli.prediction.stored_answers import MANIFEST
+from optcli.results.drift import Drift
 from optcli.results.loadtest import LoadTest
-from optcli.serving.running import running
+from optcli.serving.drift import input_statistics
+from optcli.serving.running import Running, running
 
-pytestmark = pytest.mark.slow
+_HURRIED = pytest.mark.usefixtures("hurried_loads", "hurried_plans")
+pytestmark = [pytest.mark.slow, pytest.mark.long, _HURRIED]
 
-
-def project(folder: Path, seed: int = 0) -> list[str]:
-    """A build of the tiny classifier; gives what names it on a command line."""
-    write_images(folder / "images")
-    write_model(folder / "model.onnx", seed)
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(f"{HEAD}{DATA}variants:\n  plain: []\n")
-    build(recipe, store=folder / "store", artifacts=folder / "artifacts")
-    return [
-        *("plain", str(recipe), "--artifacts", str(folder / "artifacts")),
-        *("--store", str(folder / "store")),
-    ]
+SHARES = {"high": 0.3, "low": 0.7}
+Say = Callable[..., str]
 
 
-def sent(url: str, body: bytes) -> bytes:
-    request = urllib.request.Request(f"{url}/v2/models/plain/images", body)
-    with urllib.request.urlopen(request, timeout=60) as response:
-        content: bytes = response.read()
-        return content
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run a command line in this process, which must end with one of these codes; gives its stdout."""
+
+    def said(*words: str, codes: Sequence[int] = (0,)) -> str:
+        capsys.readouterr()
+        code = run([*words, "--json"])
+        heard = capsys.readouterr()
+        assert code in codes, heard.err
+        return heard.out
+
+    return said
 
 
-def counted(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:
-        text = response.read().decode()
-    found = re.findall(r"^model_cache_(hits|misses)_total (\S+)$", text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+def png(path: Path, seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path.read_bytes()
 
 
-@pytest.mark.long
-def test_an_image_that_infer_answered_is_a_hit_with_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_two_priorities_with_known_answers_equal_requests_and_inputs_that_are_drawn(
+    tmp_path: Path,
+    say: Say,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored, outs = tmp_path / "stored", {form: tmp_path / form for form in ("parquet", "jsonl")}
     stored.mkdir()
-    generator = np.random.default_rng(7)
-    for index in range(6):
-        pixels = generator.integers(0, 256, (4, 4, 3), np.uint8)
-        Image.fromarray(pixels).save(stored / f"{index}.png")
+    images = {f"{seed}.png": png(stored / f"{seed}.png", seed) for seed in range(6)}
     (stored / "broken.png").write_bytes(b"no image")
-    named = project(tmp_path)
+    recipe = write_recipe(tmp_path)
+    build(recipe, store=tmp_path / "store", artifacts=tmp_path / "artifacts")
+    named = ["plain", str(recipe), "--artifacts", str(tmp_path / "artifacts")]
+    named += ["--store", str(tmp_path / "store")]
     for form, out in outs.items():
-        asked = ["infer", *named, "--input", str(stored), "--output", str(out), "--format", form]
-        assert run([*asked, "--batch-size", "4", "--json"]) == 0
+        inferring = ["infer", *named, "--input", str(stored), "--output", str(out)]
+        say(*inferring, "--format", form, "--batch-size", "4")
     plan = optcli.plan(
-        curve="1ms+1ms*b", rate_per_s=20, slo={"p95_ms": 5000}, batch=2, semantics="sealed"
+        curve="1ms+1ms*b",
+        rate_per_s=20,
+        slo={"p95_ms": 5000},
+        batch=2,
+        semantics="sealed",
+        priorities=SHARES,
     )
     (tmp_path / "plan.json").write_text(plan.to_json())
     deploying = ["deploy", *named, "--target", "ray", "--plan", str(tmp_path / "plan.json"), "--force"]
-    known = ["--images", "--cache", "memory", "--known-answers"]
-    for form, out in outs.items():
-        capsys.readouterr()
-        bundle = tmp_path / f"bundle-{form}"
-        assert run([*deploying, *known, str(out), "--out", str(bundle), "--json"]) == 0
-        files = json.loads(capsys.readouterr().out)["files"]
-        assert {"known_answers.py", "known_answers.sqlite"} <= {*files}
-    assert _known(tmp_path / "bundle-jsonl") == _known(tmp_path / "bundle-parquet") != []
-    rows = {each["id"]: each for each in _rows(outs["parquet"])}
-    assert len(rows) == 6
-    with running(tmp_path / "bundle-parquet", log=tmp_path / "log") as server:
-        for name, row in rows.items():
-            answer = json.loads(sent(server.url, (stored / name).read_bytes()))
-            assert answer == {"classes": row["classes"]}
-        assert counted(server.url) == {"hits": 6.0, "misses": 0.0}
-        fresh = np.full((4, 4, 3), 9, np.uint8)
-        Image.fromarray(fresh).save(tmp_path / "fresh.png")
-        body = (tmp_path / "fresh.png").read_bytes()
-        assert sent(server.url, body) == sent(server.url, body)
-        assert counted(server.url) == {"hits": 7.0, "misses": 1.0}
+    deploying += ["--name", "net", "--images", "--cache", "memory", "--sample-inputs", "64"]
+    bundle = tmp_path / "bundle"
+    said = say(*deploying, "--known-answers", str(outs["parquet"]), "--out", str(bundle))
+    files = {*json.loads(said)["files"]}
+    assert {"priorities.py", "known_answers.py", "known_answers.sqlite", "cache.json"} <= files
+    rows = {each["id"]: each["classes"] for each in _rows(outs["parquet"])}
+    assert rows == {each["id"]: each["classes"] for each in _lines(outs["jsonl"])}
+    assert rows.keys() == images.keys()
 
-    other = project(tmp_path / "other", seed=5)
-    refused = ["deploy", *other, *deploying[len(named) + 1 :], *known, str(outs["jsonl"])]
-    refused += ["--out", str(tmp_path / "wrong")]
-    assert run(refused) == 2
+    with running(bundle, log=tmp_path / "log") as started:
+        server = Server(started.url, bundle)
+        for priority in SHARES:
+            for name, body in images.items():
+                assert _answer(server, body, priority) == {"classes": rows[name]}
+        assert _counted(server) == (12, 0)
+        assert _seen(server) == 0  # nothing of it was computed
+        # What one priority had computed, the other gets from the cache.
+        fresh = png(tmp_path / "fresh.png", 9)
+        assert _answer(server, fresh, "low") == _answer(server, fresh, "high")
+        assert _counted(server) == (13, 1)
+        _equal_requests_are_computed_once(server, png(tmp_path / "again.png", 10))
+        assert _counted(server) == (13 + 1 + 39, 1 + 1 + 1)
+        for seed in range(8):
+            body = _tensor(seed)
+            status, content = server.post(
+                "infer", body, **{"x-priority": "high" if seed < 3 else "low"}
+            )
+            assert (status, json.loads(content)["outputs"][0]["shape"]) == (200, [1, 2])
+        assert _seen(server) == 1 + 3 + 1 + 8
+        _a_load_test_of_images_holds_the_golden_answer(started, bundle, say, monkeypatch)
+        seen = _seen(server)
+    # Its server is gone: what it kept of both priorities lies beside the bundle.
+    found = Drift.model_validate_json(say("loadtest", str(bundle), "--drift", codes=(0, 1, 5)))
+    assert (found.seen, found.kept, found.missed) == (seen, seen, 0)
+
+    about = outs["jsonl"] / MANIFEST
+    about.write_text(json.dumps({**json.loads(about.read_text()), "artifact": "another"}))
+    wrong = ["--known-answers", str(outs["jsonl"]), "--out", str(tmp_path / "wrong")]
+    assert run([*deploying, *wrong]) == 2
     assert "answers of another artifact" in capsys.readouterr().err
     assert not (tmp_path / "wrong").exists()
 
 
-@pytest.mark.long
-def test_a_load_test_of_images_sends_the_golden_one_and_holds_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def _equal_requests_are_computed_once(server: Server, body: bytes) -> None:
+    """Whatever their encoding, and however many are there at once."""
+    rows = np.random.default_rng(0).random((3, 3, 4, 4)).astype(np.float32)
+    for binary in (True, False):  # three rows in calls of two at most: two parts
+        found = asked(server, rows, "image", "logits", binary=binary)
+        np.testing.assert_allclose(found, rows.reshape(3, -1) @ weights(), rtol=1e-4)
+    computed = server.count('model_batch_rows_sum{priority="low"}')
+    assert computed == 3 + 1
+    with ThreadPoolExecutor(8) as threads:
+        answers = set(threads.map(lambda _: server.post("images", body), range(40)))
+    ((status, _),) = answers
+    assert status == 200
+    assert server.count('model_batch_rows_sum{priority="low"}') == computed + 1
+
+
+def _a_load_test_of_images_holds_the_golden_answer(
+    server: Running, bundle: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named, bundle = project(tmp_path), tmp_path / "bundle"
-    plan = optcli.plan(
-        curve="1ms+1ms*b", rate_per_s=20, slo={"p95_ms": 5000}, batch=2, semantics="sealed"
-    )
-    (tmp_path / "plan.json").write_text(plan.to_json())
-    deploying = ["deploy", *named, "--target", "ray", "--plan", str(tmp_path / "plan.json"), "--force"]
-    assert run([*deploying, "--images", "--cache", "memory", "--out", str(bundle)]) == 0
-    loading = ["loadtest", str(bundle), "--encoding", "image", "--rate", "10"]
-    loading += ["--seconds", "3", "--settle", "0.5s", "--json"]
-    capsys.readouterr()
-    assert run(loading) in (1, 5)  # seconds of load accept nothing
-    found = LoadTest.model_validate_json(capsys.readouterr().out)
+    already_started(server, monkeypatch)
+    loading = ["loadtest", str(bundle), "--encoding", "image", "--rate", "20"]
+    loading += ["--seconds", "1.5", "--settle", "0.2s"]
+    # Seconds of load accept nothing.
+    found = LoadTest.model_validate_json(say(*loading, codes=(1, 5)))
     assert "1 image, compared with the first answers, the golden one with its answer" in found.payload
     (point,) = found.points
     assert point.checked > 0
     assert point.wrong == 0
-    assert not point.server.cache_hit_share  # it is switched off
     answer = json.loads((bundle / "golden-answer.json").read_text())
     answer["classes"][0]["score"] /= 2
     (bundle / "golden-answer.json").write_text(json.dumps(answer))
-    assert run(loading) == 1
-    (point,) = LoadTest.model_validate_json(capsys.readouterr().out).points
+    (point,) = LoadTest.model_validate_json(say(*loading, codes=(1,))).points
     assert point.wrong == point.checked > 0
 
 
-def _known(bundle: Path) -> list[tuple[Any, ...]]:
-    """All rows of all tables of what a bundle knows."""
-    with closing(sqlite3.connect(bundle / "known_answers.sqlite")) as file:
-        tables = [
-            name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-        return [
-            row for name in sorted(tables) for row in file.execute(f"SELECT * FROM {name} ORDER BY 1")
-        ]
+def _answer(server: Server, body: bytes, priority: str) -> Any:
+    status, content = server.post("images", body, **{"x-priority": priority})
+    assert status == 200, content
+    return json.loads(content)
+
+
+def _tensor(seed: int) -> bytes:
+    data = np.random.default_rng(seed).random(48).round(4).tolist()
+    described = {"name": "image", "datatype": "FP32", "shape": [1, 3, 4, 4], "data": data}
+    return json.dumps({"inputs": [described]}).encode()
+
+
+def _counted(server: Server) -> tuple[float, float]:
+    """Hits and misses of the cache."""
+    return server.count("model_cache_hits_total"), server.count("model_cache_misses_total")
+
+
+def _seen(server: Server) -> int:
+    """The rows of which the server drew its sample."""
+    kept = input_statistics.unpacked(server.get("v2/models/net/inputs"))
+    return sum(each["seen"] for each in kept.about["periods"])
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    files = folder.glob("part-*.jsonl")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [each for each in lines if "classes" in each]
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
