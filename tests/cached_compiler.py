@@ -2,8 +2,9 @@
 
 `installed(folder)` writes `folder/g++`, a program for the variable CXX. Where the compiler, the
 arguments and the source are the same but for temporary folders, it copies what an earlier call made;
-else it compiles. All that Inductor itself does (tracing, choice of kernels, generated code) happens in
-every test. Headers are taken to stay the same during a run.
+else it compiles, and has torch's headers read once for all sources. All that Inductor itself does
+(tracing, choice of kernels, generated code) happens in every test. Headers are taken to stay the same
+during a run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def main(compiler: str, folder: str) -> None:
     if os.path.exists(known):
         _copy(known, target)
         sys.exit(0)
-    code = subprocess.run([compiler, *arguments], check=False).returncode
+    command = [compiler, *_headers(compiler, folder, arguments), *arguments]
+    code = subprocess.run(command, check=False).returncode
     if code == 0 and os.path.isfile(target):
         with suppress(OSError):  # a confined process may not write here
             _copy(target, known)
@@ -73,6 +75,33 @@ def _key(compiler: str, arguments: Sequence[str]) -> str | None:
     digest = hashlib.sha256("\0".join(parts).encode())
     digest.update(b"\0" + _TEMPORARY.sub(b"", text))
     return digest.hexdigest()
+
+
+def _headers(compiler: str, folder: str, arguments: Sequence[str]) -> list[str]:
+    """Options that name a precompiled header: what a source includes of torch before all else."""
+    (source,) = (each for each in arguments if each.endswith(".cpp"))
+    lines = []
+    for line in Path(source).read_text().splitlines():
+        if line.startswith("#include <torch/"):
+            lines.append(line)
+        elif line and not line.startswith("//"):
+            break
+    if not lines:
+        return []
+    others = ("-c", "-o", "-shared", source, arguments[arguments.index("-o") + 1])
+    options = [each for each in arguments if each not in others and not each.startswith(("-l", "-L"))]
+    key = hashlib.sha256("\0".join((compiler, *options, *lines)).encode()).hexdigest()
+    header, own = f"{folder}/{key}.h", f"{folder}/{key}-{os.getpid()}"
+    if not os.path.exists(f"{header}.gch"):
+        command = [compiler, "-x", "c++-header", f"{own}.h", *options, "-o", f"{own}.gch"]
+        try:
+            Path(f"{own}.h").write_text("\n".join([*lines, ""]))
+            subprocess.run(command, check=True, capture_output=True)
+            os.replace(f"{own}.h", header)
+            os.replace(f"{own}.gch", f"{header}.gch")
+        except (OSError, subprocess.CalledProcessError):  # a confined process may not write here
+            return []
+    return ["-include", header]
 
 
 def _copy(source: str, target: str) -> None:

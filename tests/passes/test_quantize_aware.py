@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -79,7 +80,7 @@ CODE = """
             layer = nn.TransformerEncoderLayer(
                 16, 2, 32, batch_first=True, dropout=0.0, activation="gelu"
             )
-            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
             self.head = nn.Linear(16, 4)
 
         def forward(self, image):
@@ -174,6 +175,13 @@ def quantized(source: Artifact, out: Path, data=DATA, observer=None, scratch=Non
     return apply(QuantizeAware(**settings), source, out, IMAGE, **data, **more)
 
 
+@pytest.fixture(scope="module")
+def regained(residual, tmp_path_factory):
+    """What four epochs make of a bad calibration, by the format; trained when it is asked for first."""
+    folder = tmp_path_factory.mktemp("regained")
+    return cache(lambda to: quantized(residual, folder / to, DARK, to=to, epochs=4))
+
+
 def training_of(made: Artifact) -> dict:
     return made.facts["quantization_aware_training"]
 
@@ -220,8 +228,8 @@ def integer_kernels(made: Artifact, folder: Path) -> Counter:
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
-def test_it_regains_what_a_bad_calibration_has_cost(residual, tmp_path, to):
-    made = quantized(residual, tmp_path / "made", DARK, to=to, epochs=4)
+def test_it_regains_what_a_bad_calibration_has_cost(regained, to):
+    made = regained(to)
     facts = training_of(made)
     assert made.precision == "int8"
     assert made.format.value == to
@@ -258,16 +266,18 @@ def test_a_transformer_too(tokens, tmp_path, to):
     if to == "onnx":
         assert made.facts["model_type"] == "transformer"
         assert made.facts["preset"] == "mixed"
-        # Of the linear layers of a block, three have inputs of three dimensions.
-        assert integer_kernels(made, tmp_path)["MatMulIntegerToFloat"] >= 6
+        # Of the linear layers of its block, three have inputs of three dimensions.
+        assert integer_kernels(made, tmp_path)["MatMulIntegerToFloat"] >= 3
 
 
 @pytest.mark.long
-def test_onnx_runtime_computes_as_much_on_integers_as_after_calibration_alone(residual, tmp_path):
+def test_onnx_runtime_computes_as_much_on_integers_as_after_calibration_alone(
+    residual, regained, tmp_path
+):
     floats = apply(ExportOnnx(exporter="dynamo"), residual, tmp_path / "onnx", IMAGE)
     options = {"calibration": DATA["calibration"]}
     calibrated = apply(QuantizeNncf(preset="performance"), floats, tmp_path / "ptq", IMAGE, **options)
-    made = quantized(residual, tmp_path / "qat", epochs=1)
+    made = regained("onnx")
     kernels = integer_kernels(made, tmp_path)
     assert kernels == integer_kernels(calibrated, tmp_path)
     assert kernels["QLinearConv"] == 3
@@ -278,8 +288,8 @@ def test_onnx_runtime_computes_as_much_on_integers_as_after_calibration_alone(re
     assert {tensor.data_type for tensor in large} == {3}  # int8: no weight is kept in floats
 
 
-def test_openvino_computes_products_on_integers(residual, tmp_path):
-    made = quantized(residual, tmp_path / "made", to="openvino", epochs=1)
+def test_openvino_computes_products_on_integers(regained):
+    made = regained("openvino")
     compiled = openvino_format.core().compile_model(openvino_format.open(made.path), "CPU")
     kinds = {}
     for node in compiled.get_runtime_model().get_ops():
@@ -292,16 +302,20 @@ def test_openvino_computes_products_on_integers(residual, tmp_path):
 
 
 @pytest.mark.long
-def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, tmp_path):
+def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, regained, tmp_path):
     calibrated = apply(
         QuantizePt2e(), residual, tmp_path / "ptq", IMAGE, calibration=DATA["calibration"]
     )
-    made = quantized(residual, tmp_path / "qat", to="exported", epochs=1)
+    made = regained("exported")
     assert made.facts["quantized_operators"] == calibrated.facts["quantized_operators"]
-    packages = [apply(AotInductor(), each, each.path / "aoti", IMAGE) for each in (calibrated, made)]
+    one = AotInductor(shapes="dynamic")
+    packages = [
+        apply(one, each, tmp_path / f"aoti-{each.path.name}", IMAGE) for each in (calibrated, made)
+    ]
     kernels = [package.facts["integer_kernels"] for package in packages]
     assert kernels[0] == kernels[1] == 4
-    assert accuracy(packages[1], 64) > 0.95
+    trained = training_of(made)["validation_accuracy"]
+    assert accuracy(packages[1], 64) == pytest.approx(trained, abs=0.02)
 
 
 @pytest.mark.parametrize("to", ["onnx", "exported"])
@@ -320,19 +334,19 @@ def test_a_network_of_one_fixed_batch_size(tmp_path, to):
 
 @pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, tmp_path, to):
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, regained, tmp_path, to):
     class Killed(Heard):
         def progress(self, step, fraction, message):
             if message.startswith("epoch 3 of"):
                 raise KeyboardInterrupt
 
     scratch, options = tmp_path / "scratch", {"to": to, "epochs": 4}
-    whole = quantized(residual, tmp_path / "a", **options)
+    whole = regained(to)
     with pytest.raises(KeyboardInterrupt):
-        quantized(residual, tmp_path / "b", observer=Killed(), scratch=scratch, **options)
+        quantized(residual, tmp_path / "b", DARK, observer=Killed(), scratch=scratch, **options)
     assert [path.name for path in scratch.iterdir()] == [CHECKPOINT]
     heard = Heard()
-    resumed = quantized(residual, tmp_path / "c", observer=heard, scratch=scratch, **options)
+    resumed = quantized(residual, tmp_path / "c", DARK, observer=heard, scratch=scratch, **options)
     assert heard.warnings[0] == "resuming after epoch 2 of 4, where it was stopped"
     assert training_of(resumed) == training_of(whole)
     values = DATA["validation"][0].inputs["image"][None]
@@ -445,8 +459,8 @@ def test_what_cannot_be_trained_says_so_before_it_trains(residual, tmp_path):
     fails("torch.export failed", source=written(tmp_path / "branch2", "Branching"), to="exported")
 
 
-def test_an_export_that_computes_something_else_is_refused(residual, tmp_path):
-    made = quantized(residual, tmp_path / "made", epochs=1)
+def test_an_export_that_computes_something_else_is_refused(regained):
+    made = regained("onnx")
     images = np.stack([DATA["validation"][index].inputs["image"] for index in range(4)])
     with OnnxruntimeRunner(threads=1).open(made, IMAGE) as model:
         right = model.run({"image": images})
