@@ -238,6 +238,7 @@ def test_monotone_is_the_nearest_rising_sequence():
     assert statistics.monotone([1, 2, 3]) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_nothing_here_imports_scipy_stats():
     code = """\
 import sys

@@ -138,6 +138,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["usual", "all"])
 def test_a_test_that_something_leaves_out_fails_the_run(tree, name):
     result = tree(LEFT_OUT, suite=name)
@@ -157,6 +158,7 @@ def test_a_test_that_something_leaves_out_fails_the_run(tree, name):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "usual", "all"])
 def test_a_part_is_not_the_whole_suite(tree, name):
     files = {
@@ -178,6 +180,7 @@ def test_a_part_is_not_the_whole_suite(tree, name):
     result.assert_outcomes(passed=1, deselected=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "usual"])
 def test_what_cannot_be_collected_is_an_error(tree, name):
     files = {
@@ -203,6 +206,7 @@ def test_a_run_without_tests_is_not_the_whole(tree, option):
     assert (result.ret, wrong(result)) == (1, ["test_good.py::test_one was collected and not run"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["pytest.exit('enough', 0)", "request.session.shouldstop = 'enough'"])
 def test_a_run_that_ends_early_is_not_the_whole(tree, stop):
     text = f"{PYTEST}def test_a(request):\n    {stop}\n"
@@ -270,6 +274,7 @@ def packages(pytester, monkeypatch):
     pytester.makepyprojecttoml(PROJECT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "usual", "all"])
 @pytest.mark.usefixtures("packages")
 def test_a_skip_for_no_need_and_a_failure_that_is_expected_fail_the_run(tree, name):
@@ -280,6 +285,7 @@ def test_a_skip_for_no_need_and_a_failure_that_is_expected_fail_the_run(tree, na
     result.assert_outcomes(passed=1, skipped=14, xfailed=2, xpassed=1)
 
 
+@pytest.mark.slow
 def test_failures_are_printed_before_the_run_goes_on_and_stay_failures(tree):
     """A run that is stopped for its time must have said by then what failed."""
     files = {
@@ -300,6 +306,7 @@ def test_failures_are_printed_before_the_run_goes_on_and_stay_failures(tree):
     )
 
 
+@pytest.mark.slow
 def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
     monkeypatch.setattr(suite, "HEAVY", ("heavy_one", "heavy_two"))
     files = {
@@ -318,6 +325,7 @@ def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
     result.assert_outcomes(passed=4, deselected=1)
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_tell_what_they_left_out(tree):
     files = {
         **{name: text for name, text in BAD_SKIPS.items() if "package" not in name},
@@ -334,6 +342,7 @@ def test_processes_side_by_side_tell_what_they_left_out(tree):
     )
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_that_leave_out_nothing_print_a_failure(tree):
     files = {**WHOLE, "test_a.py": f"{PYTEST}{LONG}def test_it():\n    assert 6 * 7 == 41\n"}
     result = tree(files, "-n", "2", "--dist", "loadfile", suite="usual")
@@ -377,6 +386,7 @@ def test_make_runs_whole_suites():
             assert (part in done.stdout) is (target != "fast")
 
 
+@pytest.mark.slow
 def test_what_is_written_is_found_in_this_project():
     """That nothing is wrong with it, and that pytest collects all, is asked of every whole run."""
     found = written(REPOSITORY / "tests" / "docs", REPOSITORY)

@@ -281,6 +281,7 @@ def test_code_on_the_path_belongs_to_the_closure_and_is_not_copied(scoring):
     assert [path.name for path in (scoring / "code").rglob("*.py")] == ["metric.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
@@ -298,6 +299,7 @@ def test_code_on_the_path_changes_the_digest(scoring, name, counts):
     assert (digest(scoring / "recipes", "metric.py:ok") != before) is counts
 
 
+@pytest.mark.slow
 def test_code_on_the_path_has_one_digest_wherever_it_lies(scoring, monkeypatch):
     before = digest(scoring / "recipes", "metric.py:ok")
     shutil.move(scoring / "src", scoring / "other")
@@ -340,6 +342,7 @@ def test_what_is_installed_is_known_by_its_version(tmp_path, monkeypatch, place)
     assert (closure.outside, closure.distributions) == ((), ("scoringlib",))
 
 
+@pytest.mark.slow
 def test_many_threads_read_what_files_import_at_once():
     """As the steps of a build do on a cluster; Python lets threads take turns while it parses."""
 

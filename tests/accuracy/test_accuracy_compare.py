@@ -75,6 +75,7 @@ def judged(evaluate, variant, base=lambda x: {"y": x}, settings=BAR, **options):
     return {verdict.name: verdict for verdict in accuracy.verdicts(found, settings, **options)}
 
 
+@pytest.mark.slow
 def test_the_bar_decides_on_this_set(evaluate):
     wrong_first = lambda x: {"y": np.concatenate([-x[:1], x[1:]])}  # noqa: E731
     for bar, outcome in ((0.1, "reject"), (0.2, "accept"), (0.3, "accept")):

@@ -35,6 +35,7 @@ def test_all_samples_changed_leave_nothing_open():
     assert bounds.counted(4, 4, 8, 0.05)[1] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 20, 50, 100])
 @pytest.mark.parametrize("rare", [0.01, 0.03, 0.1])
 @pytest.mark.parametrize("gained", [0.0, 0.3])
@@ -252,6 +253,7 @@ class Again(Samples):
         self.ids = [f"copy-{index}" for index in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["top1", "calibration_error"])
 def test_samples_of_the_same_content_are_one_piece_of_evidence(evaluate, metric):
     """12 images that a loop of links shows 41 times each."""

@@ -309,6 +309,7 @@ def test_layers_of_other_shapes_are_not_compared(onnx_floats, layers, tmp_path):
     assert "[1, 8, 16, 16]" in found.reason
 
 
+@pytest.mark.slow
 def test_weights_are_not_looked_for_along_every_path(monkeypatch):
     """Each branch doubles the paths from a product of activations back to the input."""
     from openvino import opset13

@@ -92,6 +92,7 @@ def records_of(images, truths, found, batch=4):
     return shards.joined_records(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_map_is_the_librarys(seed, ties):
@@ -106,6 +107,7 @@ def test_map_is_the_librarys(seed, ties):
     assert 0.1 < wanted[0] < 0.9
 
 
+@pytest.mark.slow
 def test_a_resample_is_the_set_with_its_images_repeated():
     truths, found = invented(12)
     records = records_of(range(12), truths, found)
@@ -172,6 +174,7 @@ def test_background_objectness_and_given_labels():
     assert list(found["labels"]) == [3]
 
 
+@pytest.mark.slow
 def test_nms_is_by_class_and_torchvisions():
     import torch
     import torchvision
@@ -287,6 +290,7 @@ def independent(shared, data, spec, folder):
     return evaluation.stats[0]
 
 
+@pytest.mark.slow
 def test_detections_survive_the_merging_of_parts(tmp_path):
     """Numbers of samples move when parts are joined: the value is that of the whole."""
     truths, found = invented(16)

@@ -188,6 +188,7 @@ def users(tmp_path, monkeypatch):
     return lambda name: f"python:own.py:{name}"
 
 
+@pytest.mark.slow
 def test_a_metric_of_ones_own_is_a_mean_of_what_it_says(evaluate, users):
     samples = Samples(labels=[0.9] * 10)
     largest = samples.x.max(axis=1)
@@ -213,6 +214,7 @@ def test_truth_values_are_counted_like_top1(evaluate, users):
     assert accuracy.compare(found, found).regressed == 0
 
 
+@pytest.mark.slow
 def test_a_class_with_a_total_sums_up_itself(evaluate, users):
     settings = AccuracySettings(metric=users("Spread"), options={"power": 2})
     found = evaluate(samples=Samples(count=6, labels=[None] * 6), settings=settings)

@@ -46,6 +46,7 @@ def rates(samples, flips, drop, margin, simulations=20_000):
     return {name: count / simulations for name, count in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "flips", "margin"),
     [(1000, 0.03, 0.01), (2000, 0.06, 0.01), (5000, 0.03, 0.01), (1000, 0.06, 0.02)],
@@ -56,6 +57,7 @@ def test_wrong_verdicts_at_exactly_the_margin_are_as_rare_as_promised(samples, f
     assert 0.035 <= found["reject"] <= 0.065
 
 
+@pytest.mark.slow
 def test_what_is_harmless_passes_and_what_is_not_fails_with_enough_samples():
     assert rates(5000, 0.03, 0.0, 0.01)["accept"] > 0.95
     assert rates(5000, 0.03, 0.02, 0.01)["reject"] > 0.95

@@ -248,6 +248,7 @@ def test_guessing_is_a_doubt_and_good_or_middling_networks_are_none():
     assert doubts(none_right) == ["top1 is 0: look at the weights, at prepare and at the labels"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "samples"), [(2, 20), (10, 20), (2, 29), (3, 60), (10, 5)])
 def test_guessing_hardly_ever_passes_for_sound(classes, samples):
     """Of few samples as of many: two and ten classes passed in a third of all runs of 20 samples."""

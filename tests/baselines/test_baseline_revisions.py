@@ -43,6 +43,7 @@ def project(tmp_path):
     return top
 
 
+@pytest.mark.slow
 def test_the_recipe_is_as_it_was_and_data_as_it_is(project, store, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a hook
     with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as there:
@@ -59,6 +60,7 @@ def test_the_recipe_is_as_it_was_and_data_as_it_is(project, store, monkeypatch):
         assert there.recipe == first  # so that digests of files are remembered
 
 
+@pytest.mark.slow
 def test_nothing_is_left_and_nothing_beyond_is_touched(project, store):
     def fails():
         with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
@@ -73,6 +75,7 @@ def test_nothing_is_left_and_nothing_beyond_is_touched(project, store):
     assert list((store.root / "revisions").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_cleared(project, store):
     with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
         recipe, commit = there.recipe, there.commit
@@ -104,6 +107,7 @@ def requirements(project, store):
         return there.changed_requirements()
 
 
+@pytest.mark.slow
 def test_requirements_and_locks_that_differ_are_named(project, store):
     (project / "pyproject.toml").write_text('[project]\ndependencies = ["numpy"]\n')
     (project / "requirements.txt").write_text("torch==2.1  # why\n")
@@ -122,6 +126,7 @@ def test_requirements_and_locks_that_differ_are_named(project, store):
     assert "requirements.txt" in requirements(project, store)
 
 
+@pytest.mark.slow
 def test_submodules_are_known(project, store, tmp_path):
     git(tmp_path, "init", "-q", str(tmp_path / "other"))
     (tmp_path / "other" / "x").touch()

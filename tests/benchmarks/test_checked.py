@@ -57,6 +57,7 @@ def test_who_fails_or_writes_nothing_has_no_time(checked, ran, tmp_path, code, r
     assert "why" in (tmp_path / "said.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_result_of_an_earlier_run_is_none(checked, ran):
     ran(WRITES.format("write_text('model')"))
     with pytest.raises(checked.NotDoneError, match="left only what was there before"):
@@ -72,6 +73,7 @@ def test_a_result_must_be_what_was_asked_for(checked, ran):
         ran(WRITES.format("write_text('float')"), refuse)
 
 
+@pytest.mark.slow
 def test_who_does_not_end_or_start_has_no_time(checked, tmp_path):
     code = "import time; print('why', flush=True); time.sleep(60)"
     with pytest.raises(checked.NotDoneError, match=r"did not end within 2 s(.|\n)*why"):
@@ -100,6 +102,7 @@ def test_verdicts_of_optcli_are_answers_and_a_crash_with_the_same_code_is_none(
         checked.optcli("deploy", fine=(0,))
 
 
+@pytest.mark.slow
 def test_the_last_line_is_the_answer(checked):
     python = partial(checked.answer, "peer")
     assert python([sys.executable, "-c", "print('a word'); print('[1]')"]) == [1]
@@ -134,6 +137,8 @@ def test_an_onnx_model_in_int8_has_quantized_nodes(checked, tmp_path, operator):
         checked.model(onnx_file(tmp_path / "none.onnx"))
     with pytest.raises(ValueError, match="missing or empty"):
         checked.model(tmp_path / "absent.onnx")
+    with pytest.raises(ValueError, match="not called as a model is"):
+        checked.model(plain.rename(tmp_path / "model.bin"))
 
 
 def test_an_openvino_model_is_two_files(checked, tmp_path):

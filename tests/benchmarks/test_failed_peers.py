@@ -68,6 +68,7 @@ def test_a_build_of_olive_that_fails_has_none(of, olive, code, reason):
         olive("fails", code).build("cold")
 
 
+@pytest.mark.slow
 def test_an_old_model_of_olive_is_none_of_this_run(of, olive):
     peer = olive("old", f"if not Path('cache').exists(): {WORKS}\nPath('cache').mkdir(exist_ok=True)")
     assert peer.build("cold")["wall_s"] > 0
@@ -75,6 +76,7 @@ def test_an_old_model_of_olive_is_none_of_this_run(of, olive):
         peer.build("cached")
 
 
+@pytest.mark.slow
 def test_a_peer_that_failed_once_has_no_medians_and_no_further_turns(of, olive, capsys):
     cold_build = of("cold_build")
     breaks = "count = Path('count'); count.write_text(count.exists() * count.read_text() + 'x' if "
@@ -173,6 +175,7 @@ def test_a_peer_that_is_not_made_is_named_and_not_compared_with(of, monkeypatch,
     assert "FAILED, and not compared with: onnx-int8, batch 1" in of("tune_results").line(told)
 
 
+@pytest.mark.slow
 def test_a_peer_that_dies_while_it_is_timed_has_no_times(of, monkeypatch, tmp_path):
     tune_peers, checked = of("tune_peers"), of("checked")
     worker = tmp_path / "worker.py"

@@ -34,6 +34,7 @@ def run(*arguments, **variables):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.needs("no gpu")
 def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path):
     done = run("--out", tmp_path)

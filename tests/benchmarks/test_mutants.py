@@ -121,6 +121,7 @@ def test_what_only_describes_is_not_changed(changes, text):
     assert found(changes, text) == {}
 
 
+@pytest.mark.slow
 def test_drawing_is_repeatable_and_takes_lines_once(changes, tree):
     (tree / "optcli" / "more.py").write_text("\n\n".join(f"x = a[{n}] + b < 3" for n in range(30)))
     drawn = changes.draw(tree, 1, 20)
@@ -147,6 +148,7 @@ def cost(name, *marks, seconds=1.0):
     return {"test": f"tests/{name}", "marks": list(marks), "seconds": {"setup": 0.0, "call": seconds}}
 
 
+@pytest.mark.slow
 def test_a_real_run_goes_on_where_it_ended(mutants, changes, tree, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p xdist")
@@ -293,6 +295,7 @@ def test_the_table_names_what_is_no_longer_found(mutants):
     assert "failure of `t::a`" in text
 
 
+@pytest.mark.slow
 def test_nothing_lives_on_after_the_guard(tmp_path):
     """A child in a session of its own, whose parent has gone."""
     orphan = (

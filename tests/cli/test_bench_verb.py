@@ -30,6 +30,7 @@ def files(tmp_path, monkeypatch):
     settings.LatencySettings.model_rebuild(force=True)
 
 
+@pytest.mark.slow
 def test_files_side_by_side_in_the_table_of_a_build(files, optcli):
     said = optcli("bench", "a.onnx", "b.onnx", "--threads", 1)
     assert said.code == 0, said.err
@@ -41,6 +42,7 @@ def test_files_side_by_side_in_the_table_of_a_build(files, optcli):
     assert "speed alone was asked" in said.out
 
 
+@pytest.mark.slow
 def test_json_is_a_report_with_batch_sizes_and_real_samples(files, optcli):
     values = np.random.default_rng(0).random((5, 3, 4, 4), dtype="float32")
     np.savez(files / "samples.npz", image=values)
@@ -57,6 +59,7 @@ def test_json_is_a_report_with_batch_sizes_and_real_samples(files, optcli):
     assert found["protocol"]["inputs"] == "real samples in rotation"
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_run_costs_its_row(files, optcli, monkeypatch):
     from optcli.model_files import opening
 
@@ -74,6 +77,7 @@ def test_a_file_that_cannot_be_run_costs_its_row(files, optcli, monkeypatch):
     assert "baseline" in said.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
@@ -94,6 +98,7 @@ def test_what_was_asked_wrongly(files, optcli, arguments, message, hint):
     assert "Traceback" not in said.err
 
 
+@pytest.mark.slow
 def test_samples_of_another_size(files, optcli):
     np.savez(files / "samples.npz", image=np.zeros((5, 3, 8, 8), "float32"))
     said = optcli("bench", "a.onnx", "--samples", "samples.npz")

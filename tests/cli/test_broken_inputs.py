@@ -227,6 +227,7 @@ TABLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", TABLE, ids=lambda broken: broken.name)
 def test_it_is_said_clearly_and_nothing_is_lost(broken, place, optcli, nothing_lost):
     broken.by(place)
@@ -242,6 +243,7 @@ def test_it_is_said_clearly_and_nothing_is_lost(broken, place, optcli, nothing_l
     nothing_lost()
 
 
+@pytest.mark.slow
 def test_a_pass_that_prints_and_speaks_megabytes_does_no_harm(place, optcli, nothing_lost):
     talk = (
         "print('x' * 20_000_000, flush=True); "

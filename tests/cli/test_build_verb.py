@@ -7,6 +7,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["build", "compare"])
 def test_the_last_line_says_the_exit_code_and_why(place, optcli, verb):
     said = optcli(verb, "recipe.yaml")
@@ -15,12 +16,14 @@ def test_the_last_line_says_the_exit_code_and_why(place, optcli, verb):
     assert said.code == found["exit_code"]
 
 
+@pytest.mark.slow
 def test_with_json_the_reason_goes_to_the_people(place, optcli):
     said = optcli("build", "recipe.yaml", "--json")
     found = json.loads(said.out)
     assert said.err.splitlines()[-1] == f"exit {said.code}: {found['exit_reason']}"
 
 
+@pytest.mark.slow
 def test_a_broken_promise_fails_the_build_and_the_line_names_the_mark(place, optcli):
     """Nothing is a millionth of a millisecond fast: every promise of that is broken."""
     slo = ("--set", "slo.p50_ms=0.000001")

@@ -30,6 +30,7 @@ def reports(place):
     return folder
 
 
+@pytest.mark.slow
 def test_every_build_writes_a_page_that_names_all_variants(place):
     page = (place.artifacts / "tiny" / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
@@ -38,6 +39,7 @@ def test_every_build_writes_a_page_that_names_all_variants(place):
     assert 'class="area"' in page, "the distributions are drawn"
 
 
+@pytest.mark.slow
 def test_a_cached_build_draws_the_same_distributions(place, optcli):
     path = place.artifacts / "tiny" / "report.html"
     before = path.read_text().count('class="area"')
@@ -46,6 +48,7 @@ def test_a_cached_build_draws_the_same_distributions(place, optcli):
     assert path.read_text().count('class="area"') == before > 0
 
 
+@pytest.mark.slow
 def test_a_recipe_is_found_by_its_name_without_its_data(place, optcli):
     wanted = optcli("compare", "tiny").out
     shutil.rmtree(place.folder / "images")
@@ -95,6 +98,7 @@ def test_each_form_of_one_report(place, optcli):
     assert 'class="area"' in page, "drawn from the samples beside the report"
 
 
+@pytest.mark.slow
 def test_an_output_file_says_its_form_by_its_name(place, optcli, tmp_path):
     for name, begins in (
         ("a.html", "<!DOCTYPE"),
@@ -126,6 +130,7 @@ def test_a_page_without_samples_or_with_damaged_ones(place, optcli):
     assert "the raw samples are not beside this report" in said.out
 
 
+@pytest.mark.slow
 def test_several_reports(reports, optcli):
     first, slower = reports / "first.json", reports / "slower.json"
     said = optcli("compare", first, slower, "tiny")
@@ -140,6 +145,7 @@ def test_several_reports(reports, optcli):
     assert "What changed" in optcli("compare", first, slower, "--format", "html").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["terminal", "markdown", "json", "csv", "html"])
 def test_other_machines_are_refused_unless_forced(reports, optcli, form):
     line = ("compare", reports / "first.json", reports / "elsewhere.json", "--format", form)

@@ -51,6 +51,7 @@ def quiet_plan(place, capsys) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_repository_is_whole_and_says_how_to_serve_it(place, optcli, hand):
     said = optcli(
         "deploy", "plain", "--target", "triton", "--plan", hand, "--out", "repository", "--json"
@@ -85,6 +86,7 @@ def test_a_repository_is_whole_and_says_how_to_serve_it(place, optcli, hand):
     assert any("not on what this build measured" in note for note in deployed["notes"])
 
 
+@pytest.mark.slow
 def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
     said = optcli(
         "deploy", "copied", "tiny", "--target", "triton", "--plan", hand, "--name", "digits.v2"
@@ -97,12 +99,14 @@ def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
     assert json.loads((folder / "golden-response.json").read_text())["model_name"] == "digits.v2"
 
 
+@pytest.mark.slow
 def test_the_plan_of_the_very_build_is_taken_without_doubt(place, optcli, quiet_plan):
     said = optcli("deploy", "plain", "--target", "triton", "--plan", quiet_plan, "--json")
     assert said.code == 0, said.err
     assert not any("curve" in note for note in json.loads(said.out)["notes"])
 
 
+@pytest.mark.slow
 def test_a_plan_of_another_measurement_is_refused_unless_forced(place, optcli, quiet_plan):
     said = optcli("deploy", "copied", "--target", "triton", "--plan", quiet_plan)
     assert said.code == 2
@@ -115,6 +119,7 @@ def test_a_plan_of_another_measurement_is_refused_unless_forced(place, optcli, q
     assert "the predictions are not of this artifact" in " ".join(json.loads(said.out)["notes"])
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_busy_machine_is_inconclusive_unless_forced(place, optcli, hand):
     plan = json.loads(hand.read_text()) | {"outcome": "inconclusive"}
     hand.write_text(json.dumps(plan))
@@ -127,6 +132,7 @@ def test_a_plan_of_a_busy_machine_is_inconclusive_unless_forced(place, optcli, h
     assert "busy machine: its figures decide nothing" in said.out
 
 
+@pytest.mark.slow
 def test_without_a_plan_the_recipe_promises(place, optcli, quiet_plan):
     recipe = place.folder / "recipe.yaml"
     recipe.write_text(recipe.read_text() + "slo: {p95_ms: 5000, rate_per_s: 20}\n")
@@ -139,6 +145,7 @@ def test_without_a_plan_the_recipe_promises(place, optcli, quiet_plan):
     assert plan["curve"]["source"] == "the table of plain in tiny"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slo", "lacks"),
     [("", "`slo`"), ("slo: {p95_ms: 9}\n", "rate_per_s"), ("slo: {rate_per_s: 9}\n", "p50_ms")],
@@ -152,6 +159,7 @@ def test_without_a_plan_and_a_promise_it_says_which_command_gives_one(place, opt
     assert "optcli plan recipe.yaml --variant plain" in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
@@ -177,6 +185,7 @@ def test_bad_input_is_one_sentence_with_a_hint_and_loses_nothing(
     assert not [path for path in place.folder.iterdir() if path.name.startswith(".full-")]
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_the_model_leaves_nothing_behind(place, optcli, hand):
     plan = json.loads(hand.read_text())
     plan["recommended"]["batch"] = 9
@@ -188,6 +197,7 @@ def test_a_batch_beyond_the_model_leaves_nothing_behind(place, optcli, hand):
     assert sorted(place.folder.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_changed_artifact_is_refused(place, optcli, hand):
     model = place.artifacts / "tiny" / "plain" / "model.onnx"
     model.write_bytes(model.read_bytes() + b"\0")
@@ -196,6 +206,7 @@ def test_a_changed_artifact_is_refused(place, optcli, hand):
     assert "are not those that the report speaks of" in said.err
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_taken(place, optcli, hand):
     (place.folder / "empty").mkdir()
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand, "--out", "empty")
@@ -211,6 +222,7 @@ def sealed(place) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_bundle_for_ray_is_whole_and_says_how_to_start_it(place, optcli, sealed):
     said = optcli("deploy", "plain", "--target", "ray", "--plan", sealed, "--out", "deployed", "--json")
     assert said.code == 0, said.err
@@ -235,6 +247,7 @@ def test_a_bundle_for_ray_is_whole_and_says_how_to_start_it(place, optcli, seale
     assert "no authentication and no TLS" in text
 
 
+@pytest.mark.slow
 def test_ray_plans_for_sealed_batches_by_itself(place, optcli, quiet_plan):
     recipe = place.folder / "recipe.yaml"
     recipe.write_text(recipe.read_text() + "slo: {p95_ms: 5000, rate_per_s: 20}\n")
@@ -245,6 +258,7 @@ def test_ray_plans_for_sealed_batches_by_itself(place, optcli, quiet_plan):
     assert json.loads(said.out)["sentence"] == plan["sentence"]
 
 
+@pytest.mark.slow
 def test_ray_refuses_a_plan_of_other_batches_and_a_wait_that_is_too_short(place, optcli, hand, sealed):
     said = optcli("deploy", "plain", "--target", "ray", "--plan", hand)
     assert said.code == 2
@@ -263,6 +277,7 @@ def test_ray_refuses_a_plan_of_other_batches_and_a_wait_that_is_too_short(place,
     assert "so that requests queue" in " ".join(json.loads(said.out)["notes"])
 
 
+@pytest.mark.slow
 def test_only_ray_takes_another_wait(place, optcli, hand):
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand, "--wait", "10ms")
     assert said.code == 2
@@ -276,6 +291,7 @@ def test_torchserve_says_what_to_use(optcli):
     assert "--target triton" in said.err
 
 
+@pytest.mark.slow
 def test_without_tritonclient_it_says_how_to_get_it(place, optcli, hand, monkeypatch):
     import sys
 

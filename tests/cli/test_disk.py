@@ -46,6 +46,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "file", "damage", "says"), DAMAGES)
 def test_damage_is_found_removed_and_made_again(place, optcli, kind, file, damage, says):
     damage(stored(place, kind, file))
@@ -64,6 +65,7 @@ def test_damage_is_found_removed_and_made_again(place, optcli, kind, file, damag
     assert optcli("cache", "verify").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "file", "damage", "says"), DAMAGES)
 def test_a_damaged_result_is_never_served(place, optcli, kind, file, damage, says):
     good = stored(place, kind, file).read_bytes()
@@ -81,12 +83,14 @@ def test_a_damaged_result_is_never_served(place, optcli, kind, file, damage, say
         assert "a file of it in the store was changed; making it again" in said.err
 
 
+@pytest.mark.slow
 def test_a_dry_run_sees_a_changed_file(place, optcli):
     assert "to do" not in optcli("build", "recipe.yaml", "--dry-run").out
     flip(stored(place, "artifact", "model.onnx"))
     assert "to do" in optcli("build", "recipe.yaml", "--dry-run").out
 
 
+@pytest.mark.slow
 def test_a_store_that_is_a_file(place, optcli, monkeypatch, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
@@ -104,6 +108,7 @@ def test_an_empty_name_of_the_store_is_none(place, optcli, monkeypatch):
     assert optcli("cache", "ls").out.strip().endswith("in artifacts/.store")
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_users_is_not_overwritten(place, optcli, nothing_lost):
     mine = place.artifacts / "tiny" / "other" / "thesis.txt"
     mine.parent.mkdir()
@@ -125,6 +130,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit_bytes", [0, 500, 2000])
 def test_a_full_disk_is_said_and_loses_nothing(place, optcli, nothing_lost, limit_bytes):
     """Files may not grow beyond a limit: what a full disk or a used-up quota is to a program."""
@@ -148,6 +154,7 @@ def test_a_full_disk_is_said_and_loses_nothing(place, optcli, nothing_lost, limi
     assert after.code == 0, after.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["store", "artifacts", "recipe.yaml", "model.onnx", "images"])
 def test_what_may_not_be_read_or_written(place, closed):
     needs("file modes that hold")
@@ -173,6 +180,7 @@ def test_what_may_not_be_read_or_written(place, closed):
     assert Store(store).verify() == []
 
 
+@pytest.mark.slow
 def test_a_read_only_store_serves_what_it_has(place):
     needs("file modes that hold")
     for path in (place.store, *place.store.rglob("*")):

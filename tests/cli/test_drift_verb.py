@@ -167,6 +167,7 @@ def server() -> Iterator[Callable[[dict[str, tuple[int, bytes]]], str]]:
         one.server_close()
 
 
+@pytest.mark.slow
 def test_a_server_is_asked_over_http(optcli, server, calibration):
     found = seen(calibration, {"image": normalized(photographs(200, 2))})
     url = server({"/v2/models/net/inputs": (200, found.packed())})
@@ -176,6 +177,7 @@ def test_a_server_is_asked_over_http(optcli, server, calibration):
     assert optcli("loadtest", url, "--model", "net", "--drift").code == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_nothing_or_something_else(optcli, server):
     for status, body, sentence in (
         (404, b"", "keeps no statistics of its inputs"),

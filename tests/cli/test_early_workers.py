@@ -64,6 +64,7 @@ def test_none_waits_where_there_may_be_nothing_to_do_or_no_core(tmp_path, starte
     assert started == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "servers"), [(2, 1), (1, 2)])
 def test_a_build_takes_it_where_it_has_as_many_threads(
     place, optcli, started, cores, tmp_path, threads, servers

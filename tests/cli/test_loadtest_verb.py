@@ -185,6 +185,7 @@ def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, 
     assert "'scores' is 1 away" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -226,6 +227,7 @@ def test_the_model_may_not_take_all_processors(say, tmp_path):
     assert "leaves no processor for the ingress" in err
 
 
+@pytest.mark.slow
 def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "no.json").write_text("{}")

@@ -110,6 +110,7 @@ def test_a_schema_in_words():
     assert in_words({}) == "any value"
 
 
+@pytest.mark.slow
 def test_the_schema_of_recipes_shows_no_python(optcli):
     said = optcli("schema").out
     assert [word for word in OF_PYTHON if word in said] == []

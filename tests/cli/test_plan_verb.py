@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("hurried_plans")
 AFFINE = ("--curve", "6ms+4ms*b", "--rate", "200")
 
 
+@pytest.mark.slow
 def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
     assert run(["plan", *AFFINE, "--slo", "p95=120ms"]) == 0
     said = capsys.readouterr().out
@@ -24,6 +25,7 @@ def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
     assert "runner-up" in said
 
 
+@pytest.mark.slow
 def test_the_json_is_public_and_the_page_stands_alone(capsys, tmp_path):
     page = tmp_path / "plan.html"
     code = run(["plan", *AFFINE, "--slo", "p95=120ms", "--price", "1.2", "--json", "--html", str(page)])
@@ -47,6 +49,7 @@ def test_the_json_is_public_and_the_page_stands_alone(capsys, tmp_path):
     assert "p95 against the rate" in text
 
 
+@pytest.mark.slow
 def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_path):
     page = tmp_path / "plan.html"
     assert run(["plan", *AFFINE, "--slo", "p95=9ms", "--html", str(page)]) == 1
@@ -104,6 +107,7 @@ def calibration(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_server_that_was_calibrated(capsys, calibration):
     common = ("--slo", "p95=120ms", "--semantics", "sealed", "--json")
     assert run(["plan", "--calibration", calibration, "--rate", "200", *common]) == 0
@@ -137,6 +141,7 @@ def test_an_empty_trace_is_code_2(capsys, tmp_path):
     assert "hint: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plan_file_and_options_say_the_same(capsys, tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text('name: api\ncurve: "6ms+4ms*b"\nrate_per_s: 20\nslo: {p95_ms: 120}\nheadroom: 0\n')
@@ -160,6 +165,7 @@ def test_presets_are_listed_with_what_they_are_for(capsys):
     assert "nightly-batch" in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_curve_is_that_of_the_report_of_a_build(place, optcli):
     planned = optcli(
         "plan",
@@ -179,6 +185,7 @@ def test_the_curve_is_that_of_the_report_of_a_build(place, optcli):
     assert "did you mean 'copied'?" in wrong.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--curve", "--calibration"])
 def test_a_curve_beside_a_report_names_the_option_that_has_it(place, optcli, calibration, option):
     given = calibration if option == "--calibration" else "12ms"

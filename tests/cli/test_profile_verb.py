@@ -10,6 +10,7 @@ from optcli.profiling.process import _doubts, _Timed
 from optcli.results import Report, flags
 
 
+@pytest.mark.slow
 def test_it_shows_stages_operators_and_findings(place, optcli):
     said = optcli("profile", "plain", "--top", 1)
     assert said.code == 0, said.err
@@ -23,6 +24,7 @@ def test_it_shows_stages_operators_and_findings(place, optcli):
     assert Report.load(place.artifacts / "tiny" / "report.json").variants["plain"].artifact
 
 
+@pytest.mark.slow
 def test_json_and_options(place, optcli, tmp_path):
     trace = tmp_path / "own.json"
     said = optcli(
@@ -37,6 +39,7 @@ def test_json_and_options(place, optcli, tmp_path):
     assert trace.exists()
 
 
+@pytest.mark.slow
 def test_without_the_recipe_inputs_are_random(place, optcli):
     path = place.artifacts / "tiny" / "report.json"
     record = json.loads(path.read_text())
@@ -48,6 +51,7 @@ def test_without_the_recipe_inputs_are_random(place, optcli):
     assert "Note: inputs are random: the recipe cannot be read again" in said.out
 
 
+@pytest.mark.slow
 def test_a_recipe_that_changed_is_said(place, optcli):
     path = place.folder / "recipe.yaml"
     path.write_text(path.read_text().replace("max_drop: 0.5", "max_drop: 0.4"))

@@ -72,6 +72,7 @@ def on_a_terminal(*arguments: str, folder, columns: int = 60, **environment: str
     return process.wait(60), found.decode()
 
 
+@pytest.mark.slow
 def test_a_build_on_a_terminal(place):
     long = "n" * 70
     place.recipe(f'  plain: []\n  {long}: [{{"./fakes.py:Copy": {{note: t}}}}]\n', data=DATA)
@@ -88,6 +89,7 @@ def test_a_build_on_a_terminal(place):
     assert not any("opening" in line for line in screen.lines), "the live line is gone in the end"
 
 
+@pytest.mark.slow
 def test_no_color_is_respected_and_a_dumb_terminal_spared(place):
     code, text = on_a_terminal("compare", folder=place.folder, NO_COLOR="1")
     assert code == 0

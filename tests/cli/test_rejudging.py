@@ -27,6 +27,7 @@ def verdict(said):
     return next(each for each in found if each["name"] == "accuracy")
 
 
+@pytest.mark.slow
 def test_another_bar_or_policy_is_judged_anew(built, optcli):
     def judged(*more):
         return optcli("verify-accuracy", "--json", *(word for each in more for word in ("--set", each)))
@@ -43,6 +44,7 @@ def test_another_bar_or_policy_is_judged_anew(built, optcli):
     assert all(said.err.count("built") == 0 for said in (kept, doubtful))
 
 
+@pytest.mark.slow
 def test_what_only_a_build_can_work_out_is_refused(built, optcli):
     for change, says in (
         ("accuracy.confidence=0.9", "intervals are for a confidence of 0.95, wanted 0.9"),

@@ -33,6 +33,7 @@ def objects(place) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_build_elsewhere_makes_no_step(elsewhere, optcli):
     said = optcli("build", "recipe.yaml")
     assert said.code == 0, said.err
@@ -40,6 +41,7 @@ def test_a_build_elsewhere_makes_no_step(elsewhere, optcli):
     assert steps <= {"  built   latency"}
 
 
+@pytest.mark.slow
 def test_a_preview_elsewhere_says_what_is_remote(elsewhere, optcli):
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert "  remote  source onnx" in said.out
@@ -49,6 +51,7 @@ def test_a_preview_elsewhere_says_what_is_remote(elsewhere, optcli):
     assert not list(Store(elsewhere).entries("artifact"))
 
 
+@pytest.mark.slow
 def test_why_asks_the_remote_store_alone(url, place, optcli, monkeypatch):
     said = optcli("cache", "why", "recipe.yaml", "--remote", "--remote-store", url)
     assert "cached" not in said.out
@@ -57,6 +60,7 @@ def test_why_asks_the_remote_store_alone(url, place, optcli, monkeypatch):
     assert "is new: the store has no result of this step" in said.out
 
 
+@pytest.mark.slow
 def test_it_is_listed(elsewhere, url, optcli):
     said = optcli("cache", "ls", "--remote")
     assert f"MB, in {url}" in said.out
@@ -66,6 +70,7 @@ def test_it_is_listed(elsewhere, url, optcli):
     assert optcli("cache", "ls", "--json").out.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_it_is_verified_and_repaired(elsewhere, url, place, optcli):
     assert optcli("cache", "verify", "--remote").code == 0
     objects(place)[0].write_bytes(b"damaged")
@@ -77,6 +82,7 @@ def test_it_is_verified_and_repaired(elsewhere, url, place, optcli):
     assert optcli("cache", "verify", "--remote").code == 0
 
 
+@pytest.mark.slow
 def test_it_is_made_smaller(elsewhere, url, place, optcli):
     before = objects(place)
     said = optcli("cache", "gc", "--remote", "--max-size", "0KB", "--dry-run")
@@ -87,6 +93,7 @@ def test_it_is_made_smaller(elsewhere, url, place, optcli):
     assert ", 0.00 MB, in file://" in optcli("cache", "ls", "--remote").out
 
 
+@pytest.mark.slow
 def test_what_removes_something_there_needs_one_that_is_written(elsewhere, optcli):
     for line in (
         "cache gc --remote --remote-readonly",
@@ -124,6 +131,7 @@ def test_a_recipe_cannot_name_one(place, optcli):
     assert "remote_store" in said.err
 
 
+@pytest.mark.slow
 def test_text_of_others_moves_no_cursor(elsewhere, place, optcli):
     from optcli.digest import of_value
     from optcli.store import key_of
@@ -147,6 +155,7 @@ def test_text_of_others_moves_no_cursor(elsewhere, place, optcli):
     assert "\x1b" not in said.out
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_used_is_an_error_of_the_cache_verbs_alone(place, optcli):
     (place.folder / "file").write_text("no folder")
     url = f"file://{place.folder}/file/remote"
@@ -158,6 +167,7 @@ def test_one_that_cannot_be_used_is_an_error_of_the_cache_verbs_alone(place, opt
     assert said.err.count("remote store:") == 1
 
 
+@pytest.mark.slow
 def test_help_does_not_import_it(place):
     program = "build --help"
     said = optcli_process(*program.split(), folder=place.folder)

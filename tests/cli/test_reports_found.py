@@ -30,6 +30,7 @@ def laid(place, monkeypatch):
 VERBS = [("compare",), ("verify-accuracy",), ("baseline", "save", "kept", "--report")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
     ("here", "where"),
@@ -50,6 +51,7 @@ def test_from_wherever_one_stands(laid, optcli, monkeypatch, verb, here, where):
     assert said.code == 0, said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", ["deep", "deep/er"])
 def test_the_last_build_is_found_from_below(laid, optcli, monkeypatch, here):
     wanted = optcli("compare").out
@@ -78,6 +80,7 @@ def test_the_report_of_this_very_recipe_comes_before_one_of_its_name(laid, monke
     assert reports.find(other / "recipe.yaml", None).root == other / "artifacts"
 
 
+@pytest.mark.slow
 def test_a_report_of_another_recipe_of_its_name_is_not_taken_from_afar(laid, optcli, monkeypatch):
     (laid / "deep" / "recipe.yaml").write_text((laid / "recipe.yaml").read_text() + "seed: 3\n")
     monkeypatch.chdir(laid / "deep")

@@ -27,6 +27,7 @@ def shell(line: str, folder) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb", ["compare", "passes", "schema", "cache ls", "build recipe.yaml --json"]
 )
@@ -38,6 +39,7 @@ def test_a_reader_that_goes_away_changes_nothing(place, verb):
     assert "Broken" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_verdict_holds_though_nobody_reads_the_table(place):
     head = "version: 1\nname: strict\n"
     bad = '  plain: []\n  bad: [{"./fakes.py:Misbehave": {way: raise}}]\n'
@@ -62,6 +64,7 @@ def test_closed_streams_do_no_harm(place, closed, data):
     assert Store(place.folder / "fresh").verify() == []
 
 
+@pytest.mark.slow
 @pytest.mark.needs("device file", "full")
 @pytest.mark.parametrize("verb", ["compare", "build recipe.yaml", "--help", "schema"])
 def test_a_full_stdout_is_said(place, verb):
@@ -82,6 +85,7 @@ def living(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "says"),
     [
@@ -120,6 +124,7 @@ def test_a_signal_ends_the_build_cleanly(place, nothing_lost, number, code, says
     nothing_lost()
 
 
+@pytest.mark.slow
 def test_nohup_is_respected(place):
     done = shell("trap '' HUP; optcli build recipe.yaml --dry-run --json", place.folder)
     assert done.returncode == 0
@@ -135,6 +140,7 @@ def test_nohup_is_respected(place):
     assert json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkeypatch):
     """Python's import system makes an ImportError of an interrupt within an extension module."""
     from optcli import cli

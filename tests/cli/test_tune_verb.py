@@ -41,6 +41,7 @@ def asked(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_a_variant_of_a_recipe(place, optcli, asked):
     place.recipe(f"  plain: []\n{INT8}", data=DATA)
     said = optcli(
@@ -69,6 +70,7 @@ def test_the_exit_code_says_how_it_ended(place, optcli, asked, outcome, code):
     assert json.loads(said.out)["outcome"] == outcome
 
 
+@pytest.mark.slow
 def test_without_a_recipe_it_is_that_of_the_last_build(place, optcli, asked):
     (path,) = place.artifacts.glob("*/report.json")
     said = optcli("tune", "--from", "int8")
@@ -76,6 +78,7 @@ def test_without_a_recipe_it_is_that_of_the_last_build(place, optcli, asked):
     assert str(asked["recipe"]) == Report.load(path).recipe.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "why", "code"),
     [
@@ -118,6 +121,7 @@ def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, why, co
     assert json.loads(said.out)["outcome"] == outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -56,6 +56,7 @@ def imported(folder, *lines: str) -> dict[str, set[str]]:
     return {line: set(names) for line, (_, names) in found.items()}
 
 
+@pytest.mark.slow
 def test_the_list_of_verbs_imports_no_verb_and_their_help_nothing_heavy(tmp_path):
     found = imported(tmp_path, "--help", *(f"{verb} --help" for verb in VERBS))
     assert not found["--help"] & {*configured.HEAVY, "pydantic", "ruamel", "rich", "filelock"}
@@ -63,6 +64,7 @@ def test_the_list_of_verbs_imports_no_verb_and_their_help_nothing_heavy(tmp_path
         assert not names & {*configured.HEAVY}, line
 
 
+@pytest.mark.slow
 def test_a_cached_build_and_what_only_reads_import_nothing_heavy(place):
     found = imported(
         place.folder,
@@ -80,6 +82,7 @@ def test_a_cached_build_and_what_only_reads_import_nothing_heavy(place):
         assert not names & {*configured.HEAVY, "safetensors"}, line
 
 
+@pytest.mark.slow
 def test_a_cached_build_says_so(place, optcli):
     said = optcli("build", "recipe.yaml")
     assert said.code == 0
@@ -89,6 +92,7 @@ def test_a_cached_build_says_so(place, optcli):
     assert all(line.startswith("  cached  ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_fresh_build_says_every_step_accuracy_among_them(place, optcli):
     said = optcli("build", "recipe.yaml", "--store", place.folder / "fresh")
     assert said.code == 0, said.err
@@ -102,6 +106,7 @@ def test_a_fresh_build_says_every_step_accuracy_among_them(place, optcli):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "keys"),
     [
@@ -130,6 +135,7 @@ def test_json_lists(place, optcli, line):
     assert said.err == ""
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_does_not_count_as_sound(place, optcli):
     said = optcli("cache", "verify")
     assert said.code == 0
@@ -150,6 +156,7 @@ def test_a_damaged_entry_does_not_count_as_sound(place, optcli):
     assert said.out.endswith(f"{before - 1} entries sound, 1 damaged and removed\n")
 
 
+@pytest.mark.slow
 def test_json_is_whole_where_a_build_has_warnings(place, optcli):
     talk = '  plain: []\n  bad: [{"./fakes.py:Misbehave": {way: raise}}]\n'
     talk += '  two: [{"./fakes.py:Convert": {wrong: true, way_out: true}}]\n'
@@ -163,6 +170,7 @@ def test_json_is_whole_where_a_build_has_warnings(place, optcli):
     assert "  note    two" in said.err
 
 
+@pytest.mark.slow
 def test_the_same_report_from_its_place_its_recipe_and_its_name(place, optcli):
     report = place.artifacts / "tiny" / "report.json"
     said = [optcli("compare", *where) for where in ((), ("recipe.yaml",), ("tiny",), (report,))]
@@ -172,6 +180,7 @@ def test_the_same_report_from_its_place_its_recipe_and_its_name(place, optcli):
     assert optcli("compare", "--markdown").out.count("|") > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "says"),
     [
@@ -255,6 +264,7 @@ def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch, number, h
     assert words in said.err
 
 
+@pytest.mark.slow
 def test_verbose_says_keys_and_logs(place):
     place.recipe('  plain: []\n  other: [{"./fakes.py:Copy": {note: v}}]\n', data=DATA)
     said = optcli_process("build", "recipe.yaml", "-v", folder=place.folder)
@@ -264,6 +274,7 @@ def test_verbose_says_keys_and_logs(place):
     assert "optcli.build" not in optcli_process("build", "recipe.yaml", folder=place.folder).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["recipe.yaml", "./recipe.yaml", "../project/recipe.yaml", "{}/recipe.yaml"]
 )
@@ -273,6 +284,7 @@ def test_a_recipe_may_be_named_in_any_way(place, optcli, where):
     assert "to do" not in said.out, "its name is part of no key"
 
 
+@pytest.mark.slow
 def test_two_recipes_of_one_name_share_the_work(place, optcli):
     (place.folder / "second.yaml").write_text(
         HEAD + DATA + '  \nvariants:\n  same: ["./fakes.py:Copy"]\n'
@@ -283,6 +295,7 @@ def test_two_recipes_of_one_name_share_the_work(place, optcli):
     assert json.loads(optcli("compare", "--json").out)["variants"].keys() == {"same"}
 
 
+@pytest.mark.slow
 def test_names_with_spaces_and_beyond_ascii(tmp_path):
     from tiny_project import write_images, write_model
 
@@ -310,6 +323,7 @@ def test_names_with_spaces_and_beyond_ascii(tmp_path):
     assert "plain" in said.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize(
     "recipe", sorted((REPOSITORY / "recipes").glob("*.yaml")), ids=lambda path: path.name
@@ -323,6 +337,7 @@ def test_the_ready_recipes_pass_a_dry_run(recipe, tmp_path, monkeypatch, optcli)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_named_with_its_log(place, optcli):
     fresh = place.folder / "fresh"
     said = optcli("build", "recipe.yaml", "--store", fresh, "--timeout", "0.001")
@@ -339,6 +354,7 @@ OnnxruntimeRunner.execute = lambda self: os.abort()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cold_workers")
 def test_a_runtime_that_crashes_while_measured_is_named_with_its_log(place, optcli, monkeypatch):
     site = place.folder / "site"

@@ -42,6 +42,7 @@ def judged(optcli, *arguments, code=0):
     return json.loads(said.out)["variants"]
 
 
+@pytest.mark.slow
 def test_an_identical_copy_accepts_with_nothing_lost_or_gained(files, optcli):
     found = judged(optcli, "--baseline", "model.onnx", "copy.onnx")
     assert list(found) == ["model.onnx", "copy.onnx"]
@@ -53,6 +54,7 @@ def test_an_identical_copy_accepts_with_nothing_lost_or_gained(files, optcli):
     assert verdicts["accuracy"]["isa"]
 
 
+@pytest.mark.slow
 def test_the_first_file_is_the_baseline_and_the_exit_code_is_the_verdicts(files, optcli):
     changed("model.onnx", "turned.onnx", lambda model: weights(model, lambda w: -w))
     strict = ("--set", "accuracy.max_drop=0.1", "--no-layers")
@@ -67,6 +69,7 @@ def test_the_first_file_is_the_baseline_and_the_exit_code_is_the_verdicts(files,
     assert said.code == (1 if lost else 0)
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_evaluated_again(files, optcli):
     line = ("verify-accuracy", "model.onnx", "copy.onnx", "--recipe", "recipe.yaml")
     first = optcli(*line)
@@ -76,6 +79,7 @@ def test_what_is_known_is_not_evaluated_again(files, optcli):
     assert "  built   model.onnx" in optcli(*line, "--remeasure").err  # the copy is the same
 
 
+@pytest.mark.slow
 def test_weights_beside_the_model_belong_to_what_is_known(files, optcli):
     import onnx
 
@@ -91,6 +95,7 @@ def test_weights_beside_the_model_belong_to_what_is_known(files, optcli):
     assert json.loads(again.out)["variants"]["beside.onnx"]["accuracy"]["agreement"] == 0
 
 
+@pytest.mark.slow
 def test_inputs_of_another_name_type_and_batch(files, optcli):
     from onnx import TensorProto, helper
 
@@ -123,6 +128,7 @@ def test_one_file_in_two_runners(files, optcli):
     assert found["model.onnx (openvino)"]["accuracy"]["runner"] == "openvino"
 
 
+@pytest.mark.slow
 def test_nan_and_constant_outputs_are_rejected_in_words(files, optcli):
     changed("model.onnx", "large.onnx", lambda m: weights(m, lambda w: w * np.float32(1e38)))
     changed("model.onnx", "flat.onnx", lambda m: weights(m, lambda w: w * np.float32(0)))
@@ -133,6 +139,7 @@ def test_nan_and_constant_outputs_are_rejected_in_words(files, optcli):
     assert "reject: the outputs are the same for every sample" in said.out
 
 
+@pytest.mark.slow
 def test_a_file_that_fails_costs_its_row(files, optcli):
     def other_size(model):
         model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 5
@@ -144,6 +151,7 @@ def test_a_file_that_fails_costs_its_row(files, optcli):
     assert found["copy.onnx"]["accuracy"]["agreement"] == 1
 
 
+@pytest.mark.slow
 def test_markdown_and_junit(files, optcli):
     line = ("verify-accuracy", "model.onnx", "copy.onnx", "other.onnx", "--recipe", "recipe.yaml")
     said = optcli(*line, "--markdown", "--junit", "result.xml", "--no-layers")
@@ -158,6 +166,7 @@ def test_markdown_and_junit(files, optcli):
     assert int(suite.get("failures")) == len(failures)
 
 
+@pytest.mark.slow
 def test_shards_say_the_same(files, optcli):
     line = ("verify-accuracy", "model.onnx", "other.onnx", "--recipe", "recipe.yaml", "--json")
     small = ("--set", "accuracy.batch_size=2", "--no-layers")
@@ -188,6 +197,7 @@ def test_what_is_wrong_is_said(files, optcli, line, message):
     assert message in said.err
 
 
+@pytest.mark.slow
 def test_labels_beyond_the_classes_are_an_error_not_a_verdict(files, optcli):
     from PIL import Image
 
@@ -202,6 +212,7 @@ def test_labels_beyond_the_classes_are_an_error_not_a_verdict(files, optcli):
     assert "is out of range: the model has 2 classes, 0 to 1" in said.out + said.err
 
 
+@pytest.mark.slow
 def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
     changed("model.onnx", "dead.onnx", lambda model: weights(model, np.zeros_like))
     found = judged(optcli, "model.onnx", "dead.onnx", "copy.onnx", code=1)
@@ -265,6 +276,7 @@ def test_a_torchscript_file_that_is_quantized_already(files, optcli):
     assert "torchscript keeps no layers that could be looked into" in layers.out
 
 
+@pytest.mark.slow
 def test_a_file_of_another_size_than_the_recipes_is_said_before_it_is_run(files, optcli):
     from tiny_project import write_model
 

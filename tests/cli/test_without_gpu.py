@@ -11,6 +11,7 @@ def place(place, monkeypatch):
     return place
 
 
+@pytest.mark.slow
 def test_build_compare_and_verify_bear_it(place, optcli):
     built = optcli("build", "recipe.yaml")
     assert built.code == 0, built.err
@@ -27,6 +28,7 @@ def test_build_compare_and_verify_bear_it(place, optcli):
     assert "engine" in verified.out + verified.err
 
 
+@pytest.mark.slow
 def test_the_gate_says_that_it_cannot_judge_it(place, optcli):
     place.recipe(WITH_GPU.replace("runner: openvino", "runner: openvino, gate: true"), data=DATA)
     built = optcli("build", "recipe.yaml")
@@ -39,6 +41,7 @@ def test_the_gate_says_that_it_cannot_judge_it(place, optcli):
     assert "no NVIDIA GPU was found" in judged.err
 
 
+@pytest.mark.slow
 def test_a_plan_tells_it_beforehand(place, optcli):
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 0, said.err

@@ -168,6 +168,7 @@ def code(tmp_path: Path) -> Path:
 X = spec(4, name="x")
 
 
+@pytest.mark.slow
 def test_a_sequence_an_iterable_and_a_list(code):
     samples = opened(code, X, source="python:mine.py:Indexed", arguments={"count": 3})
     assert [sample.target for sample in samples] == [0, 1, 2]
@@ -234,6 +235,7 @@ def test_a_sample_that_cannot_be_used(code, name, index, says):
     assert f"sample {index}" in caught.value.place
 
 
+@pytest.mark.slow
 def test_its_key_is_its_code_arguments_and_declared_files(code):
     (code / "list.txt").write_text("1")
     settings = {"source": "python:mine.py:Indexed", "files": ["list.txt"]}

@@ -139,6 +139,7 @@ HOSTILE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_any_mutation_is_read_or_refused(coco, seed):
     draw = random.Random(seed)

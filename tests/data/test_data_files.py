@@ -70,6 +70,7 @@ def test_a_list_of_ids_that_is_a_pipe(tmp_path, arrays):
     assert found[0][:2] == ("split.file", "ids.txt: found a pipe, wanted a regular file")
 
 
+@pytest.mark.slow
 def test_an_npz_that_unpacks_to_far_more_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
         archive.writestr("image.npy", b"")

@@ -119,6 +119,7 @@ def test_sound_data_has_no_problems(arrays: Path, classes: Path) -> None:
         assert problems(DataSettings(source=source), arrays.parent) == []
 
 
+@pytest.mark.slow
 def test_checking_and_keys_import_nothing_heavy(arrays: Path, classes: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

@@ -203,6 +203,7 @@ def test_two_inputs_want_arrays(classes: Path) -> None:
     assert "npz" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_imagenet_by_its_split_file(shared: Path) -> None:
     folder = shared / "datasets" / "imagenet_1000"
     image = spec(3, 224, 224)
@@ -225,6 +226,7 @@ def test_imagenet_by_its_split_file(shared: Path) -> None:
     assert whole[499].target == 999
 
 
+@pytest.mark.slow
 def test_cifar_by_folder(shared: Path) -> None:
     parts = {
         role: opened(
@@ -257,6 +259,7 @@ def test_fashion_mnist_by_name(shared: Path) -> None:
     assert key(Path(), **settings) != key(Path(), **{**settings, "split": "train"})
 
 
+@pytest.mark.slow
 def test_the_digits_are_disjoint_and_stratified() -> None:
     folder = Path(__file__).parents[2] / "calibration_data"
     parts = {

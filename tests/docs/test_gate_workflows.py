@@ -42,6 +42,7 @@ def refused(name, text):
     return [each.json_path for each in validator(schema).iter_errors(YAML(typ="safe").load(text))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_workflow_fits_its_systems_schema(name):
     text = (CI / name).read_text()

@@ -147,6 +147,7 @@ def test_values_that_commands_set_fit_the_recipe_that_they_name(tmp_path):
     assert tried >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "block"), PARTS, ids=lambda each: getattr(each, "name", None))
 def test_a_part_of_a_recipe_fits_the_schema(page, block):
     part = yaml(block)

@@ -77,6 +77,7 @@ def test_every_pass_and_runner_has_a_section():
     assert set(runners.names()) < sections("runners.md")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 def test_an_example_is_right(page, name):
     part = YAML(typ="safe").load(EXAMPLES[page, name])
@@ -96,6 +97,7 @@ ALONE = {"docs/style.md", "docs/glossary.md"}
 WORDS = 6
 
 
+@pytest.mark.slow
 def test_no_sentence_stands_on_two_pages_of_the_docs_or_twice_on_one(tmp_path):
     texts = script("texts")
     told: dict[str, list[str]] = defaultdict(list)
@@ -112,6 +114,7 @@ def test_no_sentence_stands_on_two_pages_of_the_docs_or_twice_on_one(tmp_path):
     assert {sentence: names for sentence, names in told.items() if len(names) > 1} == {}
 
 
+@pytest.mark.slow
 def test_every_variable_that_the_code_reads_is_documented():
     files = (REPOSITORY / "optcli").rglob("*.py")
     read = {name for path in files for name in re.findall(r"\bOPTCLI_[A-Z_]+", path.read_text())}

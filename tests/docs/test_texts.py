@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 from pages import REPOSITORY
 
 spec = importlib.util.spec_from_file_location("texts", REPOSITORY / "docs" / "texts.py")
@@ -113,6 +114,7 @@ def test_every_page_but_the_reference_is_listed() -> None:
     assert not any(name.startswith("docs/reference/") for name in names)
 
 
+@pytest.mark.slow
 def test_the_rooms_have_texts() -> None:
     listed = [text for path in texts.ROOT.rglob("*.py") for _, text in texts.texts(path)]
     assert "run `optcli build RECIPE` first" in listed

@@ -120,6 +120,7 @@ def test_tensorrt_is_not_touched_without_a_gpu(monkeypatch):
     assert (found.state, found.found) == ("absent", "11.4, not tried: there is no GPU")
 
 
+@pytest.mark.slow
 def test_a_library_that_does_not_load_and_one_that_crashes(tmp_path, monkeypatch):
     package = tmp_path / "openvino"
     package.mkdir()
@@ -222,6 +223,7 @@ def test_no_other_interpreter_is_looked_for_where_none_is_named(monkeypatch):
     assert runtime_checks(elsewhere()) == []
 
 
+@pytest.mark.slow
 def test_another_interpreter_that_is_not_there_and_one_without_tensorrt(monkeypatch, tmp_path):
     monkeypatch.setenv("OPTCLI_TENSORRT_PYTHON", str(tmp_path / "python3.10"))
     (found,) = runtime_checks(elsewhere())

@@ -28,6 +28,7 @@ def test_a_library_that_is_no_driver_is_said_to_be_too_old(monkeypatch):
     assert "too old" in driver.absence().message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "said", "hint"),
     [

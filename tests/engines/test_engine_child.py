@@ -43,6 +43,7 @@ def test_a_crash_is_an_error_with_the_last_words_and_what_they_mean():
     assert raised.value.lines == ("[E] first", f"[E] {engine_jobs.SAID}")
 
 
+@pytest.mark.slow
 def test_a_crash_behind_a_script_is_told_as_one(tmp_path):
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={HERE} {sys.executable} "$@"\n')
@@ -56,6 +57,7 @@ def test_one_that_ends_early_is_an_error():
         run("leave")
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_it_and_says_what_was_heard():
     with pytest.raises(EngineError, match="took more than 2 seconds and was stopped") as raised:
         run("hang", timeout_s=2)
@@ -153,6 +155,7 @@ def test_every_module_is_python_3_10_with_the_standard_library_and_numpy(path):
             assert own or first in {*sys.stdlib_module_names, "numpy"}, name
 
 
+@pytest.mark.slow
 def test_importing_them_needs_nothing_of_optcli_itself():
     paths = [path.relative_to(ROOM).with_suffix("") for path in MODULES if path.stem != "__init__"]
     names = [".".join(path.parts) for path in paths]

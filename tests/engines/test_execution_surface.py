@@ -45,6 +45,7 @@ def test_every_version_has_what_the_fake_has(version, name):
     assert not lacking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_the_fake_has_the_real_one_has(rtx, name):
     kind = getattr(fake_tensorrt, name)

@@ -45,6 +45,7 @@ def call(execution, image):
     return execution.fetch()["logits"]
 
 
+@pytest.mark.slow
 def test_arrays_go_there_and_back(opened):
     execution = opened()
     assert execution.inputs == {"image": np.dtype("float32")}
@@ -53,6 +54,7 @@ def test_arrays_go_there_and_back(opened):
         assert np.array_equal(call(execution, image), 2 * image)
 
 
+@pytest.mark.slow
 def test_outputs_are_copies(opened):
     execution = opened()
     image = np.ones((2, 3), "float32")
@@ -61,6 +63,7 @@ def test_outputs_are_copies(opened):
     assert np.array_equal(first, 2 * image)
 
 
+@pytest.mark.slow
 def test_large_batches_after_small_ones(opened):
     wide = {"shape": [-1, 70_000]}
     profile = {"image": [[1, 70_000], [4, 70_000], [8, 70_000]]}
@@ -73,6 +76,7 @@ def test_large_batches_after_small_ones(opened):
         assert np.array_equal(call(execution, image), 2 * image)
 
 
+@pytest.mark.slow
 def test_times_are_taken_over_there(opened):
     execution = opened()
     assert execution.host_ns() is None
@@ -85,12 +89,14 @@ def test_times_are_taken_over_there(opened):
     assert execution.host_ns() is None  # of the last call, not of the one before
 
 
+@pytest.mark.slow
 def test_what_runs_there_is_described(opened):
     found = opened(cuda_graphs="off").describe()
     assert (found["version"], found["gpu"]) == ("10.16.1.11", "Fake GPU 0")
     assert found["cuda_graphs"] == "off (not wanted)"
 
 
+@pytest.mark.slow
 def test_memory_is_counted_over_there(opened):
     execution = opened()
     before = execution.peak_bytes()
@@ -99,6 +105,7 @@ def test_memory_is_counted_over_there(opened):
     assert execution.peak_bytes() >= before
 
 
+@pytest.mark.slow
 def test_errors_come_over_with_place_and_hint(opened):
     execution = opened()
     with pytest.raises(EngineError, match=r"profile 0 takes \[1, 3\] to \[8, 3\]") as raised:
@@ -108,6 +115,7 @@ def test_errors_come_over_with_place_and_hint(opened):
     assert np.array_equal(call(execution, image), 2 * image)
 
 
+@pytest.mark.slow
 def test_an_engine_of_something_else_is_refused_over_there(python, tmp_path):
     folder = engine(tmp_path / "artifact", version="8.6.0")
     with pytest.raises(EngineError, match=r"TensorRT 8\.6\.0 built this engine") as raised:
@@ -115,12 +123,14 @@ def test_an_engine_of_something_else_is_refused_over_there(python, tmp_path):
     assert str(folder) in raised.value.place
 
 
+@pytest.mark.slow
 def test_a_crash_is_an_error_with_the_last_words(opened):
     with pytest.raises(EngineError, match=r"aborted \(SIGABRT, exit 134\): CUDA error 700") as raised:
         opened(plan(crash=True))
     assert "TensorRT said: [E] Error Code 1: Cuda Runtime (cudaError 700" in raised.value.message
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_call_is_an_error_and_so_is_what_follows(opened):
     execution = opened()
     os.kill(execution._process.pid, signal.SIGSEGV)
@@ -131,6 +141,7 @@ def test_a_crash_in_a_call_is_an_error_and_so_is_what_follows(opened):
         call(execution, np.ones((2, 3), "float32"))
 
 
+@pytest.mark.slow
 def test_without_a_gpu_over_there(tmp_path, fake_cuda):
     python = interpreter(tmp_path, fake_cuda, FAKE_CUDA_DEVICES="0")
     folder = engine(tmp_path / "artifact")
@@ -144,6 +155,7 @@ def test_an_interpreter_that_is_not_there(tmp_path):
     assert child.PYTHON in raised.value.hint
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_it_is_closed(opened):
     execution = opened()
     pid, folder = execution._process.pid, execution._folder

@@ -22,6 +22,7 @@ from optcli.store import Store
 EXPLAIN = explaining.explain
 
 
+@pytest.mark.slow
 def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
     shutil.rmtree(repository.store)
     report = judge(repository, history=tmp_path / "h.jsonl")
@@ -42,6 +43,7 @@ def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
     assert settings.looks == (8, 16, 24)
 
 
+@pytest.mark.slow
 def test_slower_is_rejected_and_the_one_change_is_named(repository, pairs):
     repository.recipe(COPIED % "new")
     pairs.growth = [0.10]

@@ -78,6 +78,7 @@ def noisy(levels, spread, seed):
     return [level * float(np.exp(rng.normal(0, spread))) for level in levels]
 
 
+@pytest.mark.slow
 def test_steps_are_found_where_they_are():
     values = noisy([1.0] * 15 + [1.08] * 15 + [0.9] * 10, 0.01, 3)
     assert history.change_points(values) == [15, 30]

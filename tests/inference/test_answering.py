@@ -249,6 +249,7 @@ class Watched:
         return row
 
 
+@pytest.mark.slow
 def test_in_turns_nothing_is_prepared_while_the_model_computes() -> None:
     watched, read = Watched(), []
     begun: list[int] = []
@@ -296,6 +297,7 @@ def test_after_a_model_that_fails_nobody_waits_for_its_turn() -> None:
             answering.answer([Stored(f"{n}", "") for n in range(100)], lambda _: png(5))
 
 
+@pytest.mark.slow
 def test_waiting_for_bytes_is_told_from_preparing() -> None:
     def slow(image: Stored) -> bytes:
         time.sleep(0.02)

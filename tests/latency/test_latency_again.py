@@ -70,6 +70,7 @@ def test_a_quiet_machine_measures_once(measure):
     assert {row.launches for rows in latency.to_results(measured).values() for row in rows} == {3}
 
 
+@pytest.mark.slow
 def test_only_the_disturbed_variant_and_the_baseline_are_launched_again(measure):
     measured = measure({"eager": CALM, "onnx": {**CALM, "slowed": (1, 2)}, "int8": CALM})
     assert launched(measure) == ["eager", "onnx", "int8"] * 3 + ["eager", "onnx"]
@@ -81,6 +82,7 @@ def test_only_the_disturbed_variant_and_the_baseline_are_launched_again(measure)
     assert flags.rounds_not_counted(left_out=4, rounds=16) in rows["onnx"][0].flags
 
 
+@pytest.mark.slow
 def test_a_disturbed_baseline_has_all_measured_again(measure):
     measured = measure({"eager": {**CALM, "slowed": (1, 2.1, 2.2)}, "onnx": CALM, "int8": CALM})
     assert launched(measure) == ["eager", "onnx", "int8"] * 5

@@ -44,11 +44,13 @@ def numbered(self):
     return self.__dict__["calls"] + 0.5
 
 
+@pytest.mark.slow
 def test_every_timed_call_is_asked_for_its_time_on_the_device(served, plain_runner, monkeypatch):
     monkeypatch.setattr(plain_runner, "device_ms", numbered)
     assert served().device_ns == (500_000, 1_500_000, 2_500_000, 3_500_000)
 
 
+@pytest.mark.slow
 def test_without_a_device_there_is_no_second_series(served):
     assert served().device_ns is None
 
@@ -107,6 +109,7 @@ def test_beside_a_baseline_on_the_cpu_it_has_no_speedup_and_says_so(measured):
     assert rows["engine"][0].speedup.value == pytest.approx(4.0, rel=0.02)
 
 
+@pytest.mark.slow
 def test_raw_times_of_both_regions_are_kept(measured, tmp_path):
     found = measured("eager", "engine", baseline="eager")
     latency.save(found, tmp_path / "samples.npz")
@@ -137,6 +140,7 @@ def test_what_only_calls_show_is_in_the_effective_settings(measured, monkeypatch
     assert found.opened["engine"].effective["precision"] == "fp32"
 
 
+@pytest.mark.slow
 def test_verdicts_judge_whole_calls(measured):
     rows = latency.to_results(measured("cuda", "engine", baseline="cuda"))["engine"]
     (pays,) = latency.verdicts((*rows[2:], *rows[:2]), SETTINGS, None, "cuda")

@@ -62,6 +62,7 @@ def test_a_point_that_varies_weighs_less():
     assert abs(weighted.fixed_ms.value - 10) < abs(alike.fixed_ms.value - 10)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     held = [0, 0]
     for seed in range(200):

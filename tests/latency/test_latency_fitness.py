@@ -122,6 +122,7 @@ def simulated(rng, launch_sd, share):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launch_sd", "share", "withheld_at_most", "width_at_most"),
     [
@@ -147,6 +148,7 @@ def test_the_headline_holds_or_is_withheld(launch_sd, share, withheld_at_most, w
         assert np.median([(each.high - each.low) / 2 / each.value for each in told]) <= width_at_most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
 def test_a_headline_that_is_told_is_seldom_off(share):
     """What is off by over 15 % is withheld in nine of ten cases: wide intervals alone would do less."""

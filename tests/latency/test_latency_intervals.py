@@ -20,6 +20,7 @@ def simulate(rng, launch_sd, round_sd, bursts, number=LAUNCHES):
     return np.exp(levels + calls) + lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launch_sd", "round_sd", "bursts"), [(0.02, 0.03, 0.02), (0.0, 0.03, 0.05), (0.05, 0.1, 0.15)]
 )
@@ -35,6 +36,7 @@ def test_percentiles_lie_in_their_intervals_as_often_as_they_should(launch_sd, r
     assert inside >= 88
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch_sd", [0.0075, 0.02, 0.05])
 def test_the_median_of_one_launch_lies_in_its_interval_as_often_as_it_should(launch_sd):
     """Its rounds say nothing of how launches differ: over rounds alone it seldom held the truth."""

@@ -27,6 +27,7 @@ def measure(tmp_path, scripted, candidate):
     return run
 
 
+@pytest.mark.slow
 def test_every_launch_is_a_fresh_process_that_sees_all_batch_sizes(measure):
     measured = measure({"eager": {"call_ns": 4e6}, "onnx": {"call_ns": 2e6}})
     assert len(measure.spawned) == 10
@@ -47,6 +48,7 @@ def test_the_order_differs_between_launches(measure):
     assert len({str(measured.orders[f"0/{launch}/1"]) for launch in range(5)}) == 5
 
 
+@pytest.mark.slow
 def test_the_speedup_is_a_t_interval_over_launches(measure):
     scripts = {
         "eager": {"call_ns": 8e6, "launch_jitter": 0.02},

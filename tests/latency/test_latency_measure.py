@@ -111,6 +111,7 @@ def test_without_the_baseline_there_is_no_speedup_and_a_flag_says_so(measure):
     assert flags.no_speedup("baseline-not-beside", "eager") in rows["onnx"][0].flags
 
 
+@pytest.mark.slow
 def test_groups_are_compared_with_the_baseline_of_their_own(measure):
     measured = measure({name: {"call_ns": 4e6} for name in ("eager", "a", "b")}, budget_bytes=0)
     assert measured.groups == (("eager", "a"), ("eager", "b"))
@@ -177,6 +178,7 @@ def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tm
     assert "eager" in latency.to_results(measured)
 
 
+@pytest.mark.slow
 def test_noise_is_marked_and_no_call_dropped(measure):
     rows = {}
     for jitter in (0.01, 0.18, 0.4):

@@ -31,6 +31,7 @@ def asked(tmp_path, plain_runner):
     )
 
 
+@pytest.mark.slow
 def test_serves_the_commands_of_the_protocol(asked):
     channel = ScriptedChannel(
         Command("ready"),
@@ -157,6 +158,7 @@ def test_random_inputs_keep_to_their_type_and_seed():
     assert first[0]["pixels"].max() > 128
 
 
+@pytest.mark.slow
 def test_large_batches_are_fewer():
     wide = TensorSpec(name="x", shape=("batch", 1024, 1024))
     assert len(feeds.make((wide,), None, [16], seed=0)[16]) == 4

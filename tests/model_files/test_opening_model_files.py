@@ -205,6 +205,7 @@ def test_what_cannot_be_measured_is_named(tmp_path, tmp_store):
         find([tmp_path / "notes.txt"], tmp_store, trust=False)
 
 
+@pytest.mark.slow
 def test_files_of_one_name_keep_apart_and_batches_reach_as_far_as_asked(tmp_path, tmp_store):
     paths = [tmp_path / name / "model.onnx" for name in ("a", "b")]
     for path in paths:

@@ -50,6 +50,7 @@ def test_options_are_strict_and_frozen(name):
         options.no_such_option = 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_importing_it_loads_nothing_heavy(name):
     modules = [f"optcli.passes.{each}" for each in NAMES]

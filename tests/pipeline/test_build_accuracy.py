@@ -101,6 +101,7 @@ def one_core(monkeypatch):
     monkeypatch.setattr(environment, "usable_cores", lambda: 1)
 
 
+@pytest.mark.slow
 def test_short_evaluations_are_side_by_side(judged, one_core):
     together = threading.Barrier(2)  # broken where one waits for the other to end
 
@@ -118,6 +119,7 @@ def test_short_evaluations_are_side_by_side(judged, one_core):
     assert [each.regressed for each in found.values()] == [0, 1, 1, 2, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short_s", "cores", "jobs"),
     [(-1.0, 1, 2), (10.0, 1, 1), (10.0, 2, 2)],
@@ -171,6 +173,7 @@ def test_an_interrupt_ends_those_side_by_side(judged, one_core, monkeypatch):
     assert ended.is_set()
 
 
+@pytest.mark.slow
 def test_too_few_samples_are_warned_of_once(judged):
     settings = AccuracySettings(max_drop=0.001)
     _, _, heard = judged({"base": [1, 0], "one": [1, 0], "two": [0, 0]}, settings=settings)
@@ -184,6 +187,7 @@ def test_the_bar_decides_nothing_that_is_kept_and_the_metric_does(judged, tmp_pa
     assert not {"metric", "output", "options", "batch_size"} & recipe_keys
 
 
+@pytest.mark.slow
 def test_where_the_baseline_cannot_be_evaluated_nobody_is_accepted(project, monkeypatch):
     """The worker that judges the baseline dies: the others were built, and nothing is known of them."""
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
@@ -213,6 +217,7 @@ accuracy: {metric: top1, max_drop: 0.5}
 """
 
 
+@pytest.mark.slow
 def test_copies_of_images_are_counted_once(project):
     """As a loop of links shows them: 12 images under 48 names."""
     for image in sorted((project.folder / "images").rglob("*.png")):

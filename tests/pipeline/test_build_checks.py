@@ -21,6 +21,7 @@ CHECKED = """\
 """
 
 
+@pytest.mark.slow
 def test_the_steps_before_are_built_and_the_pass_is_asked(project, unmeasured):
     project.recipe(CHECKED.replace("REQUIRED", "false"))
     report = project.build()
@@ -39,6 +40,7 @@ def test_the_steps_before_are_built_and_the_pass_is_asked(project, unmeasured):
     assert again.checked == rare.checked
 
 
+@pytest.mark.slow
 def test_required_it_fails_as_missing(project, unmeasured):
     project.recipe(CHECKED.replace("REQUIRED", "true"))
     report = project.build()
@@ -46,12 +48,14 @@ def test_required_it_fails_as_missing(project, unmeasured):
     assert report.variants["rare"].checked
 
 
+@pytest.mark.slow
 def test_a_pass_that_checks_nothing_costs_nothing(project, unmeasured):
     project.recipe('  plain: []\n  rare: [{"./fakes.py:Copy": {note: b}}, "./fakes.py:Unobtainable"]\n')
     rare = project.build().variants["rare"]
     assert (rare.status, rare.checked, rare.steps) == ("skipped", (), ())
 
 
+@pytest.mark.slow
 def test_a_step_before_that_fails_fails_the_variant(project, unmeasured):
     project.recipe(
         '  plain: []\n  rare: [{"./fakes.py:Convert": {wrong: true}}, "./fakes.py:Watchful"]\n'

@@ -48,6 +48,7 @@ def test_every_way_to_die_costs_one_variant(project, cold_workers):
     assert descendants() <= before
 
 
+@pytest.mark.slow
 def test_a_failed_step_is_tried_again_and_what_was_made_is_kept(project, unmeasured):
     variants = '  plain: []\n  bad: [{{"./fakes.py:Misbehave": {{way: {way}}}}}]\n'
     project.recipe(variants.format(way="raise"))
@@ -59,6 +60,7 @@ def test_a_failed_step_is_tried_again_and_what_was_made_is_kept(project, unmeasu
     assert project.built == ["bad › ./fakes.py:Misbehave"]
 
 
+@pytest.mark.slow
 def test_fail_fast_stops_at_the_first_failure(project, unmeasured):
     project.recipe(
         """\
@@ -73,6 +75,7 @@ def test_fail_fast_stops_at_the_first_failure(project, unmeasured):
     assert "stopped" in report.variants["good"].reason
 
 
+@pytest.mark.slow
 def test_a_wrong_conversion_is_caught(project, unmeasured):
     project.recipe(
         """\
@@ -96,6 +99,7 @@ data:
 """
 
 
+@pytest.mark.slow
 def test_the_next_attempt_runs_where_the_first_is_wrong(project, unmeasured):
     project.recipe('  plain: []\n  two: [{"./fakes.py:Convert": {wrong: true, way_out: true}}]\n')
     report = project.build()
@@ -104,6 +108,7 @@ def test_the_next_attempt_runs_where_the_first_is_wrong(project, unmeasured):
     assert "does not compute what its parent computes" in facts["tried_before"][0]
 
 
+@pytest.mark.slow
 def test_a_missing_package_skips_or_fails_where_required(project, unmeasured):
     variant = '  plain: []\n  rare: {{passes: ["./fakes.py:Unobtainable"], required: {required}}}\n'
     project.recipe(variant.format(required="false"))
@@ -115,6 +120,7 @@ def test_a_missing_package_skips_or_fails_where_required(project, unmeasured):
     assert project.build().exit_code == ExitCode.MISSING
 
 
+@pytest.mark.slow
 def test_a_corrupt_model_is_an_error_not_a_report(project):
     model = project.folder / "model.onnx"
     model.write_bytes(model.read_bytes()[:100])
@@ -123,6 +129,7 @@ def test_a_corrupt_model_is_an_error_not_a_report(project):
         project.build()
 
 
+@pytest.mark.slow
 def test_a_model_that_gives_nan_is_an_error(project):
     from onnx import load, numpy_helper, save
 
@@ -136,6 +143,7 @@ def test_a_model_that_gives_nan_is_an_error(project):
         project.build()
 
 
+@pytest.mark.slow
 def test_options_of_a_users_pass_are_checked_with_their_place(project):
     project.recipe('  plain: []\n  bad:\n    - "./fakes.py:Copy":\n        noet: x\n')
     with pytest.raises(RecipeError) as caught:
@@ -153,6 +161,7 @@ def test_an_unknown_variant_in_only(project):
     assert "other" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_evaluation_must_not_overlap_with_calibration(project):
     data = """\
 data:
@@ -164,6 +173,7 @@ data:
         project.build()
 
 
+@pytest.mark.slow
 def test_a_damaged_image_in_the_midst_is_found_before_anything_is_measured(project):
     """The data step looks at a few samples; the rest is read when accuracy is judged."""
     write_images(project.folder / "more", count=40)

@@ -18,6 +18,7 @@ print(one.status, again.status, *second.variants, one.build_s == again.build_s >
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_builds_twice(project):
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n  left: []\n')
     (project.folder / "script.py").write_text(SCRIPT)
@@ -32,6 +33,7 @@ def test_a_script_without_a_guard_builds_twice(project):
     assert (done.stdout, done.returncode) == ("built cached plain copied True\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_labels_are_missed_before_any_work(project):
     (project.folder / "flat").mkdir()
     write_images(project.folder / "flat", seed=1)
@@ -45,6 +47,7 @@ def test_labels_are_missed_before_any_work(project):
     assert not (project.artifacts / "tiny").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["calibration", "evaluation"])
 def test_one_sample_of_every_role_is_prepared_before_any_work(project, role):
     lines = [

@@ -44,6 +44,7 @@ def test_a_pass_that_meddles_costs_its_own_variant(project):
     assert not list((project.store / "work").iterdir())
 
 
+@pytest.mark.slow
 def test_an_artifact_that_is_spoiled_after_it_was_made_is_not_measured(project):
     project.recipe(
         '  plain: []\n  first: [{"./fakes.py:Copy": {note: a}}]\n'
@@ -65,6 +66,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_the_first_signal_ends_a_build_whose_pass_hangs(project):
     number = signal.SIGTERM
     recipe = project.recipe('  plain: []\n  bad: [{"./fakes.py:Misbehave": {way: hang}}]\n')

@@ -111,6 +111,7 @@ def test_two_builds_at_once_share_the_work(project):
     assert Store(project.store).verify() == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_130_and_leaves_nothing(project):
     mark = uuid.uuid4().hex
     project.recipe('  plain: []\n  hang: [{"./fakes.py:Misbehave": {way: hang}}]\n')
@@ -125,6 +126,7 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(project):
     assert all_gone(mark)
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_a_step_is_started_ends_that_step_too(project, monkeypatch):
     """Starting takes seconds on a busy machine; nothing may then be waited for until it times out."""
     project.recipe('  plain: []\n  hang: [{"./fakes.py:Misbehave": {way: hang}}]\n')

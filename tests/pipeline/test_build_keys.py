@@ -84,6 +84,7 @@ def test_a_library_version(built, monkeypatch):
     assert set(built.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
 
 
+@pytest.mark.slow
 def test_the_cpu(built, monkeypatch):
     monkeypatch.setattr(
         environment, "cpu", lambda: {"model": "other", "machine": "x", "flags": ["avx"]}
@@ -109,6 +110,7 @@ def test_the_measured_batch_sizes_for_passes_that_compile_them(built):
     assert report.variants["sized"].steps[-1].facts["sizes"] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_calibration_image(built):
     from PIL import Image
 
@@ -119,6 +121,7 @@ def test_a_calibration_image(built):
     assert built.built == [CALIBRATED]
 
 
+@pytest.mark.slow
 def test_a_line_of_the_users_module(built):
     path = built.folder / "fakes.py"
     path.write_text(path.read_text() + "\n# a line more\n")
@@ -126,6 +129,7 @@ def test_a_line_of_the_users_module(built):
     assert set(built.built) == {COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
 
 
+@pytest.mark.slow
 def test_a_line_of_a_module_that_it_imports(project, unmeasured):
     (project.folder / "beside.py").write_text("NOTE = 1\n")
     path = project.folder / "fakes.py"
@@ -145,6 +149,7 @@ def test_the_model(built):
     assert len(built.built) == 6
 
 
+@pytest.mark.slow
 def test_the_seed_reruns_passes_and_not_the_source(built):
     built.recipe(VARIANTS, head=HEAD + "seed: 7\n", data=DATA)
     built.build()
@@ -152,6 +157,7 @@ def test_the_seed_reruns_passes_and_not_the_source(built):
     assert len(built.built) == 5
 
 
+@pytest.mark.slow
 def test_names_and_places_are_no_ingredients(built, tmp_path):
     """A second checkout elsewhere, with variants called otherwise, finds everything."""
     shutil.copytree(built.folder, tmp_path / "elsewhere")
@@ -176,6 +182,7 @@ def edit(monkeypatch):
     return edited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "judges", "measures"),
     [

@@ -27,6 +27,7 @@ def found(monkeypatch):
     return kept
 
 
+@pytest.mark.slow
 def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
     project.recipe(VARIANTS + AGAIN)
     project.build()
@@ -59,6 +60,7 @@ def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatc
     assert not project.measured
 
 
+@pytest.mark.slow
 def test_a_comparison_without_a_ratio_is_not_kept_though_every_row_is_fit(project, found, monkeypatch):
     project.recipe(VARIANTS)
     with monkeypatch.context() as apart:
@@ -70,6 +72,7 @@ def test_a_comparison_without_a_ratio_is_not_kept_though_every_row_is_fit(projec
     assert project.measured
 
 
+@pytest.mark.slow
 def test_a_p99_that_was_asked_for_and_lost_is_not_kept(project, found, monkeypatch):
     project.recipe(VARIANTS, head=f"{HEAD}slo: {{p99_ms: 1000}}\n")
     with monkeypatch.context() as lost:

@@ -35,6 +35,7 @@ def both(template, tmp_path_factory):
         return project, project.build(), device
 
 
+@pytest.mark.slow
 def test_each_device_has_its_own_rows_verdicts_and_recommendation(both):
     _, report, edge = both
     assert (report.device, list(report.devices)) == ("here", ["edge"])
@@ -55,6 +56,7 @@ def test_each_device_has_its_own_rows_verdicts_and_recommendation(both):
     assert edge.released == 1
 
 
+@pytest.mark.slow
 def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(both):
     project, report, _ = both
     written = project.artifacts / "tiny" / "report.json"
@@ -67,6 +69,7 @@ def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(both):
     assert (project.artifacts / "tiny" / "devices" / "edge" / "samples.npz").is_file()
 
 
+@pytest.mark.slow
 def test_people_see_one_table_a_device(both):
     project, report, _ = both
     said, document = text(report), markdown(report)
@@ -81,6 +84,7 @@ def test_people_see_one_table_a_device(both):
     assert "Results on edge" in page
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_a_device_is_kept_under_its_machine(project, edge):
     project.recipe(VARIANTS, head=head())
     first = project.build()
@@ -94,6 +98,7 @@ def test_what_was_measured_on_a_device_is_kept_under_its_machine(project, edge):
     assert len(list(Store(project.store).entries("measurement"))) == 3
 
 
+@pytest.mark.slow
 def test_the_first_device_stands_where_reports_have_always_had_it(project, edge):
     project.recipe(VARIANTS, head=head("[edge]"))
     report = project.build()
@@ -103,6 +108,7 @@ def test_the_first_device_stands_where_reports_have_always_had_it(project, edge)
     assert (project.artifacts / "tiny" / "samples.npz").is_file()
 
 
+@pytest.mark.slow
 def test_a_variant_that_is_measured_elsewhere_alone_says_so(project, edge):
     project.recipe(
         '  plain: []\n  copied: {passes: ["./fakes.py:Copy"], devices: [edge]}\n', head("[here]")
@@ -116,6 +122,7 @@ def test_a_variant_that_is_measured_elsewhere_alone_says_so(project, edge):
     assert there.variants["plain"].latency, "the baseline is measured on each device"
 
 
+@pytest.mark.slow
 def test_what_does_not_run_on_a_device_is_named_and_costs_the_others_nothing(project, edge):
     edge.lacks = {"copied": (Missing("no NVIDIA GPU was found", "bring one"),)}
     project.recipe(VARIANTS + '  third: [{"./fakes.py:Copy": {note: third}}]\n', head=head())
@@ -130,6 +137,7 @@ def test_what_does_not_run_on_a_device_is_named_and_costs_the_others_nothing(pro
     assert report.exit_code == ExitCode.DONE
 
 
+@pytest.mark.slow
 def test_a_device_that_is_lost_costs_its_own_figures(project, edge):
     edge.error = StepError("the device edge was lost 3 times while it measured")
     project.recipe(VARIANTS, head=head())
@@ -169,12 +177,14 @@ def test_a_verdict_on_any_device_decides_the_exit_code(project, edge):
     assert mine["slo p50_ms"] == "accept"
 
 
+@pytest.mark.slow
 def test_a_recipe_is_measured_at_home_where_nobody_can_reach_its_devices(project, edge):
     project.recipe(VARIANTS, head=head())
     report = project.build(at_home=True)
     assert (report.device, report.devices, edge.measured) == (None, {}, [])
 
 
+@pytest.mark.slow
 def test_without_other_devices_no_cluster_is_asked(project, monkeypatch):
     def never(*_):
         raise AssertionError("nothing of a cluster was asked for")

@@ -155,6 +155,7 @@ WITHOUT_BASELINE = (
 )
 
 
+@pytest.mark.slow
 def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE)
@@ -171,6 +172,7 @@ def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch):
     assert report.exit_reason.endswith("no variant is recommended")
 
 
+@pytest.mark.slow
 def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE, data=DATA)
@@ -182,12 +184,14 @@ def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch
     assert report.variants["gpu"].verdicts == ()
 
 
+@pytest.mark.slow
 def test_without_its_baseline_a_wanted_speedup_is_undecided(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE, head=HEAD.replace("threads: 1}", "threads: 1, min_speedup: 1.1}"))
     assert project.build().exit_code == 5
 
 
+@pytest.mark.slow
 def test_a_report_holds_who_was_compared_with_whom(project):
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
     report = project.build()
@@ -219,6 +223,7 @@ def disturbed(monkeypatch):
 TWO = '  plain: []\n  copied: {passes: ["./fakes.py:Copy"], gate: true}\n'
 
 
+@pytest.mark.slow
 def test_a_disturbed_machine_withholds_the_recommendation_and_fails_nothing(project, disturbed):
     project.recipe(TWO, data=DATA)
     report = project.build()
@@ -231,6 +236,7 @@ def test_a_disturbed_machine_withholds_the_recommendation_and_fails_nothing(proj
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["min_speedup", "slo: {p50_ms: 1000}", "slo: {p50_ms: 0.000001}"])
 def test_a_disturbed_machine_leaves_a_question_about_speed_open(project, disturbed, question):
     head = HEAD.replace("threads: 1}", "threads: 1, min_speedup: 0.01}")

@@ -107,6 +107,7 @@ def entry_in(path: Path) -> dict:
     return json.loads(path.read_text())["entry"]
 
 
+@pytest.mark.slow
 def test_a_second_machine_makes_nothing(first, tmp_path):
     second = Machine(first.project, tmp_path / "second", first.url)
     shutil.rmtree(first.root)
@@ -118,6 +119,7 @@ def test_a_second_machine_makes_nothing(first, tmp_path):
     assert report.variants["int8"].latency
 
 
+@pytest.mark.slow
 def test_the_second_build_has_the_same_keys_and_digests(first, second):
     def artifacts(report):
         return {name: (v.artifact.key, v.artifact.digest) for name, v in report.variants.items()}
@@ -125,11 +127,13 @@ def test_the_second_build_has_the_same_keys_and_digests(first, second):
     assert artifacts(second.build()) == artifacts(first.build())
 
 
+@pytest.mark.slow
 def test_nothing_that_belongs_to_a_machine_or_says_what_to_trust_is_there(first, tmp_path):
     kinds = {path.name for path in (tmp_path / "remote/v1/entries").iterdir()}
     assert kinds == {"artifact", "comparison", "data", "evaluation", "samples"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
     project, tmp_path, faults, monkeypatch
@@ -160,6 +164,7 @@ def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
     assert ("make_artifact", True) in asked
 
 
+@pytest.mark.slow
 def test_a_corrupted_object_is_refused_named_made_again_and_replaced(first, second, tmp_path):
     (path,) = (
         each
@@ -202,6 +207,7 @@ def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
     assert "going on without the remote store" in second.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_a_machine_that_may_only_read_writes_nothing(first, project, tmp_path):
     before = sorted(path for path in (tmp_path / "remote").rglob("*"))
@@ -220,6 +226,7 @@ def rewritten(path: Path, **changes) -> None:
     path.write_text(json.dumps({"seal": of_value(body), "entry": body}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "records"),
     [
@@ -255,6 +262,7 @@ def test_a_record_of_another_form_is_refused_and_made_again(first, second, tmp_p
         assert any(words in note for words in records)
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_another_form_is_made_again(first, second, tmp_path):
     for path in of_kind(tmp_path, "comparison"):
         path.unlink()
@@ -276,6 +284,7 @@ def test_an_evaluation_of_another_form_is_made_again(first, second, tmp_path):
     assert len(second.notes) == 3 - 1  # of the same artifact in the same runner there is one
 
 
+@pytest.mark.slow
 def test_an_evaluation_whose_arrays_lie_is_made_again(first, second, tmp_path):
     from optcli.digest import of_bytes, of_value
 
@@ -322,6 +331,7 @@ def test_code_is_made_here_unless_it_is_trusted(first, tmp_path, monkeypatch):
     assert "int8 › quantize_onnxruntime" in again.built
 
 
+@pytest.mark.slow
 def test_a_preview_tells_what_the_remote_store_has_and_why_it_lacks_the_rest(first, second, project):
     text = VARIANTS.replace("quantize_onnxruntime", "{quantize_onnxruntime: {per_channel: false}}")
     project.recipe(text, data=DATA)
@@ -333,12 +343,14 @@ def test_a_preview_tells_what_the_remote_store_has_and_why_it_lacks_the_rest(fir
     assert not list(second.store.entries("artifact"))
 
 
+@pytest.mark.slow
 def test_a_preview_for_an_empty_store_leaves_the_own_one_out(first, project):
     _, record = preview(project.folder / "recipe.yaml", store=first.store, remote_only=True)
     states = [s["remote"] for variant in record["variants"].values() for s in variant["steps"]]
     assert all(states)
 
 
+@pytest.mark.slow
 def test_a_preview_without_an_answer_says_so_and_goes_on(first, second, faults, project):
     def fail(name, path):
         raise OSError("unreachable")

@@ -20,6 +20,7 @@ def built(template, tmp_path_factory):
         return project.build()
 
 
+@pytest.mark.slow
 def test_it_is_built_and_has_no_figures(built):
     variant = built.variants["engine"]
     assert variant.status in ("built", "cached")
@@ -34,6 +35,7 @@ def test_it_is_built_and_has_no_figures(built):
     assert built.variants["plain"].flags == ()
 
 
+@pytest.mark.slow
 def test_every_form_of_the_report_says_so(built):
     row = next(line for line in text(built).splitlines() if line.startswith("engine "))
     assert row.endswith("not run: no GPU")

@@ -71,6 +71,7 @@ def carried_out(name: str, request: PassRequest) -> Any:
     return workers.run(f"comparing_calls:{name}", request, dict[str, Any], timeout_s=120)
 
 
+@pytest.mark.slow
 def test_it_finds_what_the_worker_would(request_of, tmp_path):
     factors = {"right": 1.0, "wrong": 1.1, "near": 1.0001}
     paths = [str(model(tmp_path / name, factor).path) for name, factor in factors.items()]
@@ -84,11 +85,13 @@ def test_it_finds_what_the_worker_would(request_of, tmp_path):
     assert found["left"] == []
 
 
+@pytest.mark.slow
 def test_where_it_fails_nothing_is_found_and_nothing_left(request_of):
     found = carried_out("lost", request_of)
     assert found == {"killed": None, "asked twice": None, "cannot run its parent": None, "left": []}
 
 
+@pytest.mark.slow
 def test_it_imports_the_childs_runtime_before_there_is_a_child(request_of, tmp_path):
     mark = tmp_path / "imported"
     (tmp_path / "noted_runtime.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
@@ -98,6 +101,7 @@ def test_it_imports_the_childs_runtime_before_there_is_a_child(request_of, tmp_p
         assert found[runtime]["checked"]["largest_relative_error"] == 0
 
 
+@pytest.mark.slow
 def test_there_is_one_where_a_core_and_memory_are_free(request_of):
     assert carried_out("worth_it", request_of) == {
         "usually": True,
@@ -108,6 +112,7 @@ def test_there_is_one_where_a_core_and_memory_are_free(request_of):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_build_checks_what_a_pass_on_one_core_wrote(project, unmeasured, lost):
     project.recipe(

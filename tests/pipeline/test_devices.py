@@ -138,6 +138,7 @@ def test_a_node_with_another_optcli_measures_nothing():
     assert answer.unfit == ("its optcli does not understand the messages of this one",)
 
 
+@pytest.mark.slow
 def test_a_node_says_what_a_variant_lacks_there(project, monkeypatch):
     project.recipe('  plain: []\n  tuned: ["./fakes.py:Tuned"]\n')
     plan = planned(project.folder / "recipe.yaml", Store(project.store), (), ())

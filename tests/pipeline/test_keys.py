@@ -67,6 +67,7 @@ def test_there_are_files_to_look_at():
     assert {"passes/prune.py", "runners/torch.py", "sources/onnx.py"} <= set(STARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", STARTS)
 def test_the_walk_reaches_whatever_is_imported(file):
     """As read with `ast`, at the top or inside functions; what does not count is left out."""

@@ -39,6 +39,7 @@ def explained(facts, *verdicts):
     return [each.reason for each in _explained(verdicts, artifact, ROWS)]
 
 
+@pytest.mark.slow
 def test_the_cause_stands_behind_the_figure():
     cause = "weights are packed on every call; fix the batch"
     assert explained(facts(53, 0.9, 0.8), SLOW) == [f"{SLOW.reason}: {cause}"]

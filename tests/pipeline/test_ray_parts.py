@@ -70,12 +70,14 @@ def differences(plan, step, **changed):
     return fit.differences(ingredients, made_of(plan, step), step.traits, FileDigests())
 
 
+@pytest.mark.slow
 def test_the_machine_that_planned_a_step_fits(steps):
     plan, last = steps
     for name in ("mine", "tuned"):
         assert differences(plan, last[name]) == ()
 
 
+@pytest.mark.slow
 def test_what_differs_is_named(steps, monkeypatch):
     plan, last = steps
     (found,) = differences(plan, last["mine"], versions={"onnx": "0.1"})
@@ -93,6 +95,7 @@ def test_what_differs_is_named(steps, monkeypatch):
     assert any(each.startswith("pillow 9.9") for each in differences(plan, last["mine"]))
 
 
+@pytest.mark.slow
 def test_a_device_that_a_pass_names_itself_is_compared(steps):
     _, last = steps
     own = QuantizeNncf()
@@ -105,6 +108,7 @@ def test_a_device_that_a_pass_names_itself_is_compared(steps):
     assert "a pass of your own" in found
 
 
+@pytest.mark.slow
 def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, tmp_path):
     plan, last = steps
     step = last["mine"]
@@ -133,6 +137,7 @@ def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, 
     assert "the samples of calibration differ there" in fit.of_project(asked, {}, wanted, FileDigests())
 
 
+@pytest.mark.slow
 def test_absolute_paths_of_data_are_found_below_another_folder(steps, project):
     plan, last = steps
     whole = request(plan, last["mine"], project.folder)
@@ -191,6 +196,7 @@ def order(steps, folder: Path, **changed) -> NodeOrder:
     return NodeOrder(**given)
 
 
+@pytest.mark.slow
 def test_an_order_survives_its_way_and_one_of_another_optcli_is_refused(steps, project):
     sent = order(steps, project.folder)
     record = messages.to_record(sent)
@@ -233,6 +239,7 @@ def part(steps, project):
     )
 
 
+@pytest.mark.slow
 def test_the_machine_that_planned_an_evaluation_fits(part):
     again = messages.read(NodePart, messages.to_record(part))
     assert again == part
@@ -240,6 +247,7 @@ def test_the_machine_that_planned_an_evaluation_fits(part):
     assert fit.of_judging(again, FileDigests()) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -254,6 +262,7 @@ def test_what_would_evaluate_otherwise_is_named(part, changed, said):
     assert said in found
 
 
+@pytest.mark.slow
 def test_other_samples_and_another_metric_are_named(part, project):
     other = replace(part, samples="0" * 64)
     assert fit.of_judging(other, FileDigests()) == ("the samples of evaluation differ there",)
@@ -266,6 +275,7 @@ def test_other_samples_and_another_metric_are_named(part, project):
     assert "cannot be read there" in found
 
 
+@pytest.mark.slow
 def test_a_part_of_another_optcli_is_refused(part):
     record = {**messages.to_record(part), "more": 1}
     answer = messages.read(NodeAnswer, node.evaluate(record, "node"))
@@ -328,6 +338,7 @@ def test_without_ray_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     assert "optcli[ray]" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_build_that_finds_all_does_not_start_ray(project, monkeypatch):
     project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
     project.build()
@@ -347,6 +358,7 @@ def test_a_build_that_finds_all_does_not_start_ray(project, monkeypatch):
     assert {each.status for each in report.variants.values()} == {"cached"}
 
 
+@pytest.mark.slow
 def test_without_the_option_ray_is_never_imported(project):
     project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
     program = (

@@ -76,6 +76,7 @@ def test_the_report_says_how_to_serve_at_the_promised_rate(tmp_path):
     assert "pads" not in line
 
 
+@pytest.mark.slow
 def test_the_report_says_which_batches_the_server_pads(tmp_path):
     built = report(point(1, 10.0), point(8, 38.0))
     runner = {"shapes": "static", "compiled_batch_sizes": [1, 8]}

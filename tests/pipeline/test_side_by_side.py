@@ -41,6 +41,7 @@ def test_two_steps_at_once_where_there_are_cores_and_memory(monkeypatch, gib, co
     assert usual_jobs() == jobs
 
 
+@pytest.mark.slow
 def test_a_step_that_trains_has_no_other_beside_it(project, monkeypatch):
     (project.folder / "net.py").write_text("from torch.nn import Flatten as Net\n")
     project.recipe(VARIANTS, head=HEAD, data=DATA)

@@ -105,6 +105,7 @@ def reads(monkeypatch):
     return paths
 
 
+@pytest.mark.slow
 def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(store, reads):
     parent = kept(store, "a")
     model = parent.path / "model.onnx"
@@ -125,6 +126,7 @@ def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(s
     assert reads.count(model) == 2
 
 
+@pytest.mark.slow
 def test_a_change_in_the_store_is_seen_though_the_files_were_read_meanwhile(store):
     parent = kept(store, "a")
 
@@ -152,6 +154,7 @@ def test_an_origin_without_a_copy_is_removed_where_a_step_changed_it(store):
     assert store.sound("artifact", "a" * 64) is not None
 
 
+@pytest.mark.slow
 def test_a_worker_of_steps_imports_neither_recipes_nor_reports():
     """Every build waits for what its first worker imports."""
     code = (

@@ -42,6 +42,7 @@ def confined(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_a_build_of_a_file_opens_it_and_what_is_made_of_it_in_confined_workers(project, confined):
     project.recipe("  plain: []\n  int8: [quantize_onnxruntime]\n", data=DATA)
     report = project.build()
@@ -78,6 +79,7 @@ def test_samples_of_the_users_own_python_leave_free_what_reads_them(project):
     assert not trusting.measured_as(made, plain, plan, trust=False).foreign
 
 
+@pytest.mark.slow
 def test_a_metric_of_the_users_own_leaves_free_what_judges(project):
     (project.folder / "metric.py").write_text("def metric(samples): return 1.0\n")
     data = DATA.replace("metric: top1", "metric: 'python:metric.py:metric'")

@@ -119,6 +119,7 @@ def test_a_curve_is_scaled_with_its_steps():
     assert half.padded == curve.padded
 
 
+@pytest.mark.slow
 def test_the_choice_takes_no_padded_size_where_the_compiled_one_is_as_good():
     points = {1: 5.0, 8: 12.0}
     demand = Demand(Poisson(200), Promise({0.95: 60.0}), requests=5000)

@@ -58,6 +58,7 @@ def test_the_rows_of_a_call_fill_the_open_batch_first_and_an_old_timer_closes_no
     assert finished(batches, 5).tolist() == [7.0, 7.0, 13.0, 13.0, 22.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_with_room_for_all_it_is_sealed_batching(seed):
     random = np.random.default_rng(seed)
@@ -133,6 +134,7 @@ def test_no_more_are_at_the_replicas_than_may_be(wait_ms):
     assert batches.sizes.max() == 4
 
 
+@pytest.mark.slow
 def test_what_would_grow_without_bound_is_carried_by_full_calls_and_takes_longer():
     """E4 of the reference at a wait that is too short: 20 ms where 27 are wanted."""
     curve, process = Curve.from_line(20.91, 3.357), Poisson(120)

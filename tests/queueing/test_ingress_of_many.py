@@ -95,6 +95,7 @@ def test_the_others_delay_a_request_at_the_ingress_event_by_event(seed):
     assert not run.grows
 
 
+@pytest.mark.slow
 def test_a_part_is_predicted_as_events_of_other_requests_say():
     # 400 a second pass an ingress that works 2.2 ms for each, and a quarter of them is followed.
     process = Part(Poisson(400), 0.25, Poisson(100))
@@ -108,6 +109,7 @@ def test_a_part_is_predicted_as_events_of_other_requests_say():
     assert run.stages.overhead_ms > 2 * alone.stages.overhead_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("whole", "alone"),
     [
@@ -127,6 +129,7 @@ def test_a_part_has_its_share_and_the_others_beside_it(whole, alone):
     assert every == pytest.approx(whole.draw(80_000, 3).times_ms)
 
 
+@pytest.mark.slow
 def test_a_small_part_is_drawn_with_bounds_and_always_has_a_request():
     assert Part(Poisson(1000), 0.001, Poisson(1)).draw(100_000, 0).count < 10_000
     assert Part(Poisson(1000), 1e-4, Poisson(0.1)).draw(1, 0).count >= 1
@@ -135,6 +138,7 @@ def test_a_small_part_is_drawn_with_bounds_and_always_has_a_request():
             Part(Poisson(10), share, Poisson(10))
 
 
+@pytest.mark.slow
 def test_the_highest_rate_of_a_part_is_its_share_of_the_ingress():
     quick, promise = Curve.parse("0.1ms+0.01ms*b"), Promise({0.95: 40})
     overhead = Overhead(ingress_ms=2)

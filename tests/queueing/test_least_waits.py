@@ -22,6 +22,7 @@ def grows(rate, curve, wait_ms, batch=16, *, instances=1, concurrency=1, overhea
     return run.grows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "curve", "given"),
     [
@@ -70,6 +71,7 @@ def test_the_first_batch_that_carries_the_rate_counts():
     assert fewest_wait_sealed_ms(401, PADDED) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [Poisson(200), Constant(200)])
 def test_what_lies_just_under_the_least_wait_is_refused_however_long_the_promise(process):
     given = {"semantics": "sealed", "instances": 1, "batch": 16}

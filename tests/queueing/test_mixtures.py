@@ -17,6 +17,7 @@ LINE = Curve.from_line(4, 1)
 STAGE = Stage(LINE, Batching(16, 10))
 
 
+@pytest.mark.slow
 def test_a_cache_takes_its_share_of_the_rate():
     mixture = with_cache(Poisson(800), 0.5, 1, STAGE)
     misses = replicate(Poisson(400), LINE, Batching(16, 10))

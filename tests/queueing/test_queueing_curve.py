@@ -128,6 +128,7 @@ def test_a_table_that_falls_within_noise_is_flattened_and_says_so():
     assert Curve.from_points({1: 10, 2: 10, 4: 15}).flattened == ()
 
 
+@pytest.mark.slow
 def test_a_simulation_draws_what_was_measured():
     random = np.random.default_rng(1)
     samples = {1: random.gamma(20, 0.5, 300), 8: 30 + random.gamma(20, 0.5, 200)}

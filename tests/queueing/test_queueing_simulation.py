@@ -129,6 +129,7 @@ def test_requests_pass_the_ingress_one_by_one():
     assert run.busy == pytest.approx(10 / 20)
 
 
+@pytest.mark.slow
 def test_the_ingress_bounds_the_rate():
     quick = Curve.from_line(0.001, 0.001)
     overhead = Overhead(ingress_ms=4)
@@ -178,6 +179,7 @@ def test_what_several_runs_say():
     assert replicate(Poisson(500), LINE, Batching(16, 10), runs=1, requests=400).p95_ms.low is None
 
 
+@pytest.mark.slow
 def test_an_interval_covers_what_a_long_run_finds():
     process, batching = Poisson(500), Batching(16, 10)
     truth = replicate(process, LINE, batching, runs=4, requests=200_000, seed=99).p95_ms.value
@@ -260,6 +262,7 @@ def test_a_queue_grows_where_the_load_is_one_or_more():
         assert replicate(Poisson(rate), LINE, Batching(1), requests=50_000).grows == grows
 
 
+@pytest.mark.slow
 def test_the_highest_rate_where_slow_requests_break_the_promise_first():
     # Up to 1 request in 50 ms all wait 30 ms for a batch that never fills.
     batching, promise = Batching(2, 30), Promise({0.95: 30})
@@ -271,10 +274,12 @@ def test_the_highest_rate_where_slow_requests_break_the_promise_first():
     assert there.p95_ms == pytest.approx(30, rel=0.1)
 
 
+@pytest.mark.slow
 def test_no_rate_keeps_a_promise_below_the_fastest_batch():
     assert highest_rate(Poisson(5), LINE, Batching(1), Promise({0.5: 4.9}), requests=5000) == 0
 
 
+@pytest.mark.slow
 def test_the_highest_rate_of_a_server_that_drops():
     batching = Batching(16, 10, queue_cap=24, on_full="drop-oldest", timeout_ms=30)
     rates = [

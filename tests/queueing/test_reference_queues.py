@@ -67,6 +67,7 @@ def process_of(rate):
     return Poisson(rate) if isinstance(rate, int) else rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OLDEST_AGE)
 def test_oldest_age_batching(name):
     rate, curve, batch, wait, workers, overhead, rho, expected, percent = OLDEST_AGE[name]
@@ -86,6 +87,7 @@ def test_oldest_age_batching(name):
     assert run.dropped == {}
 
 
+@pytest.mark.slow
 def test_one_replica_is_overrun_by_bursts():
     run = replicate(BURSTS, E2, Batching(16, 10), NONE)
     assert run.p99_ms.value > 300
@@ -93,6 +95,7 @@ def test_one_replica_is_overrun_by_bursts():
     assert run.busy.value == pytest.approx(0.789, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "p99"), [(1, 47.7), (2, 28.9)])
 def test_gamma_gaps_of_cv2_4(workers, p99):
     run = replicate(Gamma(500, 4), E2, Batching(16, 10, workers), NONE)
@@ -117,6 +120,7 @@ SEALED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "curve", "batch", "replicas", "overhead", "wait", "expected"), SEALED)
 def test_sealed_batching(rate, curve, batch, replicas, overhead, wait, expected):
     batching = Batching(batch, wait, replicas, semantics="sealed")
@@ -165,6 +169,7 @@ RATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "process", "curve", "batching", "limits", "overhead"), RATES)
 def test_the_highest_rate(rate, process, curve, batching, limits, overhead):
     found = highest_rate(process, curve, batching, Promise(limits), overhead)
@@ -185,6 +190,7 @@ OVERLOAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limits", "expected"), OVERLOAD)
 def test_answers_in_time_under_overload(limits, expected):
     for offered, good in zip((700, 1000, 1500), expected, strict=True):
@@ -203,6 +209,7 @@ def test_without_a_cap_an_overloaded_server_answers_nobody_in_time():
     assert not dropped.grows
 
 
+@pytest.mark.slow
 def test_drops_of_small_caps_at_a_usual_rate():
     arrivals = Poisson(500).draw(100_000, 1)
     assert simulate(arrivals, E2, Batching(16, 10, queue_cap=8)).drop_share == pytest.approx(
@@ -211,6 +218,7 @@ def test_drops_of_small_caps_at_a_usual_rate():
     assert simulate(arrivals, E2, Batching(16, 10, queue_cap=16)).drop_share < 0.0005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "fixed", "adaptive"), [(50, 18, 10), (200, 20, 20), (500, 28, 28), (700, 47, 47)]
 )
@@ -265,6 +273,7 @@ def exponential(mean_ms):
     return Curve.from_samples({1: -np.log1p(-at) * mean_ms})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
 def test_one_exponential_worker_is_mm1(rho):
     rate = 1000 * rho / 8
@@ -290,6 +299,7 @@ def test_one_constant_worker_is_md1(rho):
     assert run.mean_ms.value == pytest.approx(md1_mean_ms(rate, 8), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "workers"), [(600, 9), (600, 14), (150, 3)])
 def test_several_exponential_workers_are_mmc(rate, workers):
     run = replicate(Poisson(rate), exponential(12), Batching(1, 0, workers), NONE, runs=3)
@@ -314,6 +324,7 @@ def test_erlang_c_and_the_tail_of_the_wait():
     assert mmc_mean_ms(600, 12, 7) == md1_mean_ms(600, 12) == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "fixed", "each", "bound"), [(200, 6, 4, 60.56), (500, 4, 1, 13.67)])
 def test_the_mean_of_a_greedy_batcher_is_within_inoues_bound(rate, fixed, each, bound):
     assert greedy_mean_ms(rate, fixed, each) == pytest.approx(bound, abs=0.005)

@@ -57,6 +57,7 @@ def test_a_recipe_that_is_a_pipe_or_a_device(tmp_path):
     assert "found a device" in problems(Path("/dev/zero"))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -85,6 +86,7 @@ def test_values_that_mean_nothing(tmp_path, text, says):
     assert any(says in each for each in found), found
 
 
+@pytest.mark.slow
 def test_900_variants_that_extend_each_other(tmp_path):
     lines = "".join(f"  v{i}: {{extends: v{i + 1}}}\n" for i in range(900))
     path = recipe(tmp_path, f"version: 1\nname: x\nvariants:\n{lines}  v900: []\n")
@@ -129,6 +131,7 @@ def test_names_of_recipes_that_collide(tmp_path, name):
     assert any("name: found" in text or f"name: '{name}"[:20] in text for text in problems(path))
 
 
+@pytest.mark.slow
 def test_an_old_terminal_gets_what_it_can_show():
     environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
     for arguments in (["--help"], ["passes"], ["build", "recipe-\u00e9.yaml"]):

@@ -71,6 +71,7 @@ def test_a_runner_may_be_a_name_alone(loaded: Loaded) -> None:
     assert runner.name == "openvino"
 
 
+@pytest.mark.slow
 def test_the_digest_is_of_what_was_said_not_of_how_or_where(
     loaded: Loaded, folder: Path, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_no_recipe(name: str, folder: Path) -> None:
     data, line, message = FILES[name]
@@ -249,6 +251,7 @@ def test_a_file_that_is_no_recipe(name: str, folder: Path) -> None:
     assert "hint: " in said
 
 
+@pytest.mark.slow
 def test_aliases_that_make_little_text_large_are_refused(folder: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -305,6 +308,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
+@pytest.mark.slow
 def test_no_odd_value_anywhere_makes_anything_but_a_recipe_error(folder: Path) -> None:
     base = read(folder / "recipe.yaml", "recipe.yaml", Problems(), Budget())
     assert base is not None
@@ -328,6 +332,7 @@ def _places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for places in inner for place in places)]
 
 
+@pytest.mark.slow
 def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("version: 1\nname: x\nvariants: {a: [quantize_nncf]}\n")
     code = (

@@ -14,6 +14,7 @@ from optcli.recipe import MODELINE, SCHEMA_FILE, load, schema
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_ready_recipe_loads(path: Path) -> None:
@@ -34,6 +35,7 @@ def test_the_list_of_ready_recipes_has_all_of_them() -> None:
     assert set(re.findall(r"\(([\w-]+\.yaml)\)", listed)) == {path.name for path in RECIPES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_editors_find_the_schema_of_a_ready_recipe(path: Path) -> None:
     jsonschema = imported("jsonschema")

@@ -94,6 +94,7 @@ LOAD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HANGS)
 def test_much_is_refused_before_anybody_waits(tmp_path, kind):
     text, says = HANGS[kind]
@@ -152,6 +153,7 @@ def test_files_share_their_bytes(tmp_path):
         load(path)
 
 
+@pytest.mark.slow
 def test_values_that_are_set_count_as_well(tmp_path: Path):
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{HEAD}variants: {{a: []}}\n")

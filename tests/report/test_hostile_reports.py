@@ -37,6 +37,7 @@ def _places(value: Any) -> Any:
             yield from _places(item)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_any_mutation_is_shown_or_refused(good, tmp_path, capsys, seed):
     path, record = good

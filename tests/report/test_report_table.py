@@ -38,6 +38,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_broken(width):
         assert any(figure in line for line in lines), figure
 
 
+@pytest.mark.slow
 def test_for_a_pipe_every_variant_and_note_is_one_plain_line():
     lines = text(report()).splitlines()
     assert "\x1b" not in text(report())

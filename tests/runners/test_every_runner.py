@@ -42,6 +42,7 @@ def test_options_are_strict(name):
         runners.find(name)(no_such_option=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_importing_it_loads_nothing_heavy(name):
     modules = [f"optcli.runners.{each}" for each in NAMES]

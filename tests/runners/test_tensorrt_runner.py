@@ -44,6 +44,7 @@ def opened(found, settings, name="tensorrt", **options):
     return runners.find(name)(**settings, **options).open(found, (IMAGE,))
 
 
+@pytest.mark.slow
 def test_it_runs_an_engine(settings, tmp_path):
     with opened(artifact(tmp_path / "engine"), settings) as runner:
         for batch in (1, 8, 4, 4):
@@ -52,6 +53,7 @@ def test_it_runs_an_engine(settings, tmp_path):
             assert runner.device_ms() == pytest.approx(fake_tensorrt.MS)
 
 
+@pytest.mark.slow
 def test_calls_elsewhere_are_timed_there(settings, tmp_path):
     with opened(artifact(tmp_path / "engine"), settings) as runner:
         runner.run({"image": np.ones((2, 3), "float32")})
@@ -115,6 +117,7 @@ def test_outputs_come_in_the_models_order(settings, tmp_path):
         assert list(runner.run({"image": np.ones((2, 3), "float32")})) == ["other"]
 
 
+@pytest.mark.slow
 def test_it_is_measured_in_both_regions(settings, tmp_path):
     """Through the process that measures, with times of the other interpreter where it is there."""
     found = artifact(tmp_path / "engine")
@@ -150,6 +153,7 @@ def test_nothing_is_run_that_was_not_opened():
     runners.find("tensorrt")().close()
 
 
+@pytest.mark.slow
 def test_the_environment_names_the_interpreter(monkeypatch, cuda, fake_cuda, tmp_path):
     kind = runners.find("tensorrt")
     assert kind().requires() == kind.needs

@@ -97,6 +97,7 @@ def as_written(path: Path, manifest) -> dict:
     return YAML(typ="safe").load(path.read_text())
 
 
+@pytest.mark.slow
 def test_both_manifests_have_the_fields_of_kserve(tmp_path, plan):
     scaled = plan.model_copy(update={"autoscaling": SCALING})
     inference = as_written(tmp_path / "a.yaml", kserve.inference_of(served(gpu=True), scaled, URI))
@@ -116,6 +117,7 @@ def test_both_manifests_have_the_fields_of_kserve(tmp_path, plan):
         require_fields("V1beta1PredictorSpec", {"replicas": 1}, "predictor")
 
 
+@pytest.mark.slow
 def test_a_pod_is_a_machine_of_the_plan(plan):
     predictor = kserve.inference_of(served(), plan, URI).spec.predictor
     assert (predictor.min_replicas, predictor.max_replicas) == (2, 2)

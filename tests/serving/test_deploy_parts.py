@@ -92,6 +92,7 @@ def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_sa
     assert group.kind == model_configuration.messages().ModelInstanceGroup.KIND_CPU
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_full", "cap", "late"),
     [

@@ -183,6 +183,7 @@ def test_a_name_that_no_request_could_give_is_refused(name):
     assert caught.value.place == "--priority"
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_too_short_names_the_priority(plan):
     tight = {"least_wait_ms": 9.0, "wait_ms": 10.0, "batch": 4}
     high, low = plan.priorities
@@ -197,6 +198,7 @@ def test_a_wait_that_is_too_short_names_the_priority(plan):
     assert notes[1].startswith("for the priority low, a wait of ")
 
 
+@pytest.mark.slow
 def test_the_less_urgent_have_what_the_others_leave(plan):
     three = optcli.plan(
         curve="2ms+1ms*b",

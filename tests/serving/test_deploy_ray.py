@@ -339,6 +339,7 @@ def test_a_variant_of_a_gpu_is_refused(tmp_path):
     assert "--target triton" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan):
     one = plan.recommended.model_copy(update={"least_wait_ms": 30.0, "wait_ms": 40.0, "batch": 16})
     assert ray_lanes.wait_of(one, None, force=False) == (40.0, "")

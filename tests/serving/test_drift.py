@@ -28,6 +28,7 @@ def of(calibration: input_statistics.Statistics, pixels: np.ndarray, **more: obj
     return drift(seen(calibration, {"image": pixels}, **more))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_same_kind_of_images_has_not_drifted(calibration):
     found = of(calibration, normalized(photographs(300, 1)))
     assert (found.outcome, found.inputs[0].drifted) == ("accept", 0)
@@ -137,6 +138,7 @@ def test_an_image_that_comes_again_and_again_counts_once(calibration):
     assert "the same inputs come again" in found.notes[0]
 
 
+@pytest.mark.slow
 def test_days_count_by_their_traffic(calibration):
     bright = normalized(np.minimum(photographs(200, 2) + 60, 255))
     usual = normalized(photographs(200, 1))
@@ -147,6 +149,7 @@ def test_days_count_by_their_traffic(calibration):
     assert drift(few).seen == 10_250
 
 
+@pytest.mark.slow
 def test_chance_alone_raises_an_alarm_in_one_of_a_hundred_at_most(tmp_path):
     """Images of a kind against each other: fifteen statistics each, and no drift."""
     alarms = 0
@@ -156,6 +159,7 @@ def test_chance_alone_raises_an_alarm_in_one_of_a_hundred_at_most(tmp_path):
     assert alarms <= 3  # with a rate of 1 % more have a probability of 0.07
 
 
+@pytest.mark.slow
 def test_the_p_value_is_never_too_small():
     """A single statistic: as often as p says, or seldomer."""
     rng = np.random.default_rng(0)
@@ -196,6 +200,7 @@ def test_holm_corrects_for_the_number_of_tests():
     assert testing.holm([]) == []
 
 
+@pytest.mark.slow
 def test_ids_drift_by_their_shares(tmp_path):
     rng = np.random.default_rng(0)
     spec = {"name": "ids", "dtype": "int64", "shape": ("batch", 32)}

@@ -82,6 +82,7 @@ def test_all_are_kept_while_there_is_room_and_no_input_is(kept, folder):
     assert [each.shape for each in found.periods[0]] == [(12, 19)]  # of 192 values each
 
 
+@pytest.mark.slow
 def test_every_row_is_as_likely_to_be_kept(kept):
     """A chi-square of 40 parts of the stream, over many servers; its 99.9 % point is 72."""
     counts = np.zeros(40)

@@ -60,6 +60,7 @@ def written(chance):
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("characters", [3, 8, 30, 1 << 16])
 def test_values_and_errors_are_those_of_json(characters, monkeypatch):
     monkeypatch.setattr(large_json, "PIECE_CHARACTERS", characters)
@@ -103,6 +104,7 @@ def test_odd_texts_are_read_or_refused_as_json_does(body, monkeypatch):
     assert outcome(large_json.loads, body) == outcome(json.loads, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_nested_too_deep_is_refused_as_json_does(body):
     with pytest.raises((RecursionError, ValueError)):

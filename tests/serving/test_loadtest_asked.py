@@ -54,12 +54,14 @@ def carried_out(server, options, client=None):
     return whole.report("http://x", "now", "random"), client.processes
 
 
+@pytest.mark.slow
 def test_bursts_are_those_of_the_planned_rate_and_keep_their_form_along_the_curve(server):
     test, (process,) = carried_out(server, BURSTS)
     assert (process.rate_per_s, process.burst_per_s) == pytest.approx((50, 140))
     assert next(rate for rate, _ in test.curve_ms["plan"]) == pytest.approx(5)
 
 
+@pytest.mark.slow
 def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     options = Options(arrivals=BURSTS.arrivals, find_limit=True)
     test, processes = carried_out(server, options)
@@ -67,6 +69,7 @@ def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
 
 
+@pytest.mark.slow
 def test_a_report_holds_the_loads_against_the_stored_calibration(server, tmp_path):
     class Slower(Client):
         def point(self, process, spans, **about):

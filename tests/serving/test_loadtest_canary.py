@@ -280,6 +280,7 @@ def test_a_recipe_says_which_output_of_two_urls_holds_scores_of_classes(capsys, 
     assert found.decision == "reject"
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_a_canary_is_refused(capsys):
     with serving() as url, serving(shape="3,3") as other:
         model = "/v2/models/digits"

@@ -291,6 +291,7 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     assert adapted.wait_ms == 0.0
 
 
+@pytest.mark.slow
 def test_what_the_simulation_says_of_a_rate():
     model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
     batching = predicting.batching_of(sealed(wait_ms=40.0))
@@ -371,6 +372,7 @@ def test_what_a_request_adds_is_told_from_what_goes_on_without_any():
     assert calibrating.at_ingress_ms(light, taken(100, 0.3, 0.9)) == pytest.approx(2.5 / 0.5)
 
 
+@pytest.mark.slow
 def test_the_variation_of_the_work_comes_from_a_light_load_as_well():
     known = Calibration(
         model="m",

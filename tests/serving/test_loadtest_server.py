@@ -241,6 +241,7 @@ def test_samples_of_another_model_are_refused_before_the_load(tmp_path, url):
         pass
 
 
+@pytest.mark.slow
 def test_a_server_is_asked_before_anything_is_sent(url):
     found = endpoint.asked(f"{url}/v2/models/digits/infer", None)
     assert found.served.model == "digits"
@@ -258,6 +259,7 @@ def test_a_server_is_asked_before_anything_is_sent(url):
         endpoint.asked("http://127.0.0.1:1", "digits")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_ready_is_waited_for_and_then_named():
     with serving(not_ready=1) as url, pytest.raises(RunnerError, match=r"not ready after 0\.3 s"):
         endpoint.asked(url, "digits", wait_s=0.3)

@@ -49,6 +49,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 @pytest.mark.parametrize(("text", "call_ms", "rate", "arrivals", "limit"), CASES)
 def test_the_predicted_p95_is_that_of_an_independent_simulation(text, call_ms, rate, arrivals, limit):
@@ -75,6 +76,7 @@ def test_the_predicted_p95_is_that_of_an_independent_simulation(text, call_ms, r
     assert p95(1.1 * highest) > limit
 
 
+@pytest.mark.slow
 def test_one_instance_less_breaks_the_promise_or_the_cap():
     plan = optcli.plan(curve="8ms+6ms*b", rate_per_s=260, slo={"p95_ms": 200})
     fewer = optcli.plan(
@@ -87,6 +89,7 @@ def test_one_instance_less_breaks_the_promise_or_the_cap():
     assert fewer.recommended is None or fewer.recommended.utilisation_with_headroom > plan.utilisation
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_plan_and_another_one_nearly_so():
     given = {"curve": "3ms+2ms*b", "rate_per_s": 150, "slo": {"p95_ms": 60}}
     first, again, other = (optcli.plan(**given, seed=seed) for seed in (5, 5, 6))
@@ -96,6 +99,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_nearly_so():
     assert first.recommended.instances == other.recommended.instances
 
 
+@pytest.mark.slow
 def test_what_breaks_first_is_told_for_each_growth():
     plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 120})
     assert [each.factor for each in plan.breaks_first] == [1.2, 1.5, 2.0]
@@ -108,6 +112,7 @@ def test_what_breaks_first_is_told_for_each_growth():
     assert grown.recommended.instances == third.instances
 
 
+@pytest.mark.slow
 def test_the_runner_up_says_why_it_lost():
     plan = optcli.plan(curve="12ms", concurrency=2, rate_per_s=600, slo={"p99_ms": 50})
     assert plan.runner_up.instances == 6
@@ -117,6 +122,7 @@ def test_the_runner_up_says_why_it_lost():
     assert "times the traffic" in batched.runner_up.lost_because
 
 
+@pytest.mark.slow
 def test_an_slo_under_the_fastest_batch_is_not_kept_and_says_what_would():
     plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 9})
     assert plan.outcome == "not-kept"
@@ -128,6 +134,7 @@ def test_an_slo_under_the_fastest_batch_is_not_kept_and_says_what_would():
     assert kinds["longer-promise"] >= 10
 
 
+@pytest.mark.slow
 def test_a_smaller_rate_that_would_keep_it_keeps_it():
     given = {"curve": "6ms+4ms*b", "slo": {"p95_ms": 120}, "instances": 1, "batch": 8, "wait_ms": 20}
     plan = optcli.plan(rate_per_s=230, **given)
@@ -136,6 +143,7 @@ def test_a_smaller_rate_that_would_keep_it_keeps_it():
     assert optcli.plan(rate_per_s=1.05 * rate, **given).outcome == "not-kept"
 
 
+@pytest.mark.slow
 def test_bursts_that_one_run_misses_are_found_by_other_seeds():
     bursts = "bursts:2800,18s,2s"
     plan = optcli.plan(curve="4ms+1ms*b", rate_per_s=1000, slo={"p99_ms": 50}, arrivals=bursts)

@@ -29,6 +29,7 @@ def planned(**settings: object) -> Plan:
     return optcli.plan(**{**SERVER, "rate_per_s": 300, **settings})
 
 
+@pytest.mark.slow
 def test_capacity_and_load_are_those_of_the_ingress_where_it_is_busier():
     plan = planned(instances=4)
     one = plan.recommended
@@ -46,6 +47,7 @@ def test_capacity_and_load_are_those_of_the_ingress_where_it_is_busier():
     assert busy.capacity_per_s == pytest.approx(1000 * 8 / 28)
 
 
+@pytest.mark.slow
 def test_the_queue_is_no_longer_than_what_passes_the_ingress_in_time():
     plan = planned(instances=8, batch=8)
     one = plan.recommended
@@ -61,6 +63,7 @@ def test_the_queue_is_no_longer_than_what_passes_the_ingress_in_time():
     assert ray_lanes.lanes_of(without, None, force=False)[0].most_in_flight > 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ingress_ms", [0.7, 2.0, 5.0])
 def test_who_is_let_in_at_an_overloaded_ingress_is_answered_in_time(ingress_ms):
     asked = {"overhead": {"after_ms": 1, "ingress_ms": ingress_ms}, "rate_per_s": 100}
@@ -82,6 +85,7 @@ def test_who_is_let_in_at_an_overloaded_ingress_is_answered_in_time(ingress_ms):
     assert refused / 20_000 == pytest.approx(1 / 3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_more_instances_are_not_named_where_the_ingress_gives_way():
     plan = planned(rate_per_s=320)
     by_factor = {each.factor: each for each in plan.breaks_first}
@@ -95,6 +99,7 @@ def test_more_instances_are_not_named_where_the_ingress_gives_way():
     assert "the load of the ingress is 0.77 with the headroom" in plan.reason
 
 
+@pytest.mark.slow
 def test_a_rate_above_the_ingress_names_servers_and_a_rate_but_no_instances():
     plan = planned(rate_per_s=600)
     assert plan.outcome == "not-kept"
@@ -113,12 +118,14 @@ def test_a_rate_above_the_ingress_names_servers_and_a_rate_but_no_instances():
     assert "more-instances" not in {each.kind for each in fixed.would}
 
 
+@pytest.mark.slow
 def test_without_a_rate_the_answer_is_what_the_ingress_carries():
     plan = planned(rate_per_s=None, instances=9)
     assert plan.rate_per_s <= 0.7 * 500 * (1 + 1e-9)
     assert plan.recommended.utilisation <= 0.7 + 1e-9
 
 
+@pytest.mark.slow
 def test_what_a_cache_answers_passes_the_ingress():
     hits = planned(rate_per_s=360, cache_hit_rate=0.5)
     assert hits.planned_rate_per_s == pytest.approx(180)
@@ -132,6 +139,7 @@ def test_what_a_cache_answers_passes_the_ingress():
     assert one.p95_ms > alone.recommended.p95_ms
 
 
+@pytest.mark.slow
 def test_priorities_share_the_ingress():
     shares = {"high": 0.25, "low": 0.75}
     plan = planned(rate_per_s=380, priorities=shares)
@@ -149,6 +157,7 @@ def test_priorities_share_the_ingress():
     assert all(lane.most_in_flight <= every[lane.name].ingress_cap for lane in lanes)
 
 
+@pytest.mark.slow
 def test_priorities_whose_requests_together_are_too_many_for_the_ingress_break_the_plan():
     # Each for itself would pass it.
     plan = planned(rate_per_s=520, priorities={"high": 0.5, "low": 0.5}, instances=8)
@@ -183,6 +192,7 @@ CALIBRATION = Calibration(
 )
 
 
+@pytest.mark.slow
 def test_a_priority_is_predicted_beside_the_others_at_the_ingress():
     model = predicting.of_calibration(CALIBRATION)
     batching = Batching(8, 5, semantics="sealed")
@@ -196,6 +206,7 @@ def test_a_priority_is_predicted_beside_the_others_at_the_ingress():
     assert too_many.p95_ms is None
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_calibrated_server_predicts_with_its_ingress():
     keys = predicting.plan_keys(CALIBRATION)
     plan = optcli.plan(**keys, rate_per_s=300, slo={"p95_ms": 60}, semantics="sealed")
@@ -207,6 +218,7 @@ def test_the_plan_of_a_calibrated_server_predicts_with_its_ingress():
     assert by_plan.p95_ms == pytest.approx(again.p95_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0.001, 0.02])
 @pytest.mark.parametrize(
     "asked",

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("hurried_plans")
 GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
 
 
+@pytest.mark.slow
 def test_cost_and_energy_are_of_a_thousand_inferences():
     plan = optcli.plan(**GIVEN, price_per_hour=3.6, watts=300, idle_watts=100)
     one = plan.recommended
@@ -28,6 +29,7 @@ def test_cost_and_energy_are_of_a_thousand_inferences():
     assert one.energy_wh_per_1000 == pytest.approx(watts / 300 / 3.6)
 
 
+@pytest.mark.slow
 def test_memory_decides_how_many_instances_share_a_machine():
     many = {**GIVEN, "rate_per_s": 6000, "instance_memory_bytes": 5_000_000_000}
     plan = optcli.plan(**many, machine_memory_bytes=16_000_000_000)
@@ -37,6 +39,7 @@ def test_memory_decides_how_many_instances_share_a_machine():
     assert "shared-machine" in {each.kind for each in plan.warnings}
 
 
+@pytest.mark.slow
 def test_a_cache_takes_its_hits_from_the_model():
     plan = optcli.plan(**GIVEN, cache_hit_rate=0.4)
     assert plan.rate_per_s == 300
@@ -44,12 +47,14 @@ def test_a_cache_takes_its_hits_from_the_model():
     assert plan.recommended.utilisation < optcli.plan(**GIVEN).recommended.utilisation
 
 
+@pytest.mark.slow
 def test_a_peak_is_planned_for_and_the_mean_is_paid_for():
     plan = optcli.plan(**GIVEN, peak_factor=2, price_per_hour=1)
     assert plan.planned_rate_per_s == 600
     assert plan.recommended.cost_per_1000 == pytest.approx(plan.recommended.machines / 1080)
 
 
+@pytest.mark.slow
 def test_a_cascade_pays_below_its_break_even_share():
     cheap = optcli.plan(**GIVEN, cascade={"curve": "20ms+10ms*b", "share": 0.15}).cascade
     assert cheap.kept
@@ -63,6 +68,7 @@ def test_a_cascade_pays_below_its_break_even_share():
     assert not dear.pays
 
 
+@pytest.mark.slow
 def test_the_urgent_wait_less():
     plan = optcli.plan(
         curve="6ms+4ms*b",
@@ -86,6 +92,7 @@ SEALED = {
 }
 
 
+@pytest.mark.slow
 def test_sealed_batches_give_each_priority_instances_of_its_own():
     plan = optcli.plan(**SEALED)
     alone = {
@@ -106,6 +113,7 @@ def test_sealed_batches_give_each_priority_instances_of_its_own():
     assert any(line.startswith("  high (20%): p50") and "of its own, batch" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_instances_is_shared_out_by_traffic():
     assert priorities.shared_out(5, [0.2, 0.8]) == [1, 4]
     assert priorities.shared_out(6, [0.5, 0.3, 0.2]) == [3, 2, 1]
@@ -115,6 +123,7 @@ def test_a_fixed_number_of_instances_is_shared_out_by_traffic():
     assert [each.configuration.instances for each in plan.priorities] == [1, 4]
 
 
+@pytest.mark.slow
 def test_a_priority_that_cannot_keep_the_promise_breaks_the_plan():
     # Two carry all of it together; apart, one of them has 160 a second.
     asked = {**SEALED, "instances": 2, "rate_per_s": 380}
@@ -128,6 +137,7 @@ def test_a_priority_that_cannot_keep_the_promise_breaks_the_plan():
     assert "  low (80%): no configuration of its own keeps the promise" in plan_text.parts(plan)
 
 
+@pytest.mark.slow
 def test_each_priority_scales_by_itself():
     plan = optcli.plan(**SEALED, cold_start_s=5)
     for each in plan.priorities:
@@ -144,6 +154,7 @@ def test_a_part_of_the_traffic_has_its_share(arrivals):
     assert 1000 * len(times) / times[-1] == pytest.approx(25, rel=0.1)
 
 
+@pytest.mark.slow
 def test_levels_have_instances_of_their_own():
     rates = [{"rate_per_s": 100, "seconds": 3600}, {"rate_per_s": 900, "seconds": 600}]
     plan = optcli.plan(curve="2ms+1ms*b", rate_per_s=rates, slo={"p95_ms": 50})
@@ -153,6 +164,7 @@ def test_levels_have_instances_of_their_own():
     assert plan.planned_rate_per_s == 900
 
 
+@pytest.mark.slow
 def test_a_trace_is_replayed(tmp_path):
     times = "\n".join(f"{number / 100:.3f}" for number in range(2000))
     (tmp_path / "trace.csv").write_text(times)
@@ -227,6 +239,7 @@ def with_sweep(sweep):
     )
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_report_is_its_sweep_with_measured_calls():
     report = with_sweep(swept((1, 10.0, {}), (2, 14.0, {}), (8, 38.0, {})))
     known = curve_of(report, None, None)
@@ -255,6 +268,7 @@ def test_points_that_other_work_disturbed_are_left_out():
     assert [each.kind for each in known.warnings] == ["environment-not-fit", "noisy"]
 
 
+@pytest.mark.slow
 def test_a_curve_of_a_busy_machine_decides_nothing():
     points = [(1, 10.0, {"fit": False}), (8, 38.0, {"fit": False})]
     plan = optcli.plan(with_sweep(swept(*points)), rate_per_s=60, slo={"p95_ms": 120})
@@ -271,6 +285,7 @@ def test_a_variant_that_was_not_measured_has_no_curve():
     assert "did you mean 'eager'?" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
     plan = optcli.plan(
         curve="1:4.6ms,2:8.2ms,4:16.4ms,8:32ms",
@@ -285,6 +300,7 @@ def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
     assert "inf" not in " ".join(each.text for each in plan.would)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "warned"),
     [({}, False), ({"on_full": "drop-oldest"}, True), ({"on_full": "reject-newest"}, False)],

@@ -124,6 +124,7 @@ def test_a_plan_with_what_would_keep_the_promise_keeps_it(name):
         assert optcli.plan(**settings).outcome == "kept", each.text
 
 
+@pytest.mark.slow
 def test_a_longer_wait_is_not_named_where_the_batch_is_too_small():
     plan = optcli.plan(**CASES["sealed, too small a batch"])
     kinds = {each.kind for each in plan.would}
@@ -132,6 +133,7 @@ def test_a_longer_wait_is_not_named_where_the_batch_is_too_small():
     assert "No wait is long enough" in plan.reason
 
 
+@pytest.mark.slow
 def test_a_largest_batch_that_seldom_fills_is_no_reason_against_a_plan():
     # A batch of 64 takes 262 ms, but at 60 a second batches are of two.
     plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=60, slo={"p95_ms": 120}, batch=64, instances=1)
@@ -145,6 +147,7 @@ def test_more_than_a_thousand_instances_is_a_smaller_rate_or_a_faster_artifact()
     assert {"faster-artifact", "smaller-rate"} <= {each.kind for each in plan.would}
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_instances_may_be_beyond_a_thousand():
     plan = optcli.plan(curve="100ms", rate_per_s=12_000, slo={"p95_ms": 500}, instances=1500)
     assert plan.outcome == "kept"

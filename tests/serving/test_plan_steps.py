@@ -113,6 +113,7 @@ def test_the_measured_curve_has_the_steps_of_the_compiled_sizes(found, times):
     assert known.curve.times_ms(8) == pytest.approx(times)
 
 
+@pytest.mark.slow
 def test_a_plan_takes_the_compiled_size_and_says_what_is_padded():
     asked = {"rate_per_s": 200, "slo": {"p95_ms": 60}, "instances": 1}
     plan = optcli.plan(of_table({}, {1: 5.0, 8: 12.0}), **asked)
@@ -132,6 +133,7 @@ def test_a_plan_takes_the_compiled_size_and_says_what_is_padded():
     assert straight.recommended.p95_ms < plan.recommended.p95_ms, "it was a promise of too much"
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_read_again_predicts_by_the_same_steps(tmp_path):
     plan = optcli.plan(of_table(GAINS, {1: 5.0, 8: 16.0}), rate_per_s=100, slo={"p95_ms": 60})
     (tmp_path / "plan.json").write_text(plan.to_json())
@@ -140,6 +142,7 @@ def test_a_plan_that_is_read_again_predicts_by_the_same_steps(tmp_path):
     assert again.padded == ((6, 8),)
 
 
+@pytest.mark.slow
 def test_deploy_tells_a_plan_that_pads_otherwise_than_the_build(tmp_path):
     found = of_table(GAINS, {1: 5.0, 8: 16.0})
     plan = optcli.plan(found, rate_per_s=100, slo={"p95_ms": 60})

@@ -66,11 +66,13 @@ def test_the_worst_moments_of_a_long_trace_count_wherever_they_lie(tmp_path):
     assert plan.recommended.instances >= 3
 
 
+@pytest.mark.slow
 def test_a_short_trace_says_that_it_is_replayed(tmp_path):
     plan = optcli.plan(**AFFINE, arrivals=trace_of(tmp_path, np.arange(200) * 20.0))
     assert "short-trace" in {each.kind for each in plan.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curve", ["6ms+4ms*b", "1:10ms,2:14ms,4:22ms,8:38ms,16:70ms"])
 def test_without_a_rate_the_answer_is_the_largest_that_instances_carry(curve):
     plan = optcli.plan(curve=curve, slo={"p95_ms": 120}, instances=2)
@@ -79,6 +81,7 @@ def test_without_a_rate_the_answer_is_the_largest_that_instances_carry(curve):
     assert plan.rate_per_s == pytest.approx(0.7 * 2 * 228.6, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 def test_without_a_rate_the_answer_keeps_the_promise_where_the_load_alone_would_not():
     plan = optcli.plan(curve="40ms", slo={"p95_ms": 60}, instances=1)
@@ -87,6 +90,7 @@ def test_without_a_rate_the_answer_keeps_the_promise_where_the_load_alone_would_
     assert plan.recommended.p95_ms == pytest.approx(60, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_rate_that_instances_carry_is_that_of_the_peak_behind_the_cache():
     plan = optcli.plan(
         curve="40ms", slo={"p95_ms": 200}, instances=2, peak_factor=2, cache_hit_rate=0.5
@@ -95,6 +99,7 @@ def test_the_rate_that_instances_carry_is_that_of_the_peak_behind_the_cache():
     assert plan.rate_per_s == pytest.approx(35)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 def test_what_the_queue_drops_stays_within_the_error_budget():
     plan = optcli.plan(**AFFINE, rate_per_s=200, instances=1)
@@ -107,6 +112,7 @@ def test_what_the_queue_drops_stays_within_the_error_budget():
     assert wide.drop_share <= 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 def test_a_deadline_stays_as_short_and_says_what_it_drops():
     plan = optcli.plan(**AFFINE, rate_per_s=200, instances=1, on_full="deadline")
@@ -114,12 +120,14 @@ def test_a_deadline_stays_as_short_and_says_what_it_drops():
     assert "drops" in {each.kind for each in plan.warnings}
 
 
+@pytest.mark.slow
 def test_a_queue_is_no_shorter_than_a_batch():
     plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=20, slo={"p95_ms": 40}, batch=8, instances=1)
     assert plan.recommended.queue_cap >= 8
     assert plan.recommended.reject_newest_cap >= 8
 
 
+@pytest.mark.slow
 def test_overhead_in_the_worker_shortens_the_queue():
     beside = {"after_ms": 10}
     given = {"curve": "1:25ms,2:27ms,4:34ms,8:48ms", "rate_per_s": 60, "slo": {"p99_ms": 400}}
@@ -133,6 +141,7 @@ def test_overhead_in_the_worker_shortens_the_queue():
     assert (outside.longest_wait_ms, inside.longest_wait_ms) == (400 - 10 - 96, 400 - 2 * 58)
 
 
+@pytest.mark.slow
 def test_energy_is_of_the_mean_rate_and_machines_are_of_the_peak():
     given = {"curve": "12ms", "rate_per_s": 100, "slo": {"p95_ms": 100}, "watts": 100, "idle_watts": 0}
     peak = optcli.plan(**given, peak_factor=4).recommended
@@ -143,6 +152,7 @@ def test_energy_is_of_the_mean_rate_and_machines_are_of_the_peak():
     )
 
 
+@pytest.mark.slow
 def test_instances_without_headroom_are_those_of_the_plan_without_it():
     given = {"curve": "4ms+1ms*b", "rate_per_s": 500, "slo": {"p99_ms": 50}}
     plan = optcli.plan(**given)
@@ -151,6 +161,7 @@ def test_instances_without_headroom_are_those_of_the_plan_without_it():
     assert plan.recommended.instances_without_headroom == 1
 
 
+@pytest.mark.slow
 def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
     given = {"curve": "6ms+4ms*b", "rate_per_s": 100, "slo": {"p95_ms": 60}}
     plan = optcli.plan(**given, cascade={"curve": "55ms+5ms*b", "share": 0.3})
@@ -163,12 +174,14 @@ def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
     assert fits.cascade.p95_ms <= 60
 
 
+@pytest.mark.slow
 def test_a_priority_that_no_request_of_the_simulation_has_is_null():
     plan = optcli.plan(**AFFINE, rate_per_s=50, priorities={"never": 1e-9, "rest": 1 - 1e-9})
     assert plan.priorities[0].p95_ms is None
     assert plan.priorities[1].p95_ms > 0
 
 
+@pytest.mark.slow
 def test_instances_that_start_get_no_sealed_batches_before_they_are_ready():
     given = {"semantics": "sealed", "peak_factor": 2, "cold_start_s": 3}
     scale = optcli.plan(**AFFINE, rate_per_s=100, **given).autoscaling

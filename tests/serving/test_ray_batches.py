@@ -267,6 +267,7 @@ def test_a_promise_that_cannot_be_kept_leaves_the_model_its_work(copied):
     assert copied["admission"].Bound(3, 8).at(0.0) == 3
 
 
+@pytest.mark.slow
 def test_the_time_before_a_request_is_read_is_a_round_of_the_event_loop(copied):
     seen = []
 
@@ -439,6 +440,7 @@ def test_answers_in_json_hold_every_number_and_others_go_on_while_many_are_writt
     assert max(longest) <= 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 2), (20_000, 2), (1, 1, 20_000, 2)])
 @pytest.mark.parametrize("before_tensors", [False, True])
 def test_requests_in_json_hold_every_number_and_others_go_on_while_many_are_read(

@@ -256,6 +256,7 @@ def about(name):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("",), ("high", "low")])
 def test_a_lane_is_full_unless_answers_are_kept(lanes, names):
     module, oip = lanes
@@ -349,6 +350,7 @@ def test_a_lane_gives_its_replicas_what_they_compute_and_as_much_to_go_on_with(l
     assert lane.may_be_away() == 2 * 2 * 4
 
 
+@pytest.mark.slow
 def test_a_lane_admits_by_its_own_plan_and_the_common_promise(lanes):
     module, _ = lanes
     high, low = {**about("high"), "most_in_flight": 40}, {**about("low"), "most_in_flight": 80}

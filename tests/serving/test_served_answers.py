@@ -365,6 +365,7 @@ def test_resnet20_names_the_classes_that_the_metric_counts(shared: Path, tmp_pat
     assert right >= 35  # of 50; 81 % of all 2,000
 
 
+@pytest.mark.slow
 def test_torchvision_and_coco_say_their_names(shared: Path, tmp_path: Path) -> None:
     coco = DataSettings(source=f"coco:{shared / 'datasets' / 'coco_tiny_val'}")
     names = data.class_names(coco, tmp_path)

@@ -149,6 +149,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepared", PREPARATIONS)
 def test_every_kind_of_image_becomes_what_optcli_makes_of_it(tmp_path: Path, prepared: str) -> None:
     shape, prepare = PREPARATIONS[prepared]

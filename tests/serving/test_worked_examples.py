@@ -38,6 +38,7 @@ def test_one_instance_at_200_a_second_has_no_headroom_so_that_two_are_recommende
     assert one.max_rate_per_s == pytest.approx(397, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 def test_where_a_second_instance_is_forbidden_one_keeps_it_with_a_warning():
     plan = optcli.plan(curve=AFFINE, rate_per_s=200, slo={"p95_ms": 120}, instances=1)
@@ -49,6 +50,7 @@ def test_where_a_second_instance_is_forbidden_one_keeps_it_with_a_warning():
     assert "no-headroom" in {each.kind for each in plan.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "wait_ms"), [(8, 40), (8, 20), (16, 20)])
 def test_what_the_usual_sum_promises_on_one_instance_is_broken(batch, wait_ms):
     plan = optcli.plan(
@@ -60,6 +62,7 @@ def test_what_the_usual_sum_promises_on_one_instance_is_broken(batch, wait_ms):
     assert more.figure == 2
 
 
+@pytest.mark.slow
 def test_poisson_traffic_of_500_a_second_needs_one_replica_and_bursts_two():
     given = {"curve": SMALL, "rate_per_s": 500, "slo": {"p99_ms": 50}, "headroom": 0}
     calm = recommended(**given)
@@ -77,6 +80,7 @@ def test_poisson_traffic_of_500_a_second_needs_one_replica_and_bursts_two():
     assert bursty.p99_ms == pytest.approx(31.4, rel=0.05)
 
 
+@pytest.mark.slow
 def test_with_the_usual_headroom_500_a_second_need_two_replicas():
     one = recommended(curve=SMALL, rate_per_s=500, slo={"p99_ms": 50})
     assert one.instances == 2
@@ -92,6 +96,7 @@ def test_seven_instances_with_headroom_and_six_without():
     assert one.p99_ms == pytest.approx(12.8, rel=0.02)
 
 
+@pytest.mark.slow
 def test_segmentation_waits_no_longer_than_its_delay_budget():
     one = recommended(**SEGMENTATION, headroom=0, utilisation=0.8)
     assert (one.batch, one.instances) == (8, 1)
@@ -102,6 +107,7 @@ def test_segmentation_waits_no_longer_than_its_delay_budget():
     assert one.max_rate_per_s == pytest.approx(144, rel=0.02)
 
 
+@pytest.mark.slow
 def test_segmentation_at_the_defaults_takes_two_instances():
     plan = optcli.plan(**SEGMENTATION)
     assert plan.recommended.instances == 2
@@ -109,6 +115,7 @@ def test_segmentation_at_the_defaults_takes_two_instances():
     assert plan.curve.per_image_ms == pytest.approx(3.357, abs=0.0005)
 
 
+@pytest.mark.slow
 def test_overhead_in_the_worker_breaks_the_promise_of_segmentation():
     overhead = {"after_ms": 10, "occupies_worker": True}
     plan = optcli.plan(
@@ -118,6 +125,7 @@ def test_overhead_in_the_worker_breaks_the_promise_of_segmentation():
     assert "load of 0.87" in plan.reason
 
 
+@pytest.mark.slow
 def test_the_usual_sum_of_an_api_stands_beside_the_simulated_p95():
     one = recommended(
         curve="1:18ms,2:20ms,4:24ms,8:32ms",
@@ -135,6 +143,7 @@ def test_the_usual_sum_of_an_api_stands_beside_the_simulated_p95():
     assert 44 < one.p95_ms < 120
 
 
+@pytest.mark.slow
 def test_six_cameras_have_a_queue_of_one_each():
     plan = optcli.plan(preset="camera-150ms", curve="8:7ms,16:11ms")
     assert (plan.recommended.batch, plan.recommended.wait_ms) == (8, 5)
@@ -144,6 +153,7 @@ def test_six_cameras_have_a_queue_of_one_each():
     assert "extrapolated" in {each.kind for each in plan.warnings}
 
 
+@pytest.mark.slow
 def test_a_stride_carries_the_burst_of_cameras_on_a_slow_device():
     plan = optcli.plan(
         curve="12ms", cameras={"count": 3, "frames_per_s": 15}, slo={"p95_ms": 200}, headroom=0
@@ -152,6 +162,7 @@ def test_a_stride_carries_the_burst_of_cameras_on_a_slow_device():
     assert plan.video.drop_share_in_bursts > 0.001
 
 
+@pytest.mark.slow
 def test_a_detector_at_the_edge_neither_batches_nor_waits():
     plan = optcli.plan(preset="edge-camera-10fps", curve="1:12ms,2:22ms,4:42ms", watts=15)
     one = plan.recommended
@@ -160,6 +171,7 @@ def test_a_detector_at_the_edge_neither_batches_nor_waits():
     assert one.energy_wh_per_1000 == pytest.approx(15 / 36, rel=0.001)
 
 
+@pytest.mark.slow
 def test_without_a_rate_fixed_instances_say_what_they_carry():
     plan = optcli.plan(curve="40ms", instances=2, slo={"p95_ms": 200})
     one = plan.recommended
@@ -171,6 +183,7 @@ def test_without_a_rate_fixed_instances_say_what_they_carry():
     assert inside.rate_at_utilisation_per_s == pytest.approx(70)
 
 
+@pytest.mark.slow
 def test_the_sum_of_batch_8_and_20_ms_is_58_ms_at_210_a_second():
     one = recommended(
         curve=AFFINE, rate_per_s=50, slo={"p95_ms": 120}, batch=8, wait_ms=20, instances=1
@@ -179,6 +192,7 @@ def test_the_sum_of_batch_8_and_20_ms_is_58_ms_at_210_a_second():
     assert one.capacity_per_s == pytest.approx(210.5, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_flat_curve_is_served_in_batches_of_eight():
     one = recommended(
         curve="1:20ms,8:25ms", rate_per_s=200, slo={"p95_ms": 120}, arrivals="gamma:4", headroom=0
@@ -189,6 +203,7 @@ def test_a_flat_curve_is_served_in_batches_of_eight():
     assert one.queue_cap > 0
 
 
+@pytest.mark.slow
 def test_the_largest_batch_within_30_ms_is_of_the_measured_sizes():
     plan = optcli.plan(
         curve="1:6.2ms,4:9.1ms,16:21ms,64:74ms", rate_per_s=300, slo={"p95_ms": 30}, headroom=0
@@ -199,18 +214,21 @@ def test_the_largest_batch_within_30_ms_is_of_the_measured_sizes():
     assert plan.curve.largest_by_the_line == 23
 
 
+@pytest.mark.slow
 def test_a_classifier_at_triple_traffic_needs_five_replicas_in_batches_of_32():
     one = recommended(curve="4.60ms+1.081ms*b", rate_per_s=2400, slo={"p95_ms": 100}, headroom=0)
     assert (one.batch, one.wait_ms, one.instances) == (32, 10, 5)
     assert one.capacity_per_s / one.instances == pytest.approx(820, rel=0.01)
 
 
+@pytest.mark.slow
 def test_enough_instances_stay_warm_for_a_cold_start():
     scale = optcli.plan(preset="warm-autoscale", curve=AFFINE, rate_per_s=100).autoscaling
     assert scale.instances_without < scale.min_instances <= scale.max_instances
     assert scale.p95_ms_without > 120 >= scale.p95_ms_with_min
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "rate_per_s", "mode"),
     [
@@ -230,6 +248,7 @@ def test_the_mode_follows_from_freshness_and_latency(preset, rate_per_s, mode):
     assert len(plan.mode.deciding) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait_ms", [10, 20])
 def test_a_sealed_batcher_is_refused_below_its_least_wait(wait_ms):
     given = {"curve": AFFINE, "rate_per_s": 200, "slo": {"p95_ms": 500}, "semantics": "sealed"}
@@ -244,6 +263,7 @@ def test_a_sealed_batcher_is_refused_below_its_least_wait(wait_ms):
     assert checked.recommended.least_wait_ms == pytest.approx(25)
 
 
+@pytest.mark.slow
 def test_a_sealed_batcher_of_500_a_second_needs_6_ms_at_least():
     plan = optcli.plan(
         curve=SMALL,
@@ -258,6 +278,7 @@ def test_a_sealed_batcher_of_500_a_second_needs_6_ms_at_least():
     assert "under 6 ms" in plan.reason
 
 
+@pytest.mark.slow
 def test_a_sealed_batcher_waits_where_the_simulation_has_the_least_latency():
     one = recommended(
         curve=AFFINE, rate_per_s=200, slo={"p95_ms": 150}, semantics="sealed", instances=1

@@ -60,6 +60,7 @@ def killed(root: Path, url: str, way: str, stop: int) -> None:
 
 
 # The objects, and the manifest as the last of them.
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 10, 21])
 def test_an_upload_that_was_killed_shows_nothing_and_is_done_next_time(tmp_path, stop):
     killed(tmp_path / "here", f"faulty://{tmp_path}/remote", "upload", stop)
@@ -73,6 +74,7 @@ def test_an_upload_that_was_killed_shows_nothing_and_is_done_next_time(tmp_path,
     assert files_of(there.find(STEP)) == FILES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 2, 12])
 def test_a_fetch_that_was_killed_leaves_nothing_and_is_done_next_time(tmp_path, stop):
     url = f"file://{tmp_path}/remote"
@@ -86,6 +88,7 @@ def test_a_fetch_that_was_killed_leaves_nothing_and_is_done_next_time(tmp_path, 
     assert list((there.store.root / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_was_to_be_uploaded_and_is_gone_here_is_forgotten(tmp_path):
     url = f"faulty://{tmp_path}/remote"
     killed(tmp_path / "here", url, "upload", 1)

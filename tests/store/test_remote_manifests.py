@@ -158,6 +158,7 @@ def test_one_that_lacks_something_is_refused(missing):
         read(sealed(less))
 
 
+@pytest.mark.slow
 def test_too_many_files_are_refused():
     with pytest.raises(RefusedError, match="more than 100000 files"):
         read(sealed(body({f"f{number}": [0, CONTENT] for number in range(100_001)})))

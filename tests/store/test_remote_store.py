@@ -79,6 +79,7 @@ class TestWhatTravels:
         assert Store(there.store.root).get("artifact", KEY).origin.startswith("faulty://")
         assert Store(here.store.root).get("artifact", KEY).origin == ""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["file", "memory"])
     def test_other_file_systems_of_fsspec_do_as_well(self, scheme, tmp_path):
         place = f"{scheme}://{tmp_path}/shared"
@@ -88,6 +89,7 @@ class TestWhatTravels:
         assert there.heard == []
         fsspec.filesystem("memory").store.clear()
 
+    @pytest.mark.slow
     def test_only_kinds_that_hold_on_any_machine_are_uploaded(self, here, there, tmp_path):
         stay = ("measurement", "sweep", "shapes", "prepared", "traits", "baseline-written")
         for kind in stay:
@@ -127,6 +129,7 @@ class TestWhatTravels:
         assert third.find(STEP).origin
         assert not (tmp_path / "third").exists()
 
+    @pytest.mark.slow
     def test_a_read_only_one_is_read_and_not_written(self, here, tmp_path, url):
         here.make(STEP)
         before = manifests(tmp_path), objects(tmp_path)
@@ -172,6 +175,7 @@ class TestAdmission:
         assert list(there.store.entries()) == []
         assert list((there.store.root / "work").iterdir()) == []
 
+    @pytest.mark.slow
     def test_code_is_told_once_and_stays_where_it_is(self, here, there, tmp_path):
         here.make(STEP, {"step": "another"})
         before = {path: path.read_bytes() for path in manifests(tmp_path)}
@@ -184,6 +188,7 @@ class TestAdmission:
         assert "--trust takes it" in there.heard[0]
         assert {path: path.read_bytes() for path in manifests(tmp_path)} == before
 
+    @pytest.mark.slow
     def test_what_was_fetched_with_trust_is_made_here_without_it(self, here, there):
         here.make(STEP)
         assert there.find(STEP).origin
@@ -204,6 +209,7 @@ class TestDamage:
         path.write_bytes(b"GRAPH")
         return path
 
+    @pytest.mark.slow
     def test_a_corrupted_object_is_refused_named_and_replaced(self, here, there, tmp_path):
         here.make(STEP)
         damaged = self.damage(tmp_path)
@@ -320,6 +326,7 @@ class TestFaults:
         assert there.find(STEP) is not None
         assert there.heard == []
 
+    @pytest.mark.slow
     def test_one_that_fails_again_and_again_is_given_up_with_one_warning(self, here, there, faults):
         here.make(STEP)
 
@@ -337,6 +344,7 @@ class TestFaults:
         assert "network unreachable; going on without the remote store" in there.heard[0]
         assert len(faults.asked) - before <= 6  # the tries of one look, and of one upload beside it
 
+    @pytest.mark.slow
     def test_one_that_hangs_is_given_up(self, here, there, faults):
         here.make(STEP)
         faults.before = faults.hang
@@ -347,6 +355,7 @@ class TestFaults:
         assert len(there.heard) == 1
         assert "no answer within" in there.heard[0]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["hangs", "fails"])
     def test_one_that_cannot_even_be_opened_is_given_up(self, there, faults, way):
         """As where a library looks for credentials on a network."""
@@ -381,6 +390,7 @@ class TestFaults:
         faults.before = lambda name, path: None
         assert there.find(STEP) is not None
 
+    @pytest.mark.slow
     def test_uploads_that_were_not_done_are_done_next_time(self, here, there, faults):
         faults.before = faults.hang
         here.limits = HASTY
@@ -403,6 +413,7 @@ class TestFaults:
         here.find(STEP)
         assert there.find(STEP) is not None
 
+    @pytest.mark.slow
     def test_one_that_may_not_be_written_is_read_on(self, here, there, faults):
         here.make(STEP)
 
@@ -448,6 +459,7 @@ class TestFaults:
         with pytest.raises(KeyboardInterrupt):
             fail(KeyboardInterrupt(), {"step": "other"})
 
+    @pytest.mark.slow
     def test_nothing_is_sent_while_something_is_measured(self, here, there, faults):
         with here.connected():
             with pausing.paused():
@@ -476,6 +488,7 @@ class TestFaults:
 
 
 class TestAtOnce:
+    @pytest.mark.slow
     def test_two_machines_that_write_one_key_at_once_leave_one_whole_entry(self, tmp_path, url):
         machines = [Machine(tmp_path / f"m{number}", url) for number in range(6)]
         start = threading.Barrier(len(machines))

@@ -53,6 +53,7 @@ def _damage(root: Path, draw: random.Random) -> None:
             path.symlink_to(path.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_handed_out_is_sound(tmp_path, seed):
     draw = random.Random(seed)
@@ -72,6 +73,7 @@ def test_what_is_handed_out_is_sound(tmp_path, seed):
     assert all(Store(tmp_path / "store").get("artifact", key) for key in KEYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_memory_of_digests_is_begun_again(tmp_path, seed):
     draw = random.Random(seed)

@@ -83,15 +83,18 @@ def at_once(store: Store, marks: Path, locked: str) -> set[str]:
     return said
 
 
+@pytest.mark.slow
 def test_eight_at_once_make_it_once_and_all_find_it(tmp_store, marks):
     assert at_once(tmp_store, marks, "locked") == {tmp_store.get("artifact", KEY).digest}
     assert len(list(marks.glob("made-*"))) == 1
 
 
+@pytest.mark.slow
 def test_eight_at_once_without_a_lock_agree_on_the_first(tmp_store, marks):
     assert at_once(tmp_store, marks, "unlocked") == {tmp_store.get("artifact", KEY).digest}
 
 
+@pytest.mark.slow
 def test_one_that_must_wait_says_so_and_then_goes_on(tmp_store, marks):
     process = ready(tmp_store.root, marks)
     with tmp_store.lock("artifact", KEY):
@@ -103,6 +106,7 @@ def test_one_that_must_wait_says_so_and_then_goes_on(tmp_store, marks):
     assert process.communicate()[0].strip() == tmp_store.get("artifact", KEY).digest
 
 
+@pytest.mark.slow
 def test_lock_is_given_up_after_its_time_and_freed_by_a_kill(tmp_store):
     holder = """
 import sys
@@ -126,6 +130,7 @@ with Store(Path(sys.argv[1])).lock("artifact", sys.argv[2]):
         pass
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_nothing_half_made_is_ever_seen(tmp_path, marks):
     """kill -9 at 24 moments spread over everything that a build does with the store."""
     process = ready(tmp_path / "rehearsal", marks)
@@ -174,6 +179,7 @@ with store.lock("artifact", key), store.work("artifact", key) as work:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "is_there"), [("work", False), ("facts", False), ("sealed", False), ("visible", True)]
 )

@@ -71,6 +71,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's counters")
 def test_a_process_that_runs_is_another_and_one_that_has_ended_is_our_own():
     others = OtherWork()

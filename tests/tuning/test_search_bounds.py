@@ -72,6 +72,7 @@ def test_a_batch_size_that_the_inputs_do_not_take(tmp_path: Path) -> None:
     assert "the inputs take batch sizes 1 to 4, found 16" in str(error)
 
 
+@pytest.mark.slow
 def test_a_position_in_a_list_cannot_be_kept(tmp_path: Path) -> None:
     error = refusal(project(tmp_path), overrides=["inputs.0.batch.max=2"])
     assert "a position in a list" in str(error)

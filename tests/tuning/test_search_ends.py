@@ -118,6 +118,7 @@ def test_a_pass_that_the_sampler_never_came_to_is_said(
     assert "prune was not tried: it reads torch, and the search has onnx." in left
 
 
+@pytest.mark.slow
 def test_a_restart_waits_for_the_search_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_trials_outlive_a_run_and_a_torn_line_costs_itself(tmp_path: Path) -> No
     assert [each.number for each in Study(path, space, 0, 0.01).trials] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_sampler_is_seeded_and_proposes_what_was_not_tried(tmp_path: Path) -> None:
     space = Space.of(recipe(tmp_path))
     proposals = []
@@ -91,6 +92,7 @@ def test_the_sampler_is_seeded_and_proposes_what_was_not_tried(tmp_path: Path) -
     assert proposals[0] != proposals[2]
 
 
+@pytest.mark.slow
 def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) -> None:
     read = recipe(tmp_path, SPLIT)
     space = Space.of(read)
@@ -106,6 +108,7 @@ def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) 
     assert number > 10
 
 
+@pytest.mark.slow
 def test_the_sampler_leaves_what_failed_each_time(tmp_path: Path) -> None:
     space = Space.of(recipe(tmp_path, SPLIT))
     study = Study(tmp_path / "trials.jsonl", space, 0, 0.01)
@@ -125,6 +128,7 @@ def test_the_sampler_leaves_what_failed_each_time(tmp_path: Path) -> None:
     assert ("onnxruntime", "fp32") in found, "what failed once and was made once is tried on"
 
 
+@pytest.mark.slow
 def test_a_pass_that_the_recipe_adds_is_tried_where_it_fits(tmp_path: Path) -> None:
     rest = "variants:\n  plain: []\ntune: {passes: {optimize_onnx: {}}}\n"
     space = Space.of(recipe(tmp_path, SPLIT, rest))

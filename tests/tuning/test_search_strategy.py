@@ -111,6 +111,7 @@ def test_the_objective_cost_begins_with_one_thread(recipe: Recipe) -> None:
     assert Space.of(load(recipe.path, ["latency.threads=2"])).threads == (2,)
 
 
+@pytest.mark.slow
 def test_the_reference_comes_first_then_the_rules(recipe: Recipe) -> None:
     strategy = Strategy(space(recipe, trains=False), BAR, 900.0)
     done = Simulated(strategy, lambda _: 0.0).run()
@@ -125,6 +126,7 @@ def test_without_training_data_nothing_is_cut(recipe: Recipe) -> None:
     assert not any(trial.parameters.get("blocks") or trial.trains for trial in done)
 
 
+@pytest.mark.slow
 def test_cut_networks_are_timed_before_any_is_trained(recipe: Recipe) -> None:
     done = Simulated(
         Strategy(space(recipe), BAR, 900.0), lambda p: 0.001 + 0.01 * p.get("blocks", 0)
@@ -137,6 +139,7 @@ def test_cut_networks_are_timed_before_any_is_trained(recipe: Recipe) -> None:
     assert all(not done[number].trains for number in looks)
 
 
+@pytest.mark.slow
 def test_a_cut_that_is_inside_is_followed_by_a_harder_one(recipe: Recipe) -> None:
     done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0).run()
     trained = [trial for trial in done if trial.parameters.get("train_s")]
@@ -164,6 +167,7 @@ def test_a_harder_cut_goes_on_from_the_network_that_was_trained(recipe: Recipe) 
     assert proposal.carried == {"learned": best.parameters["learned"]}, "the sampler keeps to it"
 
 
+@pytest.mark.slow
 def test_a_milder_cut_than_one_that_is_inside_is_not_trained(recipe: Recipe) -> None:
     def loss(parameters: Any) -> float:
         return 0.2 if parameters.get("blocks", 0) > 0.45 else 0.0
@@ -190,6 +194,7 @@ def test_a_cut_that_is_far_outside_is_followed_by_a_milder_one(recipe: Recipe) -
     assert trained[1].score.value < trained[0].score.value
 
 
+@pytest.mark.slow
 def test_a_near_miss_is_trained_longer(recipe: Recipe) -> None:
     def loss(parameters: Any) -> float:
         return 0.015 if parameters.get("blocks") and not parameters.get("more_s") else 0.0
@@ -200,6 +205,7 @@ def test_a_near_miss_is_trained_longer(recipe: Recipe) -> None:
     assert longer[0].stage == "inside"
 
 
+@pytest.mark.slow
 def test_the_first_training_is_short_and_the_rest_goes_to_one_that_needs_it(recipe: Recipe) -> None:
     """1.2 points after the first training fall below one with what is left of the time."""
 
@@ -220,6 +226,7 @@ def test_the_first_training_is_short_and_the_rest_goes_to_one_that_needs_it(reci
     assert spent_s + longer["more_s"] <= 900.0
 
 
+@pytest.mark.slow
 def test_more_training_that_cannot_help_gives_way_to_a_milder_cut(recipe: Recipe) -> None:
     """Three points lost: with all of the time they would be two; a smaller gain costs less."""
 
@@ -330,6 +337,7 @@ def removed_of(trial: TuningTrial) -> list[int]:
     return removed
 
 
+@pytest.mark.slow
 def test_a_network_of_few_blocks_is_looked_at_once_and_loses_as_many_as_were_looked_at(
     recipe: Recipe,
 ) -> None:
@@ -348,6 +356,7 @@ def test_a_network_of_few_blocks_is_looked_at_once_and_loses_as_many_as_were_loo
         assert any((wanted, trial.parameters["width"]) == each for each in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [2, 3, 4, 5])
 def test_no_two_looks_are_at_the_same_blocks(recipe: Recipe, layers: int) -> None:
     simulated = Simulated(Strategy(space(recipe), BAR, 3600.0), lambda _: 0.02)
@@ -358,6 +367,7 @@ def test_no_two_looks_are_at_the_same_blocks(recipe: Recipe, layers: int) -> Non
     assert len(cuts) == len(set(cuts))
 
 
+@pytest.mark.slow
 def test_what_is_trained_has_the_blocks_that_were_counted(recipe: Recipe) -> None:
     """The first look is asked for half of the blocks, before anybody knows that there are seven."""
     told = load(recipe.path, ["tune.target.speedup=1.9"])
@@ -367,6 +377,7 @@ def test_what_is_trained_has_the_blocks_that_were_counted(recipe: Recipe) -> Non
     assert first.parameters["blocks"] == 0.571
 
 
+@pytest.mark.slow
 def test_a_second_harder_cut_is_looked_at_where_the_last_was_easy(recipe: Recipe) -> None:
     for lost, is_easy in ((-0.01, True), (0.005, False)):
         strategy = Strategy(space(recipe), BAR, 3600.0)
@@ -377,6 +388,7 @@ def test_a_second_harder_cut_is_looked_at_where_the_last_was_easy(recipe: Recipe
         assert bool(after.parameters.get("train_s")) != is_easy
 
 
+@pytest.mark.slow
 def test_two_shares_of_the_same_blocks_are_one_network(recipe: Recipe) -> None:
     """A ViT of 6 layers: 34 % and the 30 % that should give the wanted gain were both 2 of them."""
     told = load(recipe.path, ["tune.target.speedup=1.3"])
@@ -418,6 +430,7 @@ def looks_of(recipe: Recipe, gain: float = 0.0, *, fails: bool = False) -> list[
     return [trial for trial in simulated.done if trial.stage == "timed"]
 
 
+@pytest.mark.slow
 def test_a_cut_within_one_that_hardly_gains_is_not_looked_at(recipe: Recipe) -> None:
     """Half of the channels of a ViT gone gained 8 %: the time for a third of them was lost."""
     for gain, others in ((1.08, {0.5, 0.7}), (1.12, {0.3, 0.5, 0.7})):
@@ -425,6 +438,7 @@ def test_a_cut_within_one_that_hardly_gains_is_not_looked_at(recipe: Recipe) -> 
         assert widths == others
 
 
+@pytest.mark.slow
 def test_channels_alone_are_cut_where_no_blocks_are_or_where_the_size_counts(recipe: Recipe) -> None:
     size = load(recipe.path, ["tune.objective=size"])
     for read, fails, alone in ((recipe, False, False), (recipe, True, True), (size, False, True)):
@@ -432,6 +446,7 @@ def test_channels_alone_are_cut_where_no_blocks_are_or_where_the_size_counts(rec
         assert any(not trial.parameters["blocks"] for trial in looks) == alone
 
 
+@pytest.mark.slow
 def test_what_removes_more_than_is_wanted_is_looked_at_after_a_training_that_allows_it(
     recipe: Recipe,
 ) -> None:
@@ -472,6 +487,7 @@ def test_a_milder_cut_is_a_part_of_the_last_one_or_removes_blocks_alone() -> Non
     assert [cut_of(each) for each in milder] == [(0.0, 0.3), (0.33, 0.0)]
 
 
+@pytest.mark.slow
 def test_a_cut_that_more_training_has_made_safe_is_not_hopeless(recipe: Recipe) -> None:
     """As where a search goes on with more minutes: what contains it may be trained then."""
     strategy = Strategy(space(recipe), BAR, 3600.0)
@@ -485,6 +501,7 @@ def test_a_cut_that_more_training_has_made_safe_is_not_hopeless(recipe: Recipe) 
     assert strategy._hopeless([*whole, short, longer], 60.0) == []
 
 
+@pytest.mark.slow
 def test_a_gain_is_not_taken_to_grow_or_fall_by_more_training(recipe: Recipe) -> None:
     done = carried_out(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, 0.001)
     trial = next(trial for trial in done if trial.parameters.get("train_s"))
@@ -492,6 +509,7 @@ def test_a_gain_is_not_taken_to_grow_or_fall_by_more_training(recipe: Recipe) ->
     assert 0.0 < fallen(0.02, trial, 500.0) < 0.02
 
 
+@pytest.mark.slow
 def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) -> None:
     done = carried_out(Strategy(space(recipe), BAR, 7200.0), lambda _: 0.03, 0.001, widths=False)
     trained = [trial for trial in done if trial.parameters.get("train_s")]
@@ -512,6 +530,7 @@ def test_a_cut_is_easy_whose_bound_says_so_where_whole_networks_are_surely_insid
     assert (unknown.is_easy(gained), unknown.is_easy(judged(0.0, 0.005, 0.01))) == (True, False)
 
 
+@pytest.mark.slow
 def test_an_easy_cut_is_followed_by_one_two_steps_harder(recipe: Recipe) -> None:
     for lost, steps in ((0.0, 2), (0.006, 1)):
         strategy = Strategy(space(recipe), BAR, 3600.0)
@@ -531,6 +550,7 @@ def test_an_easy_cut_is_followed_by_one_two_steps_harder(recipe: Recipe) -> None
         assert len(nested) == steps
 
 
+@pytest.mark.slow
 def test_the_wanted_gain_is_the_recipe_s_and_a_share_of_blocks_is_looked_for(recipe: Recipe) -> None:
     told = load(recipe.path, ["tune.target.speedup=1.2"])
     for read, wanted in ((recipe, 1.4), (told, 1.2)):
@@ -540,6 +560,7 @@ def test_the_wanted_gain_is_the_recipe_s_and_a_share_of_blocks_is_looked_for(rec
         assert first.score.value / 2.0 == pytest.approx(wanted, rel=0.08), "INT8 is twice as fast"
 
 
+@pytest.mark.slow
 def test_a_cut_that_gains_5_percent_more_than_wanted_is_not_near_enough(recipe: Recipe) -> None:
     """A third of the blocks gone gives 1.37: one that removes less is looked at for 1.3."""
     for wanted, is_looked_for in ((1.4, False), (1.3, True)):
@@ -586,6 +607,7 @@ def test_channels_may_be_ranked_by_the_loss_and_across_layers(recipe: Recipe) ->
     assert plain.label != other.label
 
 
+@pytest.mark.slow
 def test_quantization_aware_training_follows_what_quantizing_cost(recipe: Recipe) -> None:
     def loss(parameters: Any) -> float:
         int8 = parameters["precision"] == "int8" and not parameters.get("aware_s")
@@ -604,6 +626,7 @@ def test_the_budget_is_what_recorded_trials_took(recipe: Recipe) -> None:
     assert sum(trial.seconds for trial in done) <= 300.0 + 60.0
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_that_there_is_no_time_to_train(recipe: Recipe) -> None:
     """A search of two minutes spent 20 s on the speed of networks, and tried neither bf16 nor FP32."""
     for budget_s, is_cut in ((60.0, False), (120.0, True)):
@@ -626,11 +649,13 @@ def test_no_trial_begins_that_would_hardly_end_in_time(recipe: Recipe) -> None:
     assert Strategy(space(recipe), BAR, 11.0).next(done[:1]) is not None, "nothing is known yet"
 
 
+@pytest.mark.slow
 def test_the_sampler_gives_up_after_trials_without_a_better_one(recipe: Recipe) -> None:
     done = Simulated(Strategy(space(recipe, trains=False), BAR, 1e6), lambda _: 0.0).run(100)
     assert sum(trial.why == SAMPLED for trial in done) == 8
 
 
+@pytest.mark.slow
 def test_the_sampler_begins_no_training(recipe: Recipe, tmp_path: Path) -> None:
     """Without pruning nothing else bounds the seconds that it might draw, up to a day."""
     strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
@@ -643,6 +668,7 @@ def test_the_sampler_begins_no_training(recipe: Recipe, tmp_path: Path) -> None:
         assert not strategy.space.candidate(chosen).trains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3, 6, 7, 25])
 def test_the_sampler_keeps_to_the_blocks_that_the_best_network_lost(
     recipe: Recipe, tmp_path: Path, layers: int
@@ -666,6 +692,7 @@ def test_the_sampler_keeps_to_the_blocks_that_the_best_network_lost(
     assert made[: len(trained)] == trained
 
 
+@pytest.mark.slow
 def test_the_sampler_keeps_to_the_training_that_the_best_network_had(recipe: Recipe) -> None:
     """In its runtime it is in the store; for another one it would begin anew."""
     strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
@@ -682,6 +709,7 @@ def test_the_sampler_keeps_to_the_training_that_the_best_network_had(recipe: Rec
         assert proposal.fixed[key] == best.parameters[key]
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_decisions(recipe: Recipe) -> None:
     strategy = Strategy(space(recipe), BAR, 900.0)
     done = Simulated(strategy, lambda p: 0.02 * p.get("blocks", 0)).run()
@@ -693,6 +721,7 @@ def test_the_same_records_give_the_same_decisions(recipe: Recipe) -> None:
             assert proposal.parameters == done[count].parameters
 
 
+@pytest.mark.slow
 def test_the_best_is_the_fastest_inside_the_bar(recipe: Recipe) -> None:
     done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda p: 0.02 * p.get("blocks", 0)).run()
     best = best_of(done)
@@ -718,12 +747,14 @@ def search_where_a_cut_fails(recipe: Recipe, kind: str) -> list[TuningTrial]:
     return simulated.done
 
 
+@pytest.mark.slow
 def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
     done = search_where_a_cut_fails(recipe, "blocks")
     assert len([t for t in done if t.parameters.get("blocks")]) == 1
     assert any(t.parameters.get("width") and t.parameters.get("train_s") for t in done)
 
 
+@pytest.mark.slow
 def test_networks_whose_channels_cannot_be_removed_are_cut_by_depth_alone(recipe: Recipe) -> None:
     """That a cut of both fails says nothing of blocks alone."""
     done = search_where_a_cut_fails(recipe, "width")
@@ -796,6 +827,7 @@ def test_what_the_search_tries_is_a_recipe_whose_passes_fit(tmp_path: Path) -> N
     assert set(load(path, [f"variants={json.dumps(tried)}"]).variants) == set(tried)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "floats"), [("fixed-set", 0), ("non-inferiority", 2)])
 def test_layers_stay_in_float_until_one_is_surely_inside(
     tmp_path: Path, policy: str, floats: int
@@ -822,6 +854,7 @@ def test_layers_stay_in_float_until_one_is_surely_inside(
     assert bool(surest.parameters.get("floats")) == bool(floats)
 
 
+@pytest.mark.slow
 def test_with_few_validation_samples_little_that_is_lost_stands_for_certainty(tmp_path: Path) -> None:
     """No network is surely inside then, and layers are not left in float for ever."""
     own = load(write_recipe(tmp_path, data=DATA), ["accuracy.policy=non-inferiority"])
@@ -842,6 +875,7 @@ def test_with_few_validation_samples_little_that_is_lost_stands_for_certainty(tm
     assert left == ["few", "more"]
 
 
+@pytest.mark.slow
 def test_training_with_quantization_follows_what_is_inside_and_not_surely(tmp_path: Path) -> None:
     own = load(write_recipe(tmp_path, data=DATA), ["accuracy.policy=non-inferiority"])
     strategy = Strategy(space(own), BAR, 900.0)

@@ -20,12 +20,14 @@ def _calls(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confined", [(), None])
 def test_it_answers_and_is_gone_once_it_is_closed(confined):
     found = workers.run("calls:copied", {"number": 21}, dict[str, Any], timeout_s=60, confined=confined)
     assert found == {"doubled": 42, "same process": False, "waited": False, "left": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.needs("seccomp filters")
 def test_a_worker_that_may_not_end_it_does_not_wait_for_it():
     payload = {"number": 21, "on": "old kernel"}
@@ -34,6 +36,7 @@ def test_a_worker_that_may_not_end_it_does_not_wait_for_it():
     assert found["left"] >= 1  # one that sleeps is ended with the worker
 
 
+@pytest.mark.slow
 def test_it_dies_with_the_worker(tmp_path):
     with workers.spawn("calls:copied_and_killed", {}, log=tmp_path / "log") as child:
         copy = child.receive(dict[str, int], 60)["copy"]
@@ -45,6 +48,7 @@ def test_it_dies_with_the_worker(tmp_path):
     assert not psutil.pid_exists(copy)
 
 
+@pytest.mark.slow
 def test_one_that_fails_says_so_in_the_log_and_is_heard_no_more(tmp_path):
     log = tmp_path / "log"
     assert workers.run("calls:copied_in_vain", {}, type(None), timeout_s=60, log=log) is None

@@ -26,6 +26,7 @@ def _calls(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "action", ["write", "append", "make a folder", "make a pipe", "link", "rename", "temporary"]
 )
@@ -33,6 +34,7 @@ def test_it_writes_below_its_folder_and_in_its_temporary_one(tmp_path, action):
     assert tried(action, tmp_path / "file", (tmp_path,)) == "done"
 
 
+@pytest.mark.slow
 @needs_landlock
 @pytest.mark.parametrize(
     "action", ["write", "append", "make a folder", "link", "rename", "empty", "remove"]
@@ -48,6 +50,7 @@ def test_it_writes_nowhere_else(tmp_path, action):
     assert not file.exists() or file.read_text() == "kept"
 
 
+@pytest.mark.slow
 @needs_seccomp
 @pytest.mark.parametrize("action", ["connect", "datagram", "unix socket", "run", "change mode"])
 def test_it_reaches_no_network_and_starts_no_program(tmp_path, action):
@@ -56,6 +59,7 @@ def test_it_reaches_no_network_and_starts_no_program(tmp_path, action):
         assert tried(action, target, (tmp_path,)) in ("EPERM", "EACCES")
 
 
+@pytest.mark.slow
 @needs_seccomp
 @pytest.mark.parametrize("action", ["make null", "make a disk"])
 def test_it_makes_no_device_in_its_own_folder(tmp_path, action):
@@ -74,6 +78,7 @@ def test_landlock_alone_makes_none_either(tmp_path, monkeypatch):
     assert rights[0] & (1 << 8)
 
 
+@pytest.mark.slow
 @needs_seccomp
 def test_it_does_not_touch_what_it_may_only_read(tmp_path):
     file = tmp_path / "file"
@@ -84,12 +89,14 @@ def test_it_does_not_touch_what_it_may_only_read(tmp_path):
     assert file.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 @needs_seccomp
 def test_it_has_pairs_of_sockets_that_lead_to_each_other_alone():
     assert tried("datagram pair", "", ()) == "EPERM"
     assert [tried(f"{kind} pair", "", ()) for kind in ("stream", "packet")] == ["done", "done"]
 
 
+@pytest.mark.slow
 @needs_seccomp
 def test_it_types_into_no_terminal(tmp_path):
     ours, theirs = pty.openpty()
@@ -100,6 +107,7 @@ def test_it_types_into_no_terminal(tmp_path):
         os.close(theirs)
 
 
+@pytest.mark.slow
 @needs_seccomp
 @pytest.mark.parametrize("call", ["tried", "tried_on_an_old_kernel"])
 @pytest.mark.parametrize(
@@ -121,18 +129,21 @@ def test_it_does_nothing_to_other_processes(call, action, answer):
     assert run(f"calls:{call}", payload, str, timeout_s=60, confined=confined) == answer
 
 
+@pytest.mark.slow
 def test_it_reads_and_imports_what_it_needs(tmp_path):
     (tmp_path / "file").write_text("here")
     assert tried("read", tmp_path / "file", ()) == "done"
     assert tried("import", "numpy", ()) == "done"
 
 
+@pytest.mark.slow
 @needs_landlock
 def test_what_it_starts_is_confined_too(tmp_path):
     assert tried("fork and write", tmp_path / "file", ()) == "EACCES"
     assert not (tmp_path / "file").exists()
 
 
+@pytest.mark.slow
 @needs_landlock
 def test_a_forked_worker_is_confined_and_the_next_one_is_not(tmp_path):
     server = ForkServer([])
@@ -145,6 +156,7 @@ def test_a_forked_worker_is_confined_and_the_next_one_is_not(tmp_path):
         server.close()
 
 
+@pytest.mark.slow
 def test_its_temporary_folder_goes_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -155,6 +167,7 @@ def test_its_temporary_folder_goes_with_it(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("optcli-worker-*"))
 
 
+@pytest.mark.slow
 def test_a_free_worker_is_free(tmp_path):
     assert tried("write", tmp_path / "file", None) == "done"
 

@@ -64,6 +64,7 @@ def named_in_calls() -> set[tuple[str, str]]:
     return known
 
 
+@pytest.mark.slow
 def test_the_functions_that_calls_name_are_among_those_looked_at():
     assert len(FUNCTIONS) >= 28
     named = named_in_calls()
@@ -211,6 +212,7 @@ def _calls_importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "said"),
     [
@@ -233,6 +235,7 @@ def test_what_a_worker_sends_that_does_not_fit_is_an_error_and_no_crash(record, 
     assert not events
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_json_are_an_error_and_no_crash():
     with (
         workers.spawn("calls:say_bytes", {}) as child,
@@ -241,11 +244,13 @@ def test_bytes_that_are_no_json_are_an_error_and_no_crash():
         child.result(Inner, 20)
 
 
+@pytest.mark.slow
 def test_a_worker_refuses_a_message_that_its_function_does_not_take():
     with pytest.raises(StepError, match=r"no dict.*: all of it"):
         workers.run("calls:double", [1], int, timeout_s=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [InputError("no", place="here", hint="do"), RecipeError([]), StepError("x")]
 )

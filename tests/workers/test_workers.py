@@ -53,6 +53,7 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_worker_collects_garbage(start):
     """The server that forks it does not: it imports libraries, and nothing else."""
     with start("collects_garbage") as child:
@@ -67,6 +68,7 @@ def test_result_events_and_log(start, tmp_path):
     assert "words for the log" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_a_log_ends_where_it_is_too_long_and_the_worker_goes_on(start, tmp_path):
     log = tmp_path / "log"
     with start("flood", {"megabytes": 3 + LARGEST_BYTES // 2**20}, log) as child:
@@ -78,12 +80,14 @@ def test_a_log_ends_where_it_is_too_long_and_the_worker_goes_on(start, tmp_path)
     assert log.read_bytes().endswith(b"words for the log\n")
 
 
+@pytest.mark.slow
 def test_a_log_is_whole_once_its_worker_has_died(start, tmp_path):
     with start("segfault", None, tmp_path / "log") as child, pytest.raises(StepError):
         child.result(NoneType, 20)
     assert "Fatal Python error" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_conversation(start):
     with start("conversation") as child:
         for word in ("one", "two"):
@@ -92,6 +96,7 @@ def test_conversation(start):
     assert gone(child.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "payload", "words"),
     [
@@ -115,6 +120,7 @@ def test_every_death_has_its_reason(start, name, payload, words, tmp_path):
         child.result(NoneType, 20)
 
 
+@pytest.mark.slow
 def test_an_error_keeps_its_kind_place_and_hint(start):
     with start("refuse") as child, pytest.raises(InputError) as caught:
         child.result(NoneType, 20)
@@ -122,12 +128,14 @@ def test_an_error_keeps_its_kind_place_and_hint(start):
     assert caught.value.hint == "swap them"
 
 
+@pytest.mark.slow
 def test_a_hang_is_stopped(start):
     with start("hang") as child, pytest.raises(StepError, match="did not finish within 1 s"):
         child.result(NoneType, 1.0)
     assert gone(child.pid)
 
 
+@pytest.mark.slow
 def test_grandchildren_go_with_their_worker(start):
     with start("start_a_grandchild") as child:
         pids = child.receive(dict[str, list[int]], 20)["pids"]
@@ -136,6 +144,7 @@ def test_grandchildren_go_with_their_worker(start):
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["returns", "killed", "hang", "left"])
 def test_a_child_in_a_session_of_its_own_goes_too(start, way, monkeypatch):
     monkeypatch.setattr(parent, "_LEAVING_S", 0.2)
@@ -150,6 +159,7 @@ def test_a_child_in_a_session_of_its_own_goes_too(start, way, monkeypatch):
     assert all(gone(pid) for pid in [*pids, child.pid])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["start_a_grandchild", "start_a_child_that_escapes"])
 @pytest.mark.parametrize("way", ["spawned", "forked"])
 def test_nothing_outlives_a_killed_parent(way, call):
@@ -174,6 +184,7 @@ time.sleep(600)
     assert all(gone(pid) for pid in family)
 
 
+@pytest.mark.slow
 def test_the_server_preloads_and_sets_the_environment():
     server = workers.ForkServer(["json.tool"], {"OPTCLI_PROBE": "set"})
     try:
@@ -187,6 +198,7 @@ def test_the_server_preloads_and_sets_the_environment():
         assert child.result(dict[str, Any], 20) == {"preloaded": False, "variable": "x"}
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypatch):
     """The first library takes until a worker is asked for, the second one until that has begun."""
     asked, begun = tmp_path / "asked", tmp_path / "begun"
@@ -217,6 +229,7 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
         server.close()
 
 
+@pytest.mark.slow
 def test_a_server_may_start_before_it_is_known_what_it_imports():
     environment = {"OPTCLI_PROBE": "set"}
     with early.waiting(["statistics"], environment):
@@ -242,6 +255,7 @@ def test_a_server_that_nobody_took_is_gone_at_once(tmp_path, monkeypatch):
     server.close()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypatch):
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     (tmp_path / "waiting_library.py").write_text(
@@ -268,6 +282,7 @@ def test_the_end_of_a_worker_is_seen_while_the_server_imports(tmp_path, monkeypa
         server.close()
 
 
+@pytest.mark.slow
 def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch):
     """A build waits for its end. What libraries do when an interpreter ends takes time and can hang."""
     taken_down, deleted = tmp_path / "taken-down", tmp_path / "deleted"
@@ -293,6 +308,7 @@ def test_the_server_ends_without_taking_its_libraries_down(tmp_path, monkeypatch
     assert not deleted.exists()
 
 
+@pytest.mark.slow
 def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(tmp_path, monkeypatch):
     began, go_on = tmp_path / "began", tmp_path / "go-on"
     (tmp_path / "slow_library.py").write_text(
@@ -317,6 +333,7 @@ def test_the_server_ends_well_when_nobody_hears_of_the_end_of_a_worker_any_more(
         server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["OSError", "ImportError", "RuntimeError"])
 def test_a_library_that_fails_as_it_is_imported_leaves_the_server_alive(tmp_path, monkeypatch, error):
     (tmp_path / "broken_library.py").write_text(f"raise {error}('libcudart.so.13: cannot open')\n")
@@ -329,6 +346,7 @@ def test_a_library_that_fails_as_it_is_imported_leaves_the_server_alive(tmp_path
         server.close()
 
 
+@pytest.mark.slow
 def test_many_forks_side_by_side():
     server = workers.ForkServer([])
     try:
@@ -339,6 +357,7 @@ def test_many_forks_side_by_side():
     assert len({child.pid for child in children}) == 12
 
 
+@pytest.mark.slow
 def test_a_process_number_that_is_given_out_again_is_another_worker(monkeypatch):
     """Where the system has 32,768 numbers, a long search or a notebook sees each of them again."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -381,6 +400,7 @@ def test_a_process_number_that_is_given_out_again_is_another_worker(monkeypatch)
     assert other.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [None, "", ":"], ids=["no path", "empty", "empty parts"])
 def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch, path):
     """A download beside a model is not run because it is called as a library is."""
@@ -399,6 +419,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch, path
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.slow
 def test_another_interpreter_imports_nothing_from_the_current_folder_either(tmp_path, monkeypatch):
     other = tmp_path / "python"
     other.symlink_to(sys.executable)
