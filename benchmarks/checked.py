@@ -201,6 +201,8 @@ def model(path: Path, *, quantized: bool = False) -> None:
     if not path.is_file() or not path.stat().st_size:
         raise ValueError(f"{path} is missing or empty")
     kinds = {".onnx": _of_onnx, ".xml": _of_openvino, ".pt2": _of_archive}
+    if path.suffix not in kinds:
+        raise ValueError(f"{path.name} is not called as a model is")
     has_quantized = kinds[path.suffix](path)
     if quantized and not has_quantized:
         raise ValueError("it has no quantized nodes, and INT8 was asked for")
