@@ -81,6 +81,7 @@ def test_miou_is_torchmetrics():
     assert metric.resampled(records, counts)[0] == pytest.approx(metric.value(again))
 
 
+@pytest.mark.slow
 def test_miou_takes_class_numbers_and_other_sizes_if_told():
     outputs, targets = maps()
     value = made("miou").value(made("miou").records(seen(outputs, targets)))

@@ -59,6 +59,7 @@ def test_a_recipe_is_found_by_its_name_without_its_data(place, optcli):
     assert optcli("verify-accuracy", "recipe.yaml").code == 0
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_report(place, optcli):
     assert optcli("compare", place.artifacts / "tiny").out == optcli("compare").out
 

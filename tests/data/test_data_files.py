@@ -142,6 +142,7 @@ def test_no_image_starts_a_program(classes, monkeypatch):
         masks.look(masks.MasksRequest((path,), path.parent), None)
 
 
+@pytest.mark.slow
 def test_torchvision_starts_no_program_either(tmp_path, monkeypatch):
     from PIL import EpsImagePlugin
 

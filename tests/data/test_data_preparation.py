@@ -80,6 +80,7 @@ def test_letterbox_keeps_the_whole_image_and_says_where_it_is(tmp_path: Path, al
     np.testing.assert_array_equal(pixels[:, 31], np.array([[1], [2], [3]]) * np.ones((1, 32)))
 
 
+@pytest.mark.slow
 def test_resizing_in_floats_is_what_torchvision_does_on_tensors(tmp_path: Path) -> None:
     image = picture(1)
     steps = {"resize": [24, 40], "scale": "1/255"}

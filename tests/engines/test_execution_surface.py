@@ -11,6 +11,8 @@ import fake_tensorrt
 import pytest
 from needs import imported
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("Runtime", "ICudaEngine", "IExecutionContext", "Refitter", "OnnxParserRefitter")
 SURFACES = sorted((Path(__file__).parent / "surface").glob("*.json"))
 ENUMS = ("DataType", "TensorIOMode", "TensorLocation")
@@ -45,7 +47,6 @@ def test_every_version_has_what_the_fake_has(version, name):
     assert not lacking
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_the_fake_has_the_real_one_has(rtx, name):
     kind = getattr(fake_tensorrt, name)

@@ -167,6 +167,7 @@ def test_a_worker_of_steps_imports_neither_recipes_nor_reports():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_workers_are_forked_with_the_runners_of_their_checks():
     step = SimpleNamespace(
         format=Format.ONNX, parent=SimpleNamespace(format=Format.TORCH), needs=Needs(), traits=None

@@ -349,6 +349,7 @@ def test_an_engine_without_its_weights_is_refused(tmp_path):
         look(request, None)
 
 
+@pytest.mark.slow
 def test_an_engine_of_tensorrt_is_served_on_the_first_gpu(plan):
     built = variant(Path("engine"), Format.TENSORRT, IMAGE, precision="fp16")
     sizes = (Tensor(name="image", dtype="float32", shape=(None, 3, 4, 4)),)

@@ -15,6 +15,8 @@ from copied_modules import load
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import ray_bundle
 
+pytestmark = pytest.mark.slow
+
 together = load("together")
 
 
@@ -256,7 +258,6 @@ def about(name):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("names", [("",), ("high", "low")])
 def test_a_lane_is_full_unless_answers_are_kept(lanes, names):
     module, oip = lanes
@@ -350,7 +351,6 @@ def test_a_lane_gives_its_replicas_what_they_compute_and_as_much_to_go_on_with(l
     assert lane.may_be_away() == 2 * 2 * 4
 
 
-@pytest.mark.slow
 def test_a_lane_admits_by_its_own_plan_and_the_common_promise(lanes):
     module, _ = lanes
     high, low = {**about("high"), "most_in_flight": 40}, {**about("low"), "most_in_flight": 80}

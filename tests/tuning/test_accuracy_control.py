@@ -228,6 +228,7 @@ def test_an_open_model_is_scored_as_an_evaluation_does(tmp_path: Path) -> None:
         scoring_room.Scoring(replace(request, settings=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("required", "seconds", "floats", "why"),
     [
