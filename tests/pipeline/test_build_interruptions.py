@@ -22,7 +22,7 @@ VARIANTS = """\
   b: [{"./fakes.py:Misbehave": {way: slow, note: b}}]
   c: ["./fakes.py:Copy", {"./fakes.py:Misbehave": {way: slow, note: c}}]
 """
-MOMENTS = 8
+MOMENTS = int(os.environ.get("OPTCLI_KILLS", "8"))  # `make nightly` kills more often
 
 
 def start(project, mark: str) -> "subprocess.Popen[bytes]":

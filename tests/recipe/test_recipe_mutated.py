@@ -15,7 +15,7 @@ from optcli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.yaml"))
 MOST_S = 60  # a hang; a pass of a heavy module may take its time on a busy machine
-# OPTCLI_FUZZ_ROUNDS=1000 tries ten thousand recipes, in about half an hour.
+# OPTCLI_FUZZ_ROUNDS=1000, as `make nightly` sets it, tries ten thousand recipes.
 FEW, MANY = 40, int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "25"))
 
 
