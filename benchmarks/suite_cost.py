@@ -1,7 +1,7 @@
 """Where the time of the tests goes: by room, by test and by what a test starts.
 
     python benchmarks/suite_cost.py run costs.jsonl -n auto --dist worksteal --suite all
-    python benchmarks/suite_cost.py table costs.jsonl [--tests 40] [--beside before.jsonl]
+    python benchmarks/suite_cost.py table costs.jsonl [--longest 40] [--beside before.jsonl]
 
 `run` gives pytest what follows the file, with this module as a plugin. Each process that runs tests
 writes a line a test: seconds of set-up, call and tear-down, processor seconds, and what it started. It
@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ KINDS = (
     ("optcli command", re.compile(r"-m optcli(\s|$)|bin/optcli(\s|$)")),
     ("server", re.compile(r"redis-server|moto_server|tritonserver|serve run|launch\.py|s3_server")),
     ("pytest", re.compile(r"pytest|execnet")),
+)
+# By this a test is told from others: the first of these that it starts.
+STARTED = (
+    *("ray cluster", "ray process", "server", "compiler", "optcli command", "process with torch"),
+    *("optcli worker", "pytest", "other"),
 )
 
 
@@ -207,54 +212,65 @@ def room(test: dict[str, Any]) -> str:
     return parts[1] if len(parts) > 2 else "(top)"
 
 
-def rows(groups: dict[str, list[dict[str, Any]]]) -> Iterable[list[str]]:
-    """One row a group: tests, seconds, and what they started."""
-    for name, tests in sorted(groups.items(), key=lambda pair: -sum(map(total, pair[1]))):
-        kinds: Counter[str] = Counter()
-        libraries: Counter[str] = Counter()
-        for test in tests:
-            kinds.update({kind: len(each) for kind, each in test["processes"].items()})
-            libraries.update(test["libraries"])
-        long = sum(total(test) for test in tests if "long" in test["marks"])
-        light = sum(total(test) for test in tests if not test["marks"])
-        yield [
-            name,
-            str(len(tests)),
-            f"{sum(map(total, tests)):.0f}",
-            f"{long:.0f}",
-            f"{light:.0f}",
-            str(sum(sum(test["started"].values()) for test in tests)),
-            str(kinds["optcli command"]),
-            str(kinds["ray cluster"]),
-            str(kinds["server"]),
-            str(kinds["compiler"]),
-            str(libraries["torch"]),
-        ]
+def started(test: dict[str, Any]) -> str:
+    """The costliest kind of thing that a test starts, by the order of STARTED."""
+    processes = {kind for kind, each in test["processes"].items() if each}
+    if test["libraries"].get("torch"):
+        processes.add("process with torch")
+    return next((kind for kind in STARTED if kind in processes), "nothing that was seen")
 
 
-COLUMNS = [
-    "room", "tests", "seconds", "of them long", "of them unmarked", "processes started",
-    "optcli commands", "Ray clusters", "servers", "compilers", "processes with torch",
-]  # fmt: skip
+def mark(test: dict[str, Any]) -> str:
+    """The level of a test: `long`, `slow` or `fast`."""
+    return next((each for each in ("long", "slow") if each in test["marks"]), "fast")
 
 
-def table(results: Path, longest: int) -> None:
-    """Print the rooms, then the longest files and tests, in Markdown."""
-    head, tests = read(results)
-    print(f"{len(tests)} tests, {sum(map(total, tests)):.0f} s in all, wall {head['wall_s']:.0f} s\n")
-    by_room: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    by_file: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def processor(test: dict[str, Any]) -> float:
+    """Processor seconds of the test's own process and of those that it started and that were seen."""
+    return float(test["processor_s"] + sum(sum(each) for each in test["processes"].values()))
+
+
+def rows(
+    name: Callable[[dict[str, Any]], str], tests: list[dict[str, Any]], before: list[dict[str, Any]]
+) -> Iterable[list[str]]:
+    """One row a group, the costliest first; `before` adds the seconds that another run took."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for test in tests:
-        by_room[room(test)].append(test)
-        by_file[test["test"].partition("::")[0].removeprefix("tests/")].append(test)
-    for groups in (by_room, by_file):
-        print("| " + " | ".join(COLUMNS) + " |")
-        print("| --- |" + " ---: |" * (len(COLUMNS) - 1))
-        for row in list(rows(groups))[:longest]:
-            print("| " + " | ".join(row) + " |")
-        print()
+        groups[name(test)].append(test)
+    others: dict[str, float] = defaultdict(float)
+    for test in before:
+        others[name(test)] += total(test)
+    for group, members in sorted(groups.items(), key=lambda pair: -sum(map(total, pair[1]))):
+        by_mark: dict[str, float] = defaultdict(float)
+        for test in members:
+            by_mark[mark(test)] += total(test)
+        figures = [sum(map(total, members)), sum(map(processor, members))]
+        figures += [by_mark[each] for each in ("long", "slow", "fast")]
+        figures += [others[group]] if before else []
+        yield [group, str(len(members)), *(f"{each:.0f}" for each in figures)]
+
+
+COLUMNS = ["tests", "seconds", "processor", "long", "slow", "fast"]
+
+
+def table(results: Path, longest: int, beside: Path | None) -> None:
+    """Print rooms, what tests start and files in Markdown, then the longest tests."""
+    head, tests = read(results)
+    other, before = read(beside) if beside else ({}, [])
+    for label, run, which in (("", head, tests), ("before: ", other, before)):
+        if which:
+            seconds = sum(map(total, which))
+            print(f"{label}{len(which)} tests, {seconds:.0f} s in all, wall {run['wall_s']:.0f} s")
+    groups = {"room": room, "starts": started, "file": lambda test: test["test"].partition("::")[0]}
+    for what, name in groups.items():
+        columns = [what, *COLUMNS, *(["seconds before"] if beside else [])]
+        print(f"\n| {' | '.join(columns)} |")
+        print("| --- |" + " ---: |" * (len(columns) - 1))
+        for row in list(rows(name, tests, before))[:longest]:
+            print(f"| {' | '.join(row)} |")
+    print()
     for test in sorted(tests, key=total, reverse=True)[:longest]:
-        print(f"{total(test):7.1f}  {','.join(test['marks']):10} {test['test']}")
+        print(f"{total(test):7.1f}  {mark(test)}  {test['test']}")
 
 
 def main() -> int:
@@ -266,10 +282,11 @@ def main() -> int:
     other = commands.add_parser("table")
     other.add_argument("results", type=Path)
     other.add_argument("--longest", type=int, default=40)
+    other.add_argument("--beside", type=Path)
     options, rest = parser.parse_known_args()
     if options.command == "run":
         return run(options.results, rest)
-    table(options.results, options.longest)
+    table(options.results, options.longest, options.beside)
     return 0
 
 
