@@ -144,11 +144,12 @@ def test_optcli_beside_a_recipe_is_no_part_of_the_users_code(tmp_path):
 
 
 def test_a_copy_loads_and_no_longer_follows_the_original(project, tmp_path):
+    write(project, {"nets/__pycache__/digits.cpython-311.pyc": "of an earlier run"})
     reference = user_code.copy(REFERENCE, project, tmp_path / "code")
     shutil.rmtree(project)
     assert reference == REFERENCE
-    assert user_code.load(reference, tmp_path / "code")() == 1111
     assert not list((tmp_path / "code").rglob("__pycache__"))
+    assert user_code.load(reference, tmp_path / "code")() == 1111
 
 
 def test_two_versions_of_a_module_load_one_after_the_other(tmp_path):
