@@ -132,6 +132,7 @@ LEFT_OUT = {
     "test_module.py": "__test__ = False\n" + ONE,
     "test_condition.py": "if 1 > 2:\n    def test_one():\n        pass\ndef test_two():\n    pass\n",
     "test_twice.py": ONE + ONE,
+    "test_marks.py": f"{PYTEST}pytestmark = pytest.mark.slow\npytestmark = pytest.mark.long\n{TWO}",
     "test_taken.py": ONE + "test_one = None\n",
     "test_none.py": "def tset_one():\n    assert 1\n",
     "../benchmarks/test_beside.py": ONE,
@@ -149,6 +150,7 @@ def test_a_test_that_something_leaves_out_fails_the_run(tree, name):
     )
     missed = [*(f"{each}.py::test_one" for each in files), "test_class.py::Room::test_one"]
     assert wrong(result) == [
+        "test_marks.py sets pytestmark more than once: only the last one counts",
         "test_none.py is called a test file and holds no test",
         "test_twice.py::test_one is written more than once: only the last one runs",
         "benchmarks/test_beside.py is called a test file and lies outside of tests/",

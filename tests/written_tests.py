@@ -27,7 +27,8 @@ def written(folder: Path, root: Path) -> Written:
         name = path.relative_to(root).as_posix()
         try:
             prefix = "test" if _called_test(path) else "test_"
-            found = list(_tests(ast.parse(path.read_bytes()).body, prefix))
+            body = ast.parse(path.read_bytes()).body
+            found = list(_tests(body, prefix))
         except (SyntaxError, ValueError) as error:
             wrong.append(f"{name} cannot be read: {error}")
             continue
@@ -35,6 +36,9 @@ def written(folder: Path, root: Path) -> Written:
         wrong.extend(
             f"{name}::{one} is written more than once: only the last one runs" for one in twice
         )
+        marks = [ast.unparse(each).startswith("pytestmark =") for each in body]
+        if sum(marks) > 1:
+            wrong.append(f"{name} sets pytestmark more than once: only the last one counts")
         if not found and _called_test(path):
             wrong.append(f"{name} is called a test file and holds no test")
         tests |= {f"{name}::{one}" for one in found}

@@ -24,8 +24,7 @@ from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine
 from optcli.settings import TensorSpec
 
-pytestmark = pytest.mark.slow
-pytestmark = pytest.mark.needs("package", "tensorrt_rtx")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("package", "tensorrt_rtx")]
 
 QUANTIZERS = {
     "nncf": QuantizeNncf(target="tensorrt", samples=4),
