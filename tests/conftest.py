@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     does, before a module of tests imports it: it would start a process for each step of a conversion.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # for what tests start, see below
     run = getattr(config, "workerinput", {}).get("testrunuid")
     if run is None and getattr(config.option, "numprocesses", None):
         return  # this process hands out tests and runs none
@@ -42,6 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if program := cached_compiler.installed(folder):
         os.environ["CXX"] = str(program)
+
+
+def pytest_collection_finish() -> None:
+    """Tests write no byte code, whatever the environment says.
+
+    A module that a test writes twice within a second, as long as before, would be taken for the first.
+    """
+    sys.dont_write_bytecode = True
 
 
 @pytest.fixture(scope="session")
