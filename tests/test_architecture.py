@@ -251,6 +251,7 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", re.sub("(?i)service_?level", "slo", name))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_house_rules_hold():
     found = violations(PACKAGE)

@@ -110,6 +110,7 @@ def test_an_error_of_the_module_is_its_own(packages):
     assert found == ["No module named 'nowhere_to_be_found'", "False"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_real_one_runs_without_the_compiler_and_compiles_with_it():
     found = said(

@@ -344,6 +344,7 @@ def test_processes_side_by_side_tell_what_they_left_out(tree):
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_side_by_side_that_leave_out_nothing_print_a_failure(tree):
     files = {**WHOLE, "test_a.py": f"{PYTEST}{LONG}def test_it():\n    assert 6 * 7 == 41\n"}

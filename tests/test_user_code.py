@@ -343,6 +343,7 @@ def test_what_is_installed_is_known_by_its_version(tmp_path, monkeypatch, place)
     assert (closure.outside, closure.distributions) == ((), ("scoringlib",))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_threads_read_what_files_import_at_once():
     """As the steps of a build do on a cluster; Python lets threads take turns while it parses."""

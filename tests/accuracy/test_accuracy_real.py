@@ -11,6 +11,7 @@ from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
     """81.35 % by PyTorch on the same 2,000 images (README of the models)."""
@@ -38,6 +39,7 @@ def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
     assert accuracy.compare(found, found).regressed == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_squeezenet_has_the_top1_and_top5_that_others_measured(shared, tmp_path):
     """61.6 and 83.2 % by PyTorch on the 500 images of the evaluation part (README of the models)."""

@@ -35,6 +35,7 @@ def test_all_samples_changed_leave_nothing_open():
     assert bounds.counted(4, 4, 8, 0.05)[1] <= 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 20, 50, 100])
 @pytest.mark.parametrize("rare", [0.01, 0.03, 0.1])
@@ -158,6 +159,7 @@ def upper(metric, before, after, count):
 CASES = [(8, 0.05), (8, 0.2), (20, 0.05), (20, 0.12), (50, 0.02), (50, 0.05), (100, 0.01), (100, 0.025)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count", "rare"),

@@ -64,6 +64,7 @@ def judged(model: Path, spec, data, settings, place: Path, **more):
     return accuracy.evaluate(request, Silent(), log=place / "log")
 
 
+@pytest.mark.long
 def test_the_counts_of_an_int8_classifier(shared, tmp_path):
     from PIL import Image
 

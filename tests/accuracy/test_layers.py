@@ -217,6 +217,7 @@ def test_a_doubled_scale_in_openvino_ranks_first(onnx_floats, layers, tmp_path):
     require_first(layers(floats, bad), conv.get_friendly_name())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_zero_points_that_moved_into_biases_are_no_errors(shared, tmp_path):
     from optcli.accuracy.layers import openvino as room
@@ -238,6 +239,7 @@ def test_zero_points_that_moved_into_biases_are_no_errors(shared, tmp_path):
     assert min(row.rank for row in rows) > 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_doubled_scale_in_an_exported_program_ranks_first(layers, tmp_path):
     source = torch_artifact(tmp_path, "Conv")
@@ -335,6 +337,7 @@ def test_weights_are_not_looked_for_along_every_path(monkeypatch):
     assert openvino_format.values_of(weights.output(0)).tolist() == [[0.5, 1.0]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["onnx", "openvino"])
 def test_without_its_readers_a_tensor_is_no_longer_quantized(onnx_floats, layers, tmp_path, form):

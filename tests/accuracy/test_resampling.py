@@ -53,6 +53,7 @@ def test_it_is_scipys():
     assert np.abs(percentiles - found).max() > 5e-3, "else this tells nothing"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_both_ends_miss_more_alike_than_percentiles_do():
     """At 90 % each end may miss 5 %: percentiles miss nearly always at one end, BCa far less so."""

@@ -73,6 +73,7 @@ def test_a_result_must_be_what_was_asked_for(checked, ran):
         ran(WRITES.format("write_text('float')"), refuse)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_who_does_not_end_or_start_has_no_time(checked, tmp_path):
     code = "import time; print('why', flush=True); time.sleep(60)"

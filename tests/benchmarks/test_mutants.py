@@ -148,6 +148,7 @@ def cost(name, *marks, seconds=1.0):
     return {"test": f"tests/{name}", "marks": list(marks), "seconds": {"setup": 0.0, "call": seconds}}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_run_goes_on_where_it_ended(mutants, changes, tree, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

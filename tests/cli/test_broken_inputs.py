@@ -227,6 +227,7 @@ TABLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", TABLE, ids=lambda broken: broken.name)
 def test_it_is_said_clearly_and_nothing_is_lost(broken, place, optcli, nothing_lost):
@@ -304,6 +305,7 @@ NETWORKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", NETWORKS, ids=lambda broken: broken.name)
 def test_networks_in_python(broken, place, optcli, nothing_lost):

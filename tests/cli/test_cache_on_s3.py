@@ -77,6 +77,7 @@ def test_a_bucket_that_is_not_there_is_one_warning_of_a_build_and_an_error_of_th
     assert "bucket does not exist" in said.err
 
 
+@pytest.mark.long
 def test_wrong_credentials_are_one_warning_of_a_build_and_an_error_of_the_cache(
     place, optcli, own_s3, monkeypatch, tmp_path
 ):

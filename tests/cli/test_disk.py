@@ -130,6 +130,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("limit_bytes", [0, 500, 2000])
 def test_a_full_disk_is_said_and_loses_nothing(place, optcli, nothing_lost, limit_bytes):
@@ -154,6 +155,7 @@ def test_a_full_disk_is_said_and_loses_nothing(place, optcli, nothing_lost, limi
     assert after.code == 0, after.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["store", "artifacts", "recipe.yaml", "model.onnx", "images"])
 def test_what_may_not_be_read_or_written(place, closed):

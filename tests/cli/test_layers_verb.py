@@ -50,6 +50,7 @@ def built(place):
     return place
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     said = optcli("verify-accuracy", "--layers", "int8", "--json")
@@ -103,6 +104,7 @@ def test_a_recipe_that_is_gone_is_said(place, optcli):
     assert "the recipe of this report is gone" in said.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_takes_long_is_said_before_and_can_be_left_out(built, optcli):
     path = built.artifacts / "tiny" / "report.json"

@@ -168,6 +168,7 @@ def test_a_calibration_is_kept_and_predicts_the_next_test(url, say, plan, tmp_pa
     assert [each.by for each in point.predicted] == ["plan", "calibration"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, say, tmp_path):
     values = [float(each) for each in range(8)]

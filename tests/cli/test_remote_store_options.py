@@ -155,6 +155,7 @@ def test_text_of_others_moves_no_cursor(elsewhere, place, optcli):
     assert "\x1b" not in said.out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_that_cannot_be_used_is_an_error_of_the_cache_verbs_alone(place, optcli):
     (place.folder / "file").write_text("no folder")

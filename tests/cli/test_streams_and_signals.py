@@ -39,6 +39,7 @@ def test_a_reader_that_goes_away_changes_nothing(place, verb):
     assert "Broken" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_verdict_holds_though_nobody_reads_the_table(place):
     head = "version: 1\nname: strict\n"

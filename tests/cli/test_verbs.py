@@ -264,6 +264,7 @@ def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch, number, h
     assert words in said.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_verbose_says_keys_and_logs(place):
     place.recipe('  plain: []\n  other: [{"./fakes.py:Copy": {note: v}}]\n', data=DATA)
@@ -295,6 +296,7 @@ def test_two_recipes_of_one_name_share_the_work(place, optcli):
     assert json.loads(optcli("compare", "--json").out)["variants"].keys() == {"same"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_with_spaces_and_beyond_ascii(tmp_path):
     from tiny_project import write_images, write_model

@@ -69,6 +69,7 @@ def test_the_first_file_is_the_baseline_and_the_exit_code_is_the_verdicts(files,
     assert said.code == (1 if lost else 0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_known_is_not_evaluated_again(files, optcli):
     line = ("verify-accuracy", "model.onnx", "copy.onnx", "--recipe", "recipe.yaml")
@@ -79,6 +80,7 @@ def test_what_is_known_is_not_evaluated_again(files, optcli):
     assert "  built   model.onnx" in optcli(*line, "--remeasure").err  # the copy is the same
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_weights_beside_the_model_belong_to_what_is_known(files, optcli):
     import onnx
@@ -95,6 +97,7 @@ def test_weights_beside_the_model_belong_to_what_is_known(files, optcli):
     assert json.loads(again.out)["variants"]["beside.onnx"]["accuracy"]["agreement"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_inputs_of_another_name_type_and_batch(files, optcli):
     from onnx import TensorProto, helper
@@ -128,6 +131,7 @@ def test_one_file_in_two_runners(files, optcli):
     assert found["model.onnx (openvino)"]["accuracy"]["runner"] == "openvino"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nan_and_constant_outputs_are_rejected_in_words(files, optcli):
     changed("model.onnx", "large.onnx", lambda m: weights(m, lambda w: w * np.float32(1e38)))
@@ -166,6 +170,7 @@ def test_markdown_and_junit(files, optcli):
     assert int(suite.get("failures")) == len(failures)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shards_say_the_same(files, optcli):
     line = ("verify-accuracy", "model.onnx", "other.onnx", "--recipe", "recipe.yaml", "--json")
@@ -212,6 +217,7 @@ def test_labels_beyond_the_classes_are_an_error_not_a_verdict(files, optcli):
     assert "is out of range: the model has 2 classes, 0 to 1" in said.out + said.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
     changed("model.onnx", "dead.onnx", lambda model: weights(model, np.zeros_like))

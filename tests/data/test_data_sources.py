@@ -279,6 +279,7 @@ def test_the_digits_are_disjoint_and_stratified() -> None:
     assert np.bincount([sample.target for sample in parts["evaluation"]]).tolist() == [50] * 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_digits_are_rebuilt_byte_for_byte() -> None:
     import subprocess

@@ -125,6 +125,7 @@ def test_every_exit_code_has_a_meaning():
     assert len({code.meaning for code in ExitCode}) == len(ExitCode)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nobody_else(tmp_path):
     built = subprocess.run(

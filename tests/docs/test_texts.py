@@ -114,6 +114,7 @@ def test_every_page_but_the_reference_is_listed() -> None:
     assert not any(name.startswith("docs/reference/") for name in names)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_rooms_have_texts() -> None:
     listed = [text for path in texts.ROOT.rglob("*.py") for _, text in texts.texts(path)]

@@ -166,6 +166,7 @@ def test_what_is_installed_here_runs(runtime):
     assert not [each for each in found if each.state == "broken" and not environment.has_gpu()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torch_compile_without_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/g++")

@@ -57,6 +57,7 @@ def test_one_that_ends_early_is_an_error():
         run("leave")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_time_limit_ends_it_and_says_what_was_heard():
     with pytest.raises(EngineError, match="took more than 2 seconds and was stopped") as raised:

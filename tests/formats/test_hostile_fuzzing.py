@@ -92,6 +92,7 @@ def opened(payload: dict[str, str], channel: Channel) -> list[str]:
     return odd
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["bytes", "members"])
 @pytest.mark.parametrize("kind", OPENERS)
 def test_no_changed_archive_runs_code(kind, way, tmp_path, monkeypatch):

@@ -47,6 +47,7 @@ def test_a_missing_or_truncated_file_is_an_input_error(folder, file):
         openvino_format.open(folder)
 
 
+@pytest.mark.long
 def test_openvino_and_nncf_are_loaded_without_their_telemetry():
     code = """
 import sys

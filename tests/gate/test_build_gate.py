@@ -22,6 +22,7 @@ from optcli.store import Store
 EXPLAIN = explaining.explain
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
     shutil.rmtree(repository.store)
@@ -118,6 +119,7 @@ def test_a_new_variant_has_nothing_to_be_compared_with(repository, pairs):
     assert "more is new and was not compared" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_renamed_variant_does_not_slip_through(repository, pairs):
     repository.recipe(PLAIN + '  renamed: {passes: ["./fakes.py:Copy"], gate: true}\n')
@@ -216,6 +218,7 @@ def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pai
         judge(repository, "main", baseline_python=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
     repository, pairs, tmp_path, monkeypatch

@@ -31,6 +31,7 @@ def opened(report):
     return {(each.kind, each.place) for each in report.changes if each.open}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_all_in_git_and_nothing_changed_passes(judged, pairs):
     shutil.rmtree(judged.store)
@@ -69,6 +70,7 @@ def test_the_baselines_bars_hold_besides(judged, pairs):
     assert (settings.p50.limit, pairs.slo[0].p99_ms) == (1, 1000)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_worse_model_is_rejected_by_the_evaluation_that_the_pull_request_bends(judged, pairs):
     """Evaluation removed; the bar removed; images made black; and all but one sample left out."""
@@ -94,6 +96,7 @@ def test_a_worse_model_is_rejected_by_the_evaluation_that_the_pull_request_bends
         assert any("by the baseline's recipe" in each.name for each in rejects)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_other_labels_or_files_of_the_evaluation_are_named(judged, pairs):
     """Images that move to another class, and labels that are all the same."""
@@ -104,6 +107,7 @@ def test_other_labels_or_files_of_the_evaluation_are_named(judged, pairs):
     assert ("evaluation", "data.evaluation.content") in opened(report)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_code_that_judges_is_part_of_the_terms(judged, pairs):
     metric = "def right(outputs, target, meta):\n    return 1.0\n"
@@ -158,6 +162,7 @@ def test_a_mark_that_is_moved_keeps_the_old_variant_before_the_gate(judged, pair
     assert report.exit_code == ExitCode.INCONCLUSIVE
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_other_settings_of_the_runner_are_named(judged, pairs):
     change(judged, ("gate: true}", "gate: true, runner: openvino}"))
@@ -174,6 +179,7 @@ def test_other_libraries_are_named_unless_the_baseline_has_its_own(judged, pairs
     assert "--baseline-python" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ignored", "beside", "link", "pointer"])
 def test_a_model_that_the_commit_does_not_hold_is_not_compared_with_itself(repository, pairs, way):
@@ -208,6 +214,7 @@ def test_a_model_that_the_commit_does_not_hold_is_not_compared_with_itself(repos
     assert "optcli baseline save" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_data_that_the_commit_does_not_hold_are_named(repository, pairs):
     repository.recipe(COPIED % "old", data=DATA)
@@ -242,6 +249,7 @@ def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
     assert "save it again" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pairs, monkeypatch):
     from optcli.gate import elsewhere
@@ -316,6 +324,7 @@ def test_a_store_or_a_pack_that_git_holds_is_no_witness(judged, pairs, place):
     assert "so a pull request can bring its own" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -337,6 +346,7 @@ def test_other_libraries_are_noticed_wherever_they_are_named(judged, pairs, name
     assert change.files == (name,)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_other_calibration_data_do_not_change_what_is_timed(judged, pairs):
     """Inputs that are nearly 0 make some networks faster, on both sides, and nothing would show it."""
@@ -367,6 +377,7 @@ class Broken(Copy):
 BAR = "accuracy: {metric: top1, max_drop: 0.01}\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_new_variant_without_a_bar_is_held_to_its_float_variants_outputs(judged, pairs):
     (judged.folder / "broken.py").write_text(BROKEN)

@@ -83,6 +83,7 @@ def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
     assert "was lost" in report.sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, monkeypatch):
     there.recipe(
@@ -125,6 +126,7 @@ def test_another_device_than_the_baselines_is_a_change_of_the_rule():
     assert all(each.open for each in found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_device_of_the_baseline_that_is_gone_from_the_recipe_is_an_error(there, pairs):
     there.recipe(COPIED % "old")

@@ -129,6 +129,7 @@ def skewed(sd):
     return lambda rng, shape: math.log(2) * sd - rng.exponential(sd, shape)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_wrong_passes_at_the_limit_are_as_many_as_the_page_says():
     """docs/gate.md: at most 4 to 5 % where the noise is symmetric, 12.5 % where it is skewed."""

@@ -67,6 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 def test_all_images_are_answered_and_a_second_run_changes_nothing(
     project: Path, tmp_path: Path
 ) -> None:

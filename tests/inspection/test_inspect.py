@@ -90,6 +90,7 @@ def test_a_file_of_onnx_and_its_text(tmp_path):
     assert inspection.Findings.model_validate(record) == found
 
 
+@pytest.mark.long
 def test_an_exported_program_of_somebody_else(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
     batch = torch.export.Dim("n", min=2, max=9)
@@ -119,6 +120,7 @@ def test_torchscript_is_counted_where_its_inputs_are_known(network, tmp_path):
     assert found.parameters == CONV_PARAMETERS
 
 
+@pytest.mark.long
 def test_a_bare_torchscript_file(tmp_path):
     torch.jit.trace(torch.nn.Linear(4, 3), torch.zeros(1, 4)).save(tmp_path / "net.pt")
     found = inspection.inspect(str(tmp_path / "net.pt"), tmp_path)
@@ -126,6 +128,7 @@ def test_a_bare_torchscript_file(tmp_path):
     assert "aten.linear" in {each.type for each in found.operators}
 
 
+@pytest.mark.long
 def test_weights_and_pickles(tmp_path):
     torch.save(torch.nn.Linear(4, 3).half().state_dict(), tmp_path / "weights.pth")
     found = inspection.inspect(str(tmp_path / "weights.pth"), tmp_path)
@@ -162,6 +165,7 @@ def test_a_name_that_is_nothing(tmp_path):
         inspection.inspect(str(tmp_path), tmp_path)
 
 
+@pytest.mark.long
 def test_recipes_variants_and_folders_of_a_build(project):
     path = project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n')
     project.build()
@@ -187,6 +191,7 @@ def test_nothing_heavy_is_loaded_here():
     assert configured.loaded_by("optcli.inspection")["optcli.inspection"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["net.ptl", "net.pth", "net.ts", "net.jit", "net.torchscript", "net.TORCHSCRIPT", "net"]
 )
@@ -210,6 +215,7 @@ def test_a_model_file_as_a_recipe_names_it(tmp_path):
     assert "optcli init torchvision:resnet18" in caught.value.hint
 
 
+@pytest.mark.long
 def test_a_bare_file_of_onnx_runtimes_own_format(network, tmp_path):
     from optcli.passes.export_onnx import ExportOnnx
     from optcli.passes.optimize_onnx import OptimizeOnnx
@@ -220,6 +226,7 @@ def test_a_bare_file_of_onnx_runtimes_own_format(network, tmp_path):
     assert (found.format, found.inputs[0].name) == ("ort", "image")
 
 
+@pytest.mark.long
 def test_an_exported_program_of_another_suffix(tmp_path):
     program = torch.export.export(torch.nn.Linear(4, 3), (torch.zeros(2, 4),))
     torch.export.save(program, tmp_path / "net.pt")

@@ -13,6 +13,7 @@ from optcli.passes.to_openvino import ToOpenvino
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "attends"), [("Attention", True), ("Windows", True), ("Conv", False)])
 def test_it_is_seen_in_onnx_and_openvino_and_graphs(tmp_path, name, attends):
     import openvino

@@ -82,6 +82,7 @@ class Training(nn.Module):
         return self.norm(x).relu()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("groups", [1, 2])

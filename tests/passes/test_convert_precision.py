@@ -54,6 +54,7 @@ def runtimes(precision):
     return (OpenvinoRunner,) if precision == "bf16" else (OnnxruntimeRunner, OpenvinoRunner)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "shape", "input_name", "scale"), REAL)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_real_models_stay_close(tmp_path, shared, name, shape, input_name, scale, precision):

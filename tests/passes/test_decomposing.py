@@ -142,6 +142,7 @@ def traced(monkeypatch):
     return programs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*AS_IT_IS, *TRACED_AGAIN])
 def test_the_model_computes_what_the_network_does(traced, name):
     made = network({**AS_IT_IS, **TRACED_AGAIN}[name])

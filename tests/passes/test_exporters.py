@@ -33,6 +33,7 @@ def test_onnx_computes_what_the_network_does(tmp_path, name, exporter):
     assert made.facts["opset"] == opset_of(model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", ["Conv", "Pair", "Attention"])
 def test_programs_compute_what_the_network_does_on_the_way_to_others(tmp_path, name, strict):

@@ -398,6 +398,7 @@ def test_a_network_that_bfloat16_would_spoil_is_trained_in_fp32(tmp_path, bf16):
     assert "changes the network's gradient too much" in heard.warnings[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_it_computes_with_the_threads_that_are_asked_for(tmp_path, threads):
     class Counting(Heard):

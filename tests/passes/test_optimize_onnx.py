@@ -43,6 +43,7 @@ def error(source, made, inputs, values, kind=OnnxruntimeRunner):
     return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "shape", "input_name", "scale"), REAL)
 @pytest.mark.parametrize("options", WAYS)
 def test_real_models_stay_as_they_are(tmp_path, shared, name, shape, input_name, scale, options):
@@ -58,6 +59,7 @@ def test_real_models_stay_as_they_are(tmp_path, shared, name, shape, input_name,
         assert made.facts["removed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opset", old_onnx.OPSETS)
 @pytest.mark.parametrize("name", old_onnx.NETWORKS)
 def test_files_of_any_age(tmp_path, name, opset):

@@ -311,6 +311,7 @@ def test_of_a_vision_transformer_the_hidden_layers_are_pruned(tmp_path):
     assert facts["groups_pruned"] == 2
 
 
+@pytest.mark.long
 def test_shifted_windows_are_left_alone_and_do_not_take_for_ever(tmp_path):
     (tmp_path / "swin.py").write_text(
         dedent("""

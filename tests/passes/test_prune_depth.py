@@ -325,6 +325,7 @@ def test_where_no_block_has_a_shortcut_those_that_keep_the_shape_can_go(tmp_path
         pruned(source, tmp_path / "c", blocks=3)
 
 
+@pytest.mark.long
 def test_masks_and_scales_are_taken_and_the_exported_graph_has_no_trace(tmp_path):
     import onnx
 

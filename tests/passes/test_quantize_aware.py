@@ -227,6 +227,7 @@ def integer_kernels(made: Artifact, folder: Path) -> Counter:
     return Counter(node.op_type for node in nodes if node.op_type.startswith(("QLinear", "MatMulInt")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "openvino", "exported"])
 def test_it_regains_what_a_bad_calibration_has_cost(regained, to):
     made = regained(to)
@@ -242,6 +243,7 @@ def test_it_regains_what_a_bad_calibration_has_cost(regained, to):
         assert accuracy(made, batch_size) == pytest.approx(facts["validation_accuracy"], abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
 def test_it_ends_once_it_is_as_good_as_the_network_that_it_got(residual, tmp_path, to):
     limits = {"epochs": 20, "stop_at_drop": 0.0, "validate_epochs": False}
@@ -318,6 +320,7 @@ def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, regained,
     assert accuracy(packages[1], 64) == pytest.approx(trained, abs=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
 def test_a_network_of_one_fixed_batch_size(tmp_path, to):
     inputs = (TensorSpec(name="image", shape=[1, 3, 16, 16]),)
@@ -357,6 +360,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(residual, rega
     assert np.array_equal(*answers)
 
 
+@pytest.mark.long
 def test_without_labels_it_learns_from_the_network_that_it_got(residual, tmp_path):
     data = {name: replace(each, labelled=False) for name, each in DARK.items()}
     facts = training_of(quantized(residual, tmp_path / "made", data, epochs=4))
@@ -366,6 +370,7 @@ def test_without_labels_it_learns_from_the_network_that_it_got(residual, tmp_pat
     assert facts["validation_accuracy"] > facts["validation_accuracy_before"] + 0.05
 
 
+@pytest.mark.long
 def test_a_training_that_spoils_it_leaves_what_calibration_made(residual, tmp_path):
     @dataclass
     class Misled(Stripes):
@@ -386,6 +391,7 @@ def test_a_training_that_spoils_it_leaves_what_calibration_made(residual, tmp_pa
     assert accuracy(made, 64) == pytest.approx(facts["validation_accuracy_before"], abs=0.02)
 
 
+@pytest.mark.long
 def test_modules_are_kept_in_floats_by_name_or_pattern(residual, tmp_path):
     for to, wanted in (("onnx", {"Conv": 1, "Gemm": 1}), ("exported", {"conv2d": 1, "linear": 1})):
         options = {"to": to, "epochs": 1, "ignored_modules": ("le*t", "right")}
@@ -394,6 +400,7 @@ def test_modules_are_kept_in_floats_by_name_or_pattern(residual, tmp_path):
         assert {name: count for name, count in counts.items() if name in wanted} == wanted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
 def test_zeros_that_were_made_stay(residual, tmp_path, to):
     model = torch_format.open(residual.path)
@@ -416,6 +423,7 @@ def test_zeros_that_were_made_stay(residual, tmp_path, to):
     assert weights[0][:, 1::2].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["onnx", "exported"])
 def test_several_inputs_and_outputs_without_classes(tmp_path, to):
     class Unmasked(Noise):

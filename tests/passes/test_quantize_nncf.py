@@ -44,6 +44,7 @@ def outputs(runner, artifact, inputs, values):
         return next(iter(model.run(values).values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "size", "options", "bound_db"), REAL)
 def test_real_onnx_models_stay_close_in_both_runtimes(tmp_path, shared, name, size, options, bound_db):
     source = onnx_file(shared / "models" / f"{name}.onnx", tmp_path / "onnx")
@@ -63,6 +64,7 @@ def test_real_onnx_models_stay_close_in_both_runtimes(tmp_path, shared, name, si
         assert sqnr_db(wanted, found) > bound_db
 
 
+@pytest.mark.long
 def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
     source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
     inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()
@@ -208,6 +210,7 @@ def test_depthwise_convolutions_behind_relu_run_on_integers(tmp_path):
     assert sqnr_db(wanted, found) > 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["onnx", "openvino"])
 def test_weights_get_7_bits_where_products_saturate(tmp_path, monkeypatch, conv, file):
     source = conv

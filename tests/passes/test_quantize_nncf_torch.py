@@ -48,6 +48,7 @@ def test_a_network_is_quantized_and_compiled_to_integer_kernels(conv, tmp_path, 
         assert sqnr_db(wanted, output(AotiRunner(threads=1), package, values)) > 30
 
 
+@pytest.mark.long
 def test_exported_programs_and_full_bias_correction(conv, tmp_path):
     program = apply(Export(strict=True), conv, tmp_path / "exported", IMAGE)
     values = feed(IMAGE, 4, seed=9)
@@ -57,6 +58,7 @@ def test_exported_programs_and_full_bias_correction(conv, tmp_path):
         assert sqnr_db(wanted, output(TorchRunner(threads=1), made, values)) > 30
 
 
+@pytest.mark.long
 def test_smooth_quant_changes_a_transformer_and_keeps_it_close(tmp_path):
     source = torch_artifact(tmp_path, "Attention")
     values = feed(TOKENS, 3, seed=9)

@@ -78,6 +78,7 @@ def integer_operators(made, folder):
     return [node.op_type for node in onnx.load(folder / "seen.onnx").graph.node]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "size", "ort_db", "openvino_db"), REAL)
 def test_real_onnx_models_stay_close_in_both_runtimes(
     tmp_path, shared, name, size, ort_db, openvino_db
@@ -99,6 +100,7 @@ def test_real_onnx_models_stay_close_in_both_runtimes(
             assert sqnr_db(wanted, found) > bound_db
 
 
+@pytest.mark.long
 def test_biases_of_a_transformer_are_integers_and_its_nodes_keep_their_names(tmp_path, shared):
     source = onnx_file(shared / "models" / "vit_tiny_fashion.onnx", tmp_path / "onnx")
     inputs = (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
@@ -331,6 +333,7 @@ def test_a_graph_that_cannot_be_optimized_is_prepared_as_it_is(tmp_path, conv, m
     assert "no such operator" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_samples(tmp_path, shared):
     """All activations of these samples together are over 1.5 GB."""
     import psutil

@@ -162,6 +162,7 @@ def test_modules_are_kept_by_name_or_pattern(conv, tmp_path):
     assert "'second'" in failure.value.hint
 
 
+@pytest.mark.long
 def test_exported_programs_attention_and_several_inputs(conv, tmp_path):
     program = apply(Export(strict=True), conv, tmp_path / "exported", IMAGE)
     made = quantize(program, tmp_path / "made")

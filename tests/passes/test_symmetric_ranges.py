@@ -84,6 +84,7 @@ def test_what_nncf_does_not_make_is_left_alone(other):
     assert node.input_value(2).get_node().get_data() == pytest.approx(1.05)
 
 
+@pytest.mark.long
 def test_a_transformer_keeps_its_accuracy_with_few_zero_points(tmp_path, shared):
     inputs = (TensorSpec(name="input", shape=("batch", 3, 32, 32)),)
     source = onnx_file(shared / "models" / "vit_tiny_fashion.onnx", tmp_path / "onnx")

@@ -39,6 +39,7 @@ REAL = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "size", "options", "bound_db", "bound_size"), REAL)
 def test_real_models_in_both_runtimes(tmp_path, shared, name, size, options, bound_db, bound_size):
     inputs = (TensorSpec(name="input", shape=("batch", 3, size, size)),)

@@ -18,6 +18,7 @@ print(one.status, again.status, *second.variants, one.build_s == again.build_s >
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_without_a_guard_builds_twice(project):
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n  left: []\n')

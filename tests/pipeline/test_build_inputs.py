@@ -66,6 +66,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_first_signal_ends_a_build_whose_pass_hangs(project):
     number = signal.SIGTERM

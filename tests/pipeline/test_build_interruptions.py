@@ -99,6 +99,7 @@ def test_kill_at_random_moments(project):
     assert not list((project.store / "work").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_builds_at_once_share_the_work(project):
     project.recipe(VARIANTS)
@@ -111,6 +112,7 @@ def test_two_builds_at_once_share_the_work(project):
     assert Store(project.store).verify() == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupt_ends_with_130_and_leaves_nothing(project):
     mark = uuid.uuid4().hex

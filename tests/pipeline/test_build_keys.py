@@ -205,6 +205,7 @@ def test_the_code_that_measures_and_judges(copied, edit, file, judges, measures)
     assert (copied.built, bool(copied.judged), copied.measured) == ([], judges, measures)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit, unmeasured):
     project.recipe("  plain: []\n  int8: [quantize_onnxruntime]\n", data=DATA)

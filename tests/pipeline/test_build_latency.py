@@ -60,6 +60,7 @@ def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatc
     assert not project.measured
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_comparison_without_a_ratio_is_not_kept_though_every_row_is_fit(project, found, monkeypatch):
     project.recipe(VARIANTS)

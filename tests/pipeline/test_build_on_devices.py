@@ -35,6 +35,7 @@ def both(template, tmp_path_factory):
         return project, project.build(), device
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_device_has_its_own_rows_verdicts_and_recommendation(both):
     _, report, edge = both
@@ -84,6 +85,7 @@ def test_people_see_one_table_a_device(both):
     assert "Results on edge" in page
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_was_measured_on_a_device_is_kept_under_its_machine(project, edge):
     project.recipe(VARIANTS, head=head())
@@ -122,6 +124,7 @@ def test_a_variant_that_is_measured_elsewhere_alone_says_so(project, edge):
     assert there.variants["plain"].latency, "the baseline is measured on each device"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_does_not_run_on_a_device_is_named_and_costs_the_others_nothing(project, edge):
     edge.lacks = {"copied": (Missing("no NVIDIA GPU was found", "bring one"),)}

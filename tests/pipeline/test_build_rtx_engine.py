@@ -39,6 +39,7 @@ def project(built_once, tmp_path, monkeypatch):
     return Project(copy / "project", copy / "store", copy / "artifacts")
 
 
+@pytest.mark.long
 def test_it_is_built_and_not_run(built_once, project):
     _, report = built_once
     variant = report.variants["engine"]

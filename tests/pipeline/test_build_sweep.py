@@ -21,6 +21,7 @@ def built(project: Project) -> tuple[Report, list[str]]:
     return build(project.folder / "recipe.yaml", observer=heard, **place), heard.built
 
 
+@pytest.mark.long
 def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
     project.recipe("  plain: []\n", head=f"{SWEPT}slo: {{p99_ms: 1000}}\n")
     found, steps = built(project)
@@ -46,6 +47,7 @@ def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
     assert built(project)[0].variants["plain"].sweep.budget.p99_ms == 2000
 
 
+@pytest.mark.long
 def test_a_disturbed_sweep_decides_nothing_and_is_not_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def built(project, tmp_path, fake_cuda, monkeypatch):
     return project.build()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_both_regions_are_measured_and_outputs_are_compared(built, project):
     engine = built.variants["engine"]

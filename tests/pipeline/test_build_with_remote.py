@@ -107,6 +107,7 @@ def entry_in(path: Path) -> dict:
     return json.loads(path.read_text())["entry"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_second_machine_makes_nothing(first, tmp_path):
     second = Machine(first.project, tmp_path / "second", first.url)
@@ -133,6 +134,7 @@ def test_nothing_that_belongs_to_a_machine_or_says_what_to_trust_is_there(first,
     assert kinds == {"artifact", "comparison", "data", "evaluation", "samples"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
@@ -164,6 +166,7 @@ def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
     assert ("make_artifact", True) in asked
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_corrupted_object_is_refused_named_made_again_and_replaced(first, second, tmp_path):
     (path,) = (

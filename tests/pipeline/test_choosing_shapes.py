@@ -214,6 +214,7 @@ def test_noise_matters_where_the_forms_are_near_each_other(middle, spread, told)
     assert comparing._tell(rounds) == told
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_build_says_what_was_compiled(project):
     project.recipe(VARIANTS)

@@ -112,6 +112,7 @@ def test_there_is_one_where_a_core_and_memory_are_free(request_of):
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_build_checks_what_a_pass_on_one_core_wrote(project, unmeasured, lost):

@@ -358,6 +358,7 @@ def test_a_build_that_finds_all_does_not_start_ray(project, monkeypatch):
     assert {each.status for each in report.variants.values()} == {"cached"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_the_option_ray_is_never_imported(project):
     project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')

@@ -119,6 +119,7 @@ def test_openvino(onnx, tmp_path):
     assert [each.name for each in found.stages] == ["copy in", "compute", "copy out"]
 
 
+@pytest.mark.long
 def test_eager_torch(network, tmp_path):
     found = measured(network, "torch", tmp_path)
     events = check(found)
@@ -127,6 +128,7 @@ def test_eager_torch(network, tmp_path):
     assert {event["name"] for event in events} >= {"optcli copy in", "optcli compute", "aten::conv2d"}
 
 
+@pytest.mark.long
 def test_torchscript(network, tmp_path):
     from optcli.passes.torchscript import Torchscript
 

@@ -8,6 +8,7 @@ from test_recipe_broken import TABLE
 from optcli import cli
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", TABLE, ids=lambda broken: broken.name)
 def test_a_broken_recipe_ends_with_2_and_says_where(broken, loaded, folder, capsys, monkeypatch):

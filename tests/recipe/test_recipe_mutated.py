@@ -53,6 +53,7 @@ def _check(recipes: Path, capsys: pytest.CaptureFixture[str], seeds: range) -> N
     assert not wrong, wrong[:3]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_a_mutated_recipe_is_planned_or_refused(recipes, capsys, part):

@@ -94,6 +94,7 @@ LOAD = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HANGS)
 def test_much_is_refused_before_anybody_waits(tmp_path, kind):

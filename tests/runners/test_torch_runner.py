@@ -220,6 +220,7 @@ def test_without_a_model_it_says_so():
         TorchRunner().execute()
 
 
+@pytest.mark.long
 def test_the_memory_of_activations_is_kept_from_call_to_call(tmp_path):
     """glibc would give it back, and the next call would take a page fault for every 4 KiB of it."""
     code = """

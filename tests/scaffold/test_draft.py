@@ -121,6 +121,7 @@ def write_program_and_script(place: Path) -> None:
     torch.jit.trace(network, torch.zeros(1, 1, 32, 32)).save(place / "script.pt")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "inputs"),
     [

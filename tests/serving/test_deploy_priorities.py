@@ -63,6 +63,7 @@ def config(folder: Path) -> Any:
     return YAML(typ="safe").load((folder / bundle.CONFIG).read_text())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_priority_is_a_deployment_with_what_the_plan_gives_it(tmp_path, plan):
     made = deployed(tmp_path, plan, engine="ray")

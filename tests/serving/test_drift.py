@@ -149,6 +149,7 @@ def test_days_count_by_their_traffic(calibration):
     assert drift(few).seen == 10_250
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chance_alone_raises_an_alarm_in_one_of_a_hundred_at_most(tmp_path):
     """Images of a kind against each other: fifteen statistics each, and no drift."""

@@ -145,6 +145,7 @@ def test_a_priority_is_predicted_by_its_own_replicas_and_all_together_by_none():
     assert predicting.as_served(together, PRIORITIES[0]).batch is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["binary", "json", "image"])
 def test_requests_say_their_priority_and_each_is_counted(tmp_path: Path, encoding):

@@ -75,6 +75,7 @@ def images(tmp_path):
     return tuple(sorted(tmp_path.glob("*.png")))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_planned_request_is_answered_and_checked_in_each_encoding(url, tmp_path, images):
     hearing = Hearing()
@@ -134,6 +135,7 @@ def test_a_golden_image_has_the_answer_that_was_deployed_with_it(url, tmp_path, 
     assert (point.checked, point.wrong) == (59, 0 if score == 0.5 else 20)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_answer_that_is_wrong_under_load_alone_is_found(tmp_path):
     with serving(wrong_every=50) as url, driving_at(url, tmp_path) as driver:
@@ -143,6 +145,7 @@ def test_an_answer_that_is_wrong_under_load_alone_is_found(tmp_path):
     assert "are wrong" in point.reason
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_that_stalls_cannot_hide_and_nothing_hangs(tmp_path):
     with serving(stall_after=40) as url, driving_at(url, tmp_path, timeout_s=1.0) as driver:
@@ -154,6 +157,7 @@ def test_a_server_that_stalls_cannot_hide_and_nothing_hangs(tmp_path):
     assert (point.outcome, point.breach) == ("reject", True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_that_dies_breaks_the_promise_and_the_test_ends(tmp_path):
     with serving(die_after=60) as url, driving_at(url, tmp_path) as driver:
@@ -166,6 +170,7 @@ def test_a_server_that_dies_breaks_the_promise_and_the_test_ends(tmp_path):
         assert again.p95_ms is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_refused_requests_are_counted_by_cause_and_do_not_make_it_look_fast(tmp_path):
     with serving(drop_every=10) as url, driving_at(url, tmp_path) as driver:
@@ -176,6 +181,7 @@ def test_refused_requests_are_counted_by_cause_and_do_not_make_it_look_fast(tmp_
     assert point.outcome == "reject"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_too_many_open_requests_are_a_failure_of_the_server(tmp_path):
     with (

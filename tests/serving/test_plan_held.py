@@ -49,6 +49,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("exact_plans")
 @pytest.mark.parametrize(("text", "call_ms", "rate", "arrivals", "limit"), CASES)

@@ -181,6 +181,7 @@ def network(folder):
     onnx.save(model, folder / "model.onnx")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["openvino", "onnxruntime"])
 def test_runner_sweep_plan_and_bundle_of_a_real_model_agree(tmp_path, monkeypatch, runner):

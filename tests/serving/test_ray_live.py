@@ -42,7 +42,7 @@ from optcli.results.loadtest import Canary
 from optcli.serving.bundle import CONFIG
 from optcli.serving.running import Running, _free_port, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_loads")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("hurried_loads")]
 
 MODEL = "/v2/models/small"
 # Nothing here takes so long: a test that hangs fails.
@@ -530,7 +530,6 @@ def test_readiness_falls_with_the_last_replica_and_comes_back(served):
     until(lambda: ask(served.url)["status"] == 200)
 
 
-@pytest.mark.long
 def test_a_canary_of_two_bundles_starts_both_and_stops_both(served, tmp_path, monkeypatch, capsys):
     seen = already_started(served.server, monkeypatch)
     other = tmp_path / "candidate"
@@ -569,7 +568,6 @@ def test_a_port_that_is_taken_is_said_before_ray_starts(served):
         pass
 
 
-@pytest.mark.long
 def test_a_model_that_cannot_be_opened_ends_the_start_with_its_reason(tmp_path):
     written(tmp_path)
     (tmp_path / "bundle" / "model" / "model.onnx").write_bytes(b"no model")

@@ -37,7 +37,7 @@ from optcli.results.loadtest import LoadTest
 from optcli.serving.bundle import FILE
 from optcli.serving.running import Running, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hurried_loads")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("hurried_loads")]
 
 # So many requests of each priority are admitted.
 ADMITTED = {"high": 6, "low": 8}
@@ -209,7 +209,6 @@ def test_readiness_falls_with_the_last_replica_of_a_priority_and_the_other_goes_
     until(lambda: ask(served.url, None, **{"x-priority": "high"})["status"] == 200)
 
 
-@pytest.mark.long
 def test_a_load_test_says_what_each_priority_saw(served, monkeypatch, capsys):
     bundle = str(served.folder)
     already_started(served.server, monkeypatch)

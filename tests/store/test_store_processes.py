@@ -130,6 +130,7 @@ with Store(Path(sys.argv[1])).lock("artifact", sys.argv[2]):
         pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_any_moment_nothing_half_made_is_ever_seen(tmp_path, marks):
     """kill -9 at 24 moments spread over everything that a build does with the store."""

@@ -38,6 +38,7 @@ def kept(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_recipe_without_variants_is_tuned(tmp_path: Path) -> None:
     path = project(tmp_path)
     found = tune(path)

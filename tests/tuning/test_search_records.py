@@ -92,6 +92,7 @@ def test_the_sampler_is_seeded_and_proposes_what_was_not_tried(tmp_path: Path) -
     assert proposals[0] != proposals[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) -> None:
     read = recipe(tmp_path, SPLIT)
@@ -108,6 +109,7 @@ def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) 
     assert number > 10
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_sampler_leaves_what_failed_each_time(tmp_path: Path) -> None:
     space = Space.of(recipe(tmp_path, SPLIT))

@@ -450,6 +450,7 @@ def test_another_thread_ends_the_workers_that_it_holds():
         workers.run("calls:hang", {}, NoneType, holding=under_way.holding, timeout_s=60)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("preload", [(), ("torchvision",)], ids=["spawned", "forked"])
 def test_torchvision_comes_without_the_compiler(preload):
