@@ -44,7 +44,7 @@ test-all: $(STAMP) lint ## Lint, type-check and run all tests, the longest too: 
 	$(PYTEST) --suite all
 
 .PHONY: nightly
-nightly: $(STAMP) ## Fuzzing and killed builds at length: an hour and more, beside what CI runs
+nightly: $(STAMP) ## Fuzzing and killed builds at length, beside what CI runs
 	OPTCLI_FUZZ_ROUNDS=1000 OPTCLI_KILLS=60 $(PYTEST) tests/recipe/test_recipe_mutated.py \
 		tests/formats/test_hostile_fuzzing.py tests/pipeline/test_build_interruptions.py
 

@@ -8,7 +8,7 @@ Every run prints what was skipped, with the reason, and fails over
 A failure is printed when it happens: a run that is stopped for its time would else not say what failed.
 
 `--suite fast` (`make fast`) runs what has no mark, and does not import the files that are marked as a
-whole. It fails over a test without a mark that imported one of `HEAVY`.
+whole. It fails over a test without a mark, or a file without one, that imported one of `HEAVY`.
 
 With `--suite usual` (`make test`) or `--suite all` (`make test-all`) a run stands for the whole suite:
 `usual` leaves out what is marked `long`, `all` nothing. It fails as well over
@@ -27,6 +27,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -124,11 +125,16 @@ class Suite:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        with self._no_heavy_import(item.nodeid):
+            return (yield)
+
+    @contextmanager
+    def _no_heavy_import(self, who: str) -> Generator[None, None, None]:
+        """Note whether a test of `fast`, or the file that it stands in, imports a heavy library."""
         before = set(HEAVY) - sys.modules.keys() if self._fast else set()
-        done = yield
+        yield
         if imported := sorted(before & sys.modules.keys()):
-            self._collected.heavy.add(f"{item.nodeid} imported {', '.join(imported)}: mark it slow")
-        return done
+            self._collected.heavy.add(f"{who} imported {', '.join(imported)}: mark it slow")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -138,8 +144,11 @@ class Suite:
         return _with_need(report, call)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        report = yield
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        with self._no_heavy_import(collector.nodeid):
+            report = yield
         return _with_need(report, getattr(report, "call", None))
 
     # What reports.

@@ -310,10 +310,10 @@ def test_failures_are_printed_before_the_run_goes_on_and_stay_failures(tree):
 
 @pytest.mark.slow
 def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
-    monkeypatch.setattr(suite, "HEAVY", ("heavy_one", "heavy_two"))
+    monkeypatch.setattr(suite, "HEAVY", ("heavy_one", "heavy_two", "heavy_three"))
     files = {
-        "heavy_one.py": "",
-        "heavy_two.py": "",
+        **{f"{name}.py": "" for name in suite.HEAVY},
+        "test_c.py": f"import heavy_three\n{TWO}",
         "test_a.py": f"{PYTEST}{LONG}def test_it():\n    import heavy_two, heavy_one\n{ONE}",
         "test_b.py": "def test_it():\n    import heavy_one\n",  # it is here already
         **{
@@ -323,8 +323,8 @@ def test_what_is_fast_imports_nothing_heavy(tree, monkeypatch):
     }
     result = tree(files, suite="fast")
     heavy = "test_a.py::test_it imported heavy_one, heavy_two: mark it slow"
-    assert (result.ret, wrong(result)) == (1, [heavy])
-    result.assert_outcomes(passed=4, deselected=1)
+    assert (result.ret, wrong(result)) == (1, [heavy, "test_c.py imported heavy_three: mark it slow"])
+    result.assert_outcomes(passed=5, deselected=1)
 
 
 @pytest.mark.slow
