@@ -82,6 +82,14 @@ class Copy:
             file.write_bytes(source)
             os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
 
+    def change(self, path: str, text: str) -> bool:
+        """Write another text into a file of the copy, for good."""
+        return (self.tree / path).write_text(text) > 0
+
+    def run(self, command: Sequence[str]) -> int:
+        """Run a command in the copy, in sight; its exit code."""
+        return subprocess.run(command, cwd=self.tree, env=self.variables).returncode
+
     def pytest(self, tests: Sequence[str], limit: float, *options: str) -> tuple[int, str]:
         """Run tests until one fails: pytest's exit code, LATE after so many seconds; its output."""
         self._listed.write_text("".join(f"{test}\n" for test in tests))

@@ -54,14 +54,18 @@ class Mutant:
     def planted(self, source: str) -> str | None:
         """The file with the mutant, in its line if that has moved; None if there is no such place."""
         lines = source.split("\n")
-        places = [number for number, text in enumerate(lines) if text == self.text]
-        places = [self.line - 1] if self.line - 1 in places else places
-        if len(places) != 1:
+        if (place := self.place(lines)) is None:
             return None
-        start = sum(len(line) + 1 for line in lines[: places[0]]) + self.column
+        start = sum(len(line) + 1 for line in lines[:place]) + self.column
         end = start + len(self.old)
         changed = source[:start] + self.new + source[end:]
         return changed if source[start:end] == self.old and _differs(source, changed) else None
+
+    def place(self, lines: Sequence[str]) -> int | None:
+        """The index of its line, which may have moved; None if there is none, or several."""
+        places = [number for number, text in enumerate(lines) if text == self.text]
+        places = [self.line - 1] if self.line - 1 in places else places
+        return places[0] if len(places) == 1 else None
 
 
 def _differs(source: str, changed: str) -> bool:

@@ -1,12 +1,17 @@
 """How much the tests find: errors planted into optcli one by one, and the first test that fails.
 
     python benchmarks/mutants.py draw --seed 1 --count 120 > mutants.json
+    python benchmarks/mutants.py reach mutants.json REACHED.txt COSTS.jsonl [--tree FOLDER] ARGUMENTS
     python benchmarks/mutants.py run mutants.json RESULTS.jsonl --costs COSTS.jsonl [--tree FOLDER] \
-        [--minutes 10] [--jobs 1] [--only ID ...]
+        [--reached REACHED.txt] [--minutes 10] [--jobs 1] [--only ID ...]
     python benchmarks/mutants.py table RESULTS.jsonl [BEFORE.jsonl]
 
 `draw` takes lines of `optcli/` by chance, each that can be changed as likely as the next, and changes
 one place of each (`mutant_edits.py`).
+
+`reach` runs the suite once, by pytest's ARGUMENTS, and notes which tests come to the place of which
+mutant, in processes too that they start (`mutant_reach.py`), and what each test costs. With its result
+`run` gives a mutant these tests only.
 
 `run` plants each mutant into a copy of the tree and runs tests until one fails: first those of `make
 fast`, of the mutant's own room and then of the others; then `slow` and `long` tests of its room, and
@@ -42,6 +47,7 @@ from typing import Any
 import suite_cost
 from mutant_copies import LATE, Copy
 from mutant_edits import Mutant, draw
+from mutant_reach import LOG, Reached, read_reached, with_markers
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LEVELS = {"": "fast", "slow": "test", "long": "test-all"}
@@ -98,6 +104,12 @@ def stages(
             files[_file(test["test"])].append(test)
         order = sorted(files, key=lambda file: (_room(file) not in near, _seconds(files[file]), file))
         yield LEVELS[turn[0]], [test for file in order for test in files[file]]
+
+
+def reaching(mutant: Mutant, tests: Sequence[Test], reached: Reached) -> list[Test]:
+    """The tests that come to the place of a mutant; all where that was not seen, as on import."""
+    names = reached.get(mutant.id)
+    return [t for t in tests if {t["test"], _file(t["test"])} & names] if names else list(tests)
 
 
 def _seconds(tests: Sequence[Test]) -> float:
@@ -190,9 +202,27 @@ def passes(copy: Copy, failed: str, tests: Sequence[Test]) -> bool:
     return copy.pytest([failed if known else _function(failed)], _patience(same))[0] == 0
 
 
+def mutants_of(file: Path) -> list[Mutant]:
+    """The mutants that `draw` wrote."""
+    return [Mutant(**each) for each in json.loads(file.read_text())["mutants"]]
+
+
+def reach(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Note which tests come to which mutants; pytest's exit code."""
+    with tempfile.TemporaryDirectory(prefix="m-", ignore_cleanup_errors=True) as folder:
+        copy = Copy(options.tree.resolve(), Path(folder, "0"))
+        copy.variables[LOG] = str(options.reached.resolve())
+        drawn = mutants_of(options.mutants)
+        marked = sum(copy.change(path, text) for path, text in with_markers(copy.tree, drawn))
+        print(f"{len(drawn)} mutants in {marked} files", flush=True)
+        costs = [sys.executable, suite_cost.__file__, "run", str(options.costs.resolve())]
+        return copy.run([*costs, "-p", "no:cacheprovider", *arguments])
+
+
 def run(options: argparse.Namespace) -> None:
     """Judge the mutants that have no line in the results yet."""
-    drawn = [Mutant(**each) for each in json.loads(options.mutants.read_text())["mutants"]]
+    drawn = mutants_of(options.mutants)
+    reached = read_reached(options.reached) if options.reached else {}
     known = {line["id"] for line in read(options.results)} if options.results.exists() else set()
     waiting = [m for m in drawn if m.id not in known and m.id in (options.only or [m.id])]
     tree, copies, free = options.tree.resolve(), [], SimpleQueue[Copy]()
@@ -212,7 +242,8 @@ def run(options: argparse.Namespace) -> None:
             def judged(mutant: Mutant) -> Line:
                 copy = free.get()
                 try:
-                    return judge(mutant, stages(mutant, tests, rooms), copy, options.minutes)
+                    order = stages(mutant, reaching(mutant, tests, reached), rooms)
+                    return judge(mutant, order, copy, options.minutes)
                 finally:
                     free.put(copy)
 
@@ -265,22 +296,32 @@ def main() -> int:
     one.add_argument("--seed", type=int, required=True)
     one.add_argument("--count", type=int, required=True)
     one.add_argument("--tree", type=Path, default=REPOSITORY)
+    second = commands.add_parser("reach")
+    second.add_argument("mutants", type=Path)
+    second.add_argument("reached", type=Path)
+    second.add_argument("costs", type=Path)
+    second.add_argument("--tree", type=Path, default=REPOSITORY)
     other = commands.add_parser("run")
     other.add_argument("mutants", type=Path)
     other.add_argument("results", type=Path)
     other.add_argument("--costs", type=Path, required=True)
     other.add_argument("--tree", type=Path, default=REPOSITORY)
+    other.add_argument("--reached", type=Path)
     other.add_argument("--minutes", type=float, default=10)
     other.add_argument("--jobs", type=int, default=1)
     other.add_argument("--only", nargs="+", metavar="ID")
     last = commands.add_parser("table")
     last.add_argument("results", type=Path)
     last.add_argument("before", type=Path, nargs="?")
-    options = parser.parse_args()
+    options, rest = parser.parse_known_args()
+    if rest and options.command != "reach":
+        parser.error(f"unknown arguments: {' '.join(rest)}")
     if options.command == "draw":
         mutants = draw(options.tree.resolve(), options.seed, options.count)
         drawn = {"seed": options.seed, "mutants": [asdict(each) for each in mutants]}
         print(json.dumps(drawn, indent=1))
+    elif options.command == "reach":
+        return reach(options, rest)
     elif options.command == "run":
         for each in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
             signal.signal(each, signal.default_int_handler)
