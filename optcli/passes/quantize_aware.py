@@ -17,6 +17,7 @@ from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.formats import torch_modules
 from optcli.passes import Job, Made, Role
+from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.agreement import require_agreement
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import graph_inputs, saturates, this_cpu
@@ -104,6 +105,7 @@ class QuantizeAware(Finetune):
         description="`transformer` keeps what attention is sensitive to in floating point; `auto`: "
         "where there is attention; not for `to: exported`",
     )
+    output_tail: output_tails.OutputTail = "float"
     ignored_modules: tuple[str, ...] = Field(
         (), description="modules to keep in floating point: names or patterns such as `layer4.*`"
     )
@@ -195,7 +197,9 @@ class QuantizeAware(Finetune):
     def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
         if self.to == "exported":
             feeds = Feeds(job, graph_inputs(job), self.samples)
-            graph = trainable_graph(source, job, feeds, source.facts["outputs"], self.ignored_modules)
+            graph = trainable_graph(
+                source, job, feeds, source.facts["outputs"], self.ignored_modules, self.output_tail
+            )
             facts = {"engine": "torchao", "calibration_samples": feeds.samples, **graph.facts}
             return _Beginning(graph.model, facts, graph)
         names = [name for name, _ in torch_modules.named_modules(model) if name]
@@ -208,7 +212,9 @@ class QuantizeAware(Finetune):
                 preset=self.preset, model_type=self.model_type, samples=self.samples, smooth_quant=False
             ).ready(floats, job)
         half_range = saturates(this_cpu())
-        quantized = trainable_network(model, job, ready.feeds, ready.arguments, ignored, half_range)
+        quantized, tail = trainable_network(
+            model, job, ready.feeds, ready.arguments, ignored, half_range, self.output_tail
+        )
         return _Beginning(
             quantized,
             {
@@ -218,6 +224,7 @@ class QuantizeAware(Finetune):
                 "reduce_range": half_range,
                 "calibration_samples": ready.feeds.samples,
                 "calibration_batch_size": ready.feeds.batch_size,
+                output_tails.FACT: tail,
             },
         )
 

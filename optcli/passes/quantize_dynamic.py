@@ -15,9 +15,10 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import drop_notes_of_weights
-from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF
+from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF, PRODUCTS
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
+from optcli.passes._quantization import output_tails
 from optcli.passes._torch.layers import quantize_layers
 from optcli.passes._torch.selection import matching
 
@@ -50,6 +51,7 @@ class QuantizeDynamic(Pass):
     ignored_names: tuple[str, ...] = Field(
         (), description="layers to keep in floating point: names or patterns"
     )
+    output_tail: output_tails.OutputTail = "float"
     types: tuple[Literal["MatMul", "Conv"], ...] = Field(
         (), description="operator types to quantize, of ONNX models; default: MatMul, Gemm with it"
     )
@@ -93,7 +95,8 @@ class QuantizeDynamic(Pass):
             # The quantizer turns weights round and trips over the shapes that were noted for them.
             drop_notes_of_weights(model)
             onnx_format.save(model, work / "prepared")
-            self._quantize(work / "prepared", model, job)
+            tail = self._float_tail(model)
+            self._quantize(work / "prepared", model, tail, job)
         quantized = onnx_format.outline(job.out)
         operators = Counter(node.op_type for node in quantized.graph.node)
         products = DYNAMIC & PRODUCT_OF.keys()
@@ -112,16 +115,24 @@ class QuantizeDynamic(Pass):
             "engine": "onnxruntime",
             "reduce_range": self._reduce_range(),
             "quantized_operators": dict(sorted(counts.items())),
+            output_tails.FACT: tail,
             **({"kept_in_fp32": {"Conv": convolutions}} if convolutions else {}),
         }
         return Made(precision="int8-dynamic", facts=facts)
 
-    def _quantize(self, folder: Path, model: ModelProto, job: Job) -> None:
+    def _float_tail(self, model: ModelProto) -> list[str]:
+        """The products of the output tail that stay in floating point: those that are not named."""
+        nodes = {node.name: node.op_type for node in model.graph.node}
+        named = matching(self.names, nodes, "names")
+        tail = output_tails.in_onnx(model) if self.output_tail == "float" else []
+        return [name for name in tail if nodes[name] in PRODUCTS and name not in named]
+
+    def _quantize(self, folder: Path, model: ModelProto, tail: list[str], job: Job) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         nodes = {node.name: node.op_type for node in model.graph.node}
         names = matching(self.names, nodes, "names")
-        ignored = matching(self.ignored_names, nodes, "ignored_names")
+        ignored = {*tail} | matching(self.ignored_names, nodes, "ignored_names")
         if names and not names - ignored:
             raise StepError(
                 "every layer in `names` is in `ignored_names` too", hint="shorten one of the lists"

@@ -28,6 +28,7 @@ from optcli.passes._onnx.models import (
 )
 from optcli.passes._quantization import (
     asymmetric_activations,
+    output_tails,
     quantized_operators,
     symmetric_ranges,
     transformers,
@@ -61,13 +62,15 @@ _SATURATING = ("any", "cpu")
 class Ready:
     """What NNCF is called with: `arguments` are those of `nncf.quantize`, by name.
 
-    `resolved` is the pass with the options that it chooses for this model.
+    `resolved` is the pass with the options that it chooses for this model, `tail` names the operators
+    of the output tail that stay in floating point.
     """
 
     model: Any
     feeds: Feeds
     resolved: QuantizeNncf
     arguments: dict[str, Any]
+    tail: list[str]
 
 
 class QuantizeNncf(Pass):
@@ -120,6 +123,7 @@ class QuantizeNncf(Pass):
         description="weights of 7 bits, but for depthwise convolutions: without VNNI sums of 8-bit "
         "products saturate; default: by this CPU; false: the first layer alone, as NNCF does by itself",
     )
+    output_tail: output_tails.OutputTail = "float"
     ignored_names: tuple[str, ...] = Field(
         (),
         description="nodes to keep in floating point, by name; of PyTorch networks: modules, by name "
@@ -176,6 +180,7 @@ class QuantizeNncf(Pass):
             transformer=None if self.model_type == "auto" else self.model_type == "transformer",
             smooth_quant=self.smooth_quant,
             ignored_modules=self.ignored_names,
+            output_tail=self.output_tail,
         )
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
@@ -193,7 +198,7 @@ class QuantizeNncf(Pass):
             keep_floats(graph)
         quantized = written(graph)
         onnx_format.save(quantized, job.out)
-        return ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
+        return ready.resolved._made(ready, self.quantized_operators(quantized))
 
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
@@ -204,7 +209,7 @@ class QuantizeNncf(Pass):
             facts["asymmetric_activations"] = activations - symmetric
             openvino_zero_points.move_into_biases(quantized)
         openvino_format.save(quantized, job.out)
-        made = ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
+        made = ready.resolved._made(ready, self.quantized_operators(quantized))
         return replace(made, facts={**made.facts, **facts})
 
     def ready(self, source: Artifact, job: Job) -> Ready:
@@ -222,7 +227,8 @@ class QuantizeNncf(Pass):
             resolved = self._resolved(
                 transformers.in_openvino(model), asymmetric_activations.in_openvino(model), job
             )
-            return Ready(model, feeds, resolved, resolved._arguments(feeds, {}))
+            tail = output_tails.in_openvino(model) if self.output_tail == "float" else []
+            return Ready(model, feeds, resolved, resolved._arguments(feeds, {}, tail), tail)
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
         require_floats(precision_of(model))
@@ -241,11 +247,12 @@ class QuantizeNncf(Pass):
         resolved = self._resolved(
             transformers.in_onnx(model), asymmetric_activations.in_onnx(model), job
         )
-        arguments = resolved._arguments(feeds, backend)
+        tail = output_tails.in_onnx(model) if self.output_tail == "float" else []
+        arguments = resolved._arguments(feeds, backend, tail)
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
         arguments["advanced_parameters"].activations_quantization_params = one_scale()
-        return Ready(model, feeds, resolved, arguments)
+        return Ready(model, feeds, resolved, arguments, tail)
 
     @staticmethod
     def quantized_operators(model: Any) -> dict[str, str]:
@@ -272,7 +279,7 @@ class QuantizeNncf(Pass):
         kind = "transformer" if attends else "none"
         return self.model_copy(update={"model_type": kind, "preset": preset})
 
-    def _arguments(self, feeds: Feeds, backend: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, feeds: Feeds, backend: dict[str, Any], tail: list[str]) -> dict[str, Any]:
         import nncf
         from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
@@ -297,7 +304,7 @@ class QuantizeNncf(Pass):
             "subset_size": len(feeds),
             "fast_bias_correction": self.fast_bias_correction,
             "model_type": nncf.ModelType.TRANSFORMER if self.model_type != "none" else None,
-            "ignored_scope": self._ignored(),
+            "ignored_scope": self._ignored(tail),
             "advanced_parameters": parameters,
         }
 
@@ -315,20 +322,23 @@ class QuantizeNncf(Pass):
     def _hint(self) -> str:
         if not self.fast_bias_correction:
             return "NNCF cannot cut every network into parts: set `fast_bias_correction: true`"
-        return "check the names under ignored_*" if self._ignored() else "look into the log"
+        return "check the names under ignored_*" if self._is_told() else "look into the log"
 
-    def _ignored(self) -> IgnoredScope | None:
+    def _is_told(self) -> bool:
+        return bool(self.ignored_names or self.ignored_types or self.ignored_patterns)
+
+    def _ignored(self, tail: list[str]) -> IgnoredScope | None:
         import nncf
 
-        if not (self.ignored_names or self.ignored_types or self.ignored_patterns):
+        if not (self._is_told() or tail):
             return None
         return nncf.IgnoredScope(
-            names=list(self.ignored_names),
+            names=[*dict.fromkeys((*self.ignored_names, *tail))],
             types=list(self.ignored_types),
             patterns=list(self.ignored_patterns),
         )
 
-    def _made(self, feeds: Feeds, quantized: Mapping[str, str]) -> Made:
+    def _made(self, ready: Ready, quantized: Mapping[str, str]) -> Made:
         if not quantized:
             raise StepError(
                 "NNCF found nothing to quantize in this model",
@@ -339,9 +349,10 @@ class QuantizeNncf(Pass):
             "model_type": self.model_type,
             "target": self.target,
             "reduce_range": self._reduces_range(),
-            "calibration_samples": feeds.samples,
-            "calibration_batch_size": feeds.batch_size,
+            "calibration_samples": ready.feeds.samples,
+            "calibration_batch_size": ready.feeds.batch_size,
             "quantized_operators": dict(sorted(Counter(quantized.values()).items())),
+            output_tails.FACT: ready.tail,
         }
         return Made(precision="int8", facts=facts)
 

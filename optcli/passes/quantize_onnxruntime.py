@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -31,7 +32,7 @@ from optcli.passes._onnx.models import (
     quiet,
     require_floats,
 )
-from optcli.passes._quantization import transformers
+from optcli.passes._quantization import output_tails, transformers
 from optcli.passes._quantization.activation_ranges import activation_ranges, float_tensors
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
@@ -118,6 +119,7 @@ class QuantizeOnnxruntime(Pass):
         "because a few large values of the residual branches would set the range; `auto`: "
         "`transformer` where there is attention",
     )
+    output_tail: output_tails.OutputTail = "float"
     types: tuple[str, ...] = Field(
         (), description="operator types to quantize, no others; default: all that pay"
     )
@@ -175,7 +177,8 @@ class QuantizeOnnxruntime(Pass):
             if transformer and self._merges_layers():
                 model = linear_layers.merged(model, kept={*self.names, *self.ignored_names})
             model = prepared(model, work / "prepared", job)
-            scope, grids = self._scope(model), self._grids()
+            tail = self._float_tail(model)
+            scope, grids = self._scope(model, tail), self._grids()
             feeds = Feeds(job, model_inputs(model), self.samples)
             tensors = float_tensors(model, scope.types, scope.ignored)
             replaced = replaced_ranges(model, tensors, scope)
@@ -217,6 +220,7 @@ class QuantizeOnnxruntime(Pass):
             "model_type": "transformer" if transformer else "none",
             "quantized_operators": dict(sorted(counts.items())),
             "kept_in_floating_point": sorted(scope.ignored),
+            output_tails.FACT: tail,
         }
         return Made(precision=self.precision, facts=facts)
 
@@ -246,7 +250,14 @@ class QuantizeOnnxruntime(Pass):
             qdq=self.format == "qdq",
         )
 
-    def _scope(self, model: ModelProto) -> Scope:
+    def _float_tail(self, model: ModelProto) -> list[str]:
+        """The operators of the output tail that stay in floating point: those that nothing selects."""
+        nodes = model.graph.node
+        tail = output_tails.in_onnx(model) if self.output_tail == "float" else []
+        selected = chosen(nodes, self.names, self.types, self.patterns, "") if tail else ()
+        return [name for name in tail if name not in selected]
+
+    def _scope(self, model: ModelProto, tail: Collection[str]) -> Scope:
         """What to quantize, by what is in the prepared model."""
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
@@ -261,7 +272,7 @@ class QuantizeOnnxruntime(Pass):
             )
         chosen(nodes, (), self.types, (), "")
         selected = chosen(nodes, self.names, (), self.patterns, "")
-        ignored = chosen(
+        ignored = {*tail} | chosen(
             nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_"
         )
         if self.format == "qoperator":  # see leave_softmax_in_floats, which needs pairs

@@ -10,6 +10,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
@@ -64,6 +65,7 @@ class QuantizePt2e(Pass):
     quantizer: Literal["auto", "x86", "arm"] = Field(
         "auto", description="kind of CPU whose kernels decide what is quantized; `auto`: this one"
     )
+    output_tail: output_tails.OutputTail = "float"
     ignored_modules: tuple[str, ...] = Field(
         (), description="modules to keep in floating point: names or patterns such as `layer4.*`"
     )
@@ -91,7 +93,7 @@ class QuantizePt2e(Pass):
 
         require_fp32(source)
         with torch.no_grad():
-            traced = graph_of(source, job, self.strict)
+            traced = graph_of(source, job, self.strict, self.output_tail)
             ignored = matching(self.ignored_modules, module_names(traced.graph), "ignored_modules")
             prepared = self._prepared(traced.graph, ignored, source)
             feeds = self._calibrate(prepared, job)

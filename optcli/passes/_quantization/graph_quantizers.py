@@ -15,6 +15,7 @@ from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.passes import Job
+from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import ModelInput
 from optcli.passes._torch.tracing import flat, trace
 
@@ -38,7 +39,9 @@ class TracedGraph:
     facts: dict[str, Any]
 
 
-def graph_of(source: Artifact, job: Job, strict: bool | None) -> TracedGraph:
+def graph_of(
+    source: Artifact, job: Job, strict: bool | None, output_tail: output_tails.OutputTail
+) -> TracedGraph:
     """The graph of a torch or exported artifact, ready to be quantized.
 
     `strict` None traces the bytecode, which tells calls of a shared module apart, and runs the code
@@ -51,9 +54,12 @@ def graph_of(source: Artifact, job: Job, strict: bool | None) -> TracedGraph:
         model = flat(torch_format.open(source.path), job.inputs)
         graph, facts["strict"] = _traced(model, job, strict)
     if any(spec.symbols for spec in job.inputs):
-        kept = _keep_single_channels(graph)
+        kept = _single_channels(graph)
+        _keep_in_floats(graph, kept)
         if kept:
             facts["kept_in_fp32"] = dict.fromkeys(kept, "its input has one channel")
+    facts[output_tails.FACT] = output_tails.in_graph(graph) if output_tail == "float" else []
+    _keep_in_floats(graph, facts[output_tails.FACT])
     return TracedGraph(graph, facts)
 
 
@@ -158,23 +164,27 @@ def quantizer(
     return configured
 
 
-def _keep_single_channels(graph: GraphModule) -> list[str]:
-    """Keep convolutions of one channel in floating point; gives the names of their nodes.
+def _keep_in_floats(graph: GraphModule, names: Collection[str]) -> None:
+    """Have a quantizer leave the nodes of these names as they are."""
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    x86._annotate_nodes_not_quantize([node for node in graph.graph.nodes if node.name in {*names}])
+
+
+def _single_channels(graph: GraphModule) -> list[str]:
+    """The names of convolutions of one channel, which must stay in floating point.
 
     Where sizes are dynamic Inductor takes the output of such a one for contiguous
     (torch/_inductor/mkldnn_ir.py), its integer kernel writes it with the channels last: the values get
     mixed up. A grey image's first layer is the usual case, and a cheap one.
     """
     import torch
-    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
-    kept = [
-        node
+    return [
+        node.name
         for node in graph.graph.nodes
         if node.target is torch.ops.aten.conv2d.default and node.args[0].meta["val"].shape[1] == 1
     ]
-    x86._annotate_nodes_not_quantize(kept)
-    return [node.name for node in kept]
 
 
 def module_names(graph: GraphModule) -> set[str]:

@@ -11,7 +11,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made
-from optcli.passes._quantization import transformers
+from optcli.passes._quantization import output_tails, transformers
 from optcli.passes._quantization.calibration import Feeds, ModelInput
 from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
@@ -42,6 +42,7 @@ def quantize_graph(
     transformer: bool | None,
     smooth_quant: bool | None,
     ignored_modules: Sequence[str],
+    output_tail: output_tails.OutputTail,
 ) -> Made:
     """Quantize the graph of a torch or exported artifact for the Inductor kernels of this CPU.
 
@@ -63,7 +64,7 @@ def quantize_graph(
     kind = this_cpu()
     feeds = Feeds(job, graph_inputs(job), samples)
     with torch.no_grad():
-        traced = graph_of(source, job, None)
+        traced = graph_of(source, job, None, output_tail)
         attention = transformers.in_graph(traced.graph) if transformer is None else transformer
         smooth = attention if smooth_quant is None else smooth_quant
         ignored = matching(ignored_modules, module_names(traced.graph), "ignored_names")

@@ -27,6 +27,7 @@ from optcli.passes._quantization.graph_quantizers import (
     this_cpu,
     write_graph,
 )
+from optcli.passes._quantization.output_tails import OutputTail
 from optcli.passes._torch.fake_quantizers import fake_quantizer, is_fake_quantizer
 from optcli.passes._torch.selection import matching
 
@@ -63,7 +64,12 @@ class TrainableGraph:
 
 
 def trainable_graph(
-    source: Artifact, job: Job, feeds: Feeds, outputs: Sequence[str], ignored: Collection[str]
+    source: Artifact,
+    job: Job,
+    feeds: Feeds,
+    outputs: Sequence[str],
+    ignored: Collection[str],
+    output_tail: OutputTail,
 ) -> TrainableGraph:
     """The graph of a torch artifact, calibrated, with fake quantizers for the kernels of this CPU.
 
@@ -75,7 +81,7 @@ def trainable_graph(
 
     kind = this_cpu()
     with torch.no_grad():
-        traced = graph_of(source, job, None)
+        traced = graph_of(source, job, None, output_tail)
         kept = matching(tuple(ignored), module_names(traced.graph), "ignored_modules")
         configured = quantizer(kind, kept, reduce_range=saturates(kind))
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from optcli.errors import StepError, raised_as
 from optcli.formats import openvino as openvino_format
 from optcli.formats.torch_calls import arguments
 from optcli.passes import Job
+from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.nncf_of_graphs import quiet
 from optcli.passes._torch.fake_quantizers import fake_quantizer
@@ -32,11 +34,13 @@ def trainable_network(
     options: dict[str, Any],
     ignored: Collection[str],
     half_range: bool,
-) -> torch.nn.Module:
+    output_tail: output_tails.OutputTail,
+) -> tuple[torch.nn.Module, list[str]]:
     """A copy of a network, calibrated, with fake quantizers where NNCF puts integers.
 
     `options` are those of `nncf.quantize`; `ignored` are modules that stay in floating point.
-    `half_range` gives weights 7 bits. Raises `StepError`.
+    `half_range` gives weights 7 bits. The second value names the operators of the output tail that
+    stay in floating point. Raises `StepError`.
     """
     openvino_format.forbid_telemetry()
     import nncf
@@ -55,7 +59,9 @@ def trainable_network(
 
     parameters = options["advanced_parameters"]
     parameters.overflow_fix = OverflowFix.ENABLE if half_range else OverflowFix.DISABLE
+    tail = _tail(model, tensors(next(iter(feeds)))) if output_tail == "float" else []
     scope = nncf.IgnoredScope(
+        names=tail,
         types=[_ATTENTION],
         patterns=[f"^{re.escape(name.replace('.', '/'))}/.*" for name in sorted(ignored)],
         validate=False,
@@ -71,7 +77,15 @@ def trainable_network(
     storage = get_hook_storage(quantized)
     for name, quantizer in list(storage.named_hooks()):
         storage.set_submodule(name, _learned(quantizer))
-    return quantized
+    return quantized, tail
+
+
+def _tail(model: torch.nn.Module, example: Any) -> list[str]:
+    from nncf.torch.function_hook import wrap_model
+    from nncf.torch.function_hook.nncf_graph.nncf_graph_builder import build_nncf_graph
+
+    with quiet():
+        return output_tails.in_nncf(build_nncf_graph(wrap_model(copy.deepcopy(model)), example))
 
 
 def _learned(quantizer: Any) -> torch.nn.Module:

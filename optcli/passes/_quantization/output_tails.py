@@ -1,0 +1,222 @@
+"""The output tail of a network: where values of different range meet behind its last layers.
+
+A detector ends in arithmetic without weights: boxes are decoded, scaled to pixels (0 to 640) and joined
+with scores (0 to 1). Integers of 8 bits for what was joined have steps of 2.5, and each score becomes
+0. So the operators that join (Concat, Stack, arithmetic between two values), what leads to them from
+the last layers, and everything from them to the outputs stay in floating point. The cost is small:
+nothing there multiplies by weights. A tail that joins nothing, as a classifier's, is quantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from optcli.onnx_graphs.graph import constant, read
+
+if TYPE_CHECKING:
+    from nncf.common.graph import NNCFGraph
+    from onnx import ModelProto
+    from onnx_ir import Graph
+    from openvino import Model
+    from torch.fx import GraphModule
+
+# An option of the passes that quantize.
+OutputTail = Annotated[
+    Literal["float", "quantized"],
+    Field(
+        description="operators behind the last layers that join values of different range, such as "
+        "boxes and scores, with what leads to them and what follows: `float` keeps them in floating "
+        "point; `quantized`: as all others"
+    ),
+]
+
+# The fact of an artifact that names what is kept so.
+FACT = "output_tail_in_floating_point"
+
+# A product with no more weights is no layer: it converts boxes (4 x 4), or averages bins.
+_FEW_WEIGHTS = 16
+
+# Operators of ONNX, OpenVINO and PyTorch by what they do, in lower case and without underscores: most
+# have the same name in all three.
+_MULTIPLIES = frozenset(
+    {"conv", "conv1d", "conv2d", "conv3d", "convolution", "groupconvolution", "convtranspose"}
+    | {"convtranspose1d", "convtranspose2d", "convtranspose3d", "convolutionbackpropdata"}
+    | {"groupconvolutionbackpropdata", "gemm", "matmul", "einsum", "linear", "addmm", "mm", "bmm"}
+    | {"lstm", "gru", "rnn", "lstmsequence", "grusequence", "rnnsequence", "rnntanh", "rnnrelu"}
+)
+_SHARES = frozenset({"softmax", "safesoftmax"})  # they give shares, which add up to 1
+_MOVES = frozenset(
+    {"cast", "chunk", "clone", "contiguous", "convert", "dropout", "expand", "flatten", "gather"}
+    | {"getitem", "identity", "permute", "reshape", "select", "slice", "split", "splitwithsizes"}
+    | {"squeeze", "stridedslice", "to", "tocopy", "transpose", "unsafesplit", "unsqueeze"}
+    | {"variadicsplit", "view"}
+)
+_BY_ELEMENT = frozenset(
+    {"abs", "add", "cast", "celu", "clamp", "clampmax", "clampmin", "clip", "convert", "div", "divide"}
+    | {"elu", "erf", "exp", "gelu", "hardsigmoid", "hardswish", "hardtanh", "hsigmoid", "hswish"}
+    | {"identity", "leakyrelu", "log", "max", "maximum", "min", "minimum", "mish", "mul", "multiply"}
+    | {"neg", "negative", "pow", "power", "prelu", "relu", "selu", "sigmoid", "silu", "softplus"}
+    | {"sqrt", "sub", "subtract", "swish", "tanh", "to", "tocopy"}
+)
+_MEASURES = frozenset({"shape", "shapeof", "size", "symsize"})  # they read no values
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a graph; `inputs` and `outputs` name values, weights among the inputs."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def in_onnx(model: ModelProto) -> list[str]:
+    """The names of the nodes to keep in floating point, in order; none where the tail joins nothing."""
+    graph = read(model).graph
+    constants = {}
+    for node in graph.all_nodes():
+        for value in node.inputs:
+            if value is not None and (tensor := constant(value)) is not None:
+                constants[str(value.name)] = tuple(tensor.shape.numpy())
+    inner = [value for each in graph.subgraphs() for value in each.inputs]
+    given = {str(value.name) for value in (*graph.inputs, *inner)} - constants.keys()
+    own = {node.name for node in graph}
+    return [name for name in joining_tail([*_of_onnx(graph)], given, constants) if name in own]
+
+
+def _of_onnx(graph: Graph) -> Iterator[Operator]:
+    """The operators of a graph; those of graphs within stand before the node that they belong to."""
+    for node in graph:
+        inputs = [str(value.name) for value in node.inputs if value is not None]
+        for attribute in node.attributes.values():
+            for inner in _graphs_within(attribute):
+                yield from _of_onnx(inner)
+                inputs += [str(value.name) for value in inner.outputs]
+        outputs = tuple(str(value.name) for value in node.outputs)
+        yield Operator(str(node.name), node.op_type, tuple(inputs), outputs)
+
+
+def _graphs_within(attribute: Any) -> Sequence[Graph]:
+    from onnx_ir import AttributeType
+
+    if attribute.type == AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return attribute.as_graphs() if attribute.type == AttributeType.GRAPHS else ()
+
+
+def in_graph(graph: GraphModule) -> list[str]:
+    """The names of the nodes to keep in floating point, in order."""
+    import torch
+
+    operators, shapes, given = [], {}, []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            given.append(node.name)
+        elif node.op == "get_attr":
+            owner, _, attribute = str(node.target).rpartition(".")
+            value = getattr(graph.get_submodule(owner), attribute)
+            if isinstance(value, torch.Tensor):
+                shapes[node.name] = tuple(value.shape)
+        elif node.op == "call_function":
+            packet = getattr(node.target, "overloadpacket", node.target)
+            kind = str(getattr(packet, "__name__", packet))
+            inputs = tuple(each.name for each in node.all_input_nodes)
+            operators.append(Operator(node.name, kind, inputs, (node.name,)))
+    return joining_tail(operators, given, shapes)
+
+
+def in_openvino(model: Model) -> list[str]:
+    """The friendly names of the nodes to keep in floating point, in order."""
+    from nncf.openvino.graph.nncf_graph_builder import GraphConverter
+
+    return in_nncf(GraphConverter.create_nncf_graph(model))
+
+
+def in_nncf(graph: NNCFGraph) -> list[str]:
+    """The names of the nodes to keep in floating point, in order, as NNCF calls them."""
+    operators: list[Operator] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for node in graph.topological_sort():
+        reads = sorted(graph.get_input_edges(node), key=lambda edge: edge.input_port_id)
+        inputs = tuple(f"{edge.from_node.node_name}:{edge.output_port_id}" for edge in reads)
+        gives = graph.get_output_edges(node)
+        outputs = tuple(f"{node.node_name}:{edge.output_port_id}" for edge in gives)
+        shapes |= {name: tuple(edge.tensor_shape) for name, edge in zip(outputs, gives, strict=True)}
+        operators.append(Operator(node.node_name, node.node_type, inputs, outputs))
+    ends = {node.node_name for node in (*graph.get_input_nodes(), *graph.get_output_nodes())}
+    given = [value for each in operators if each.name in ends for value in each.outputs]
+    return [name for name in joining_tail(operators, given, shapes) if name not in ends]
+
+
+def joining_tail(
+    operators: Sequence[Operator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """The names of the operators behind the last layers that join values, lead to it or follow it.
+
+    `operators` are in the order in which they can run, `given` are the network's inputs, `shapes` those
+    of constants where they are known. What depends on no input but through its shape is constant.
+    """
+    computed, joining, layers = _looked_at(operators, given, shapes)
+    reads = [[value for value in each.inputs if value in computed] for each in operators]
+    tail, before_layer, before_join = [], set[str](), set[str]()
+    for index in reversed(range(len(operators))):
+        outputs = operators[index].outputs
+        if index in layers or not before_layer.isdisjoint(outputs):
+            before_layer.update(reads[index])
+            continue
+        tail.append(index)
+        if index in joining or not before_join.isdisjoint(outputs):
+            before_join.update(reads[index])
+    names, behind = [], set[str]()
+    for index in reversed(tail):
+        each = operators[index]
+        if index in joining or not behind.isdisjoint(reads[index]):
+            behind.update(each.outputs)
+        elif before_join.isdisjoint(each.outputs) or not reads[index]:
+            continue
+        names.append(each.name)
+    return names
+
+
+def _looked_at(
+    operators: Sequence[Operator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[set[str], set[int], set[int]]:
+    """The values that are computed from inputs; the positions of operators that join, and of layers."""
+    computed, shares = {*given}, set[str]()
+    # A value by the one that it is computed from element by element: x · sigmoid(x) joins nothing.
+    origin: dict[str, str] = {}
+    joining, layers = set(), set()
+    for index, each in enumerate(operators):
+        kind = each.kind.replace("_", "").lower()
+        read_values = {value for value in each.inputs if value in computed}
+        if kind in _MEASURES or not read_values:
+            continue
+        computed.update(each.outputs)
+        by_element = kind in _BY_ELEMENT
+        parts = {origin.get(value, value) for value in read_values} if by_element else read_values
+        if len(parts) > 1:
+            joining.add(index)
+        elif by_element:
+            origin.update(dict.fromkeys(each.outputs, *parts))
+        if kind in _SHARES or (kind in _MOVES and read_values <= shares):
+            shares.update(each.outputs)
+        factors = [value for value in each.inputs[:2] if value in computed]
+        weights = [value for value in each.inputs if value not in computed]
+        if (
+            kind in _MULTIPLIES
+            and len(factors) == 1
+            and not read_values <= shares  # else it is the expectation of a distribution
+            and any(_is_weight(shapes.get(value)) for value in weights)
+        ):
+            layers.add(index)
+    return computed, joining, layers
+
+
+def _is_weight(shape: tuple[int, ...] | None) -> bool:
+    return shape is None or (len(shape) > 1 and prod(shape) > _FEW_WEIGHTS)
