@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,35 +23,100 @@ if TYPE_CHECKING:
 _HINTS = {
     "yolox": "look at strides and at the input's size",
     "boxes": "name the outputs with boxes: and scores:, or set transposed: true",
+    "rows": "name the output with output:, and what stands in a row with columns:",
 }
 
 
-def make(settings: PostprocessSettings | None, folder: Path) -> Decode | None:
-    """The decoding step; None without one. Imports the user's code where it is theirs."""
+class Detector:
+    """Detections of an image in its own pixels, as a bundle's server decodes them.
+
+    `classes` is how many the data have; None: nobody knows. `limited` counts the images of which
+    something was left out, by the setting that says so.
+    """
+
+    def __init__(self, kind: str, how: Mapping[str, Any], classes: int | None = None) -> None:
+        self._kind, self._how, self._classes = kind, how, classes
+        self.limited: Counter[str] = Counter()
+
+    def __call__(
+        self,
+        outputs: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        size: tuple[int, int],
+        image: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """The detections of one image of a call: boxes, scores and labels. Raises `InputError`."""
+        from optcli.accuracy import postprocess
+
+        for name in (self._how.get(key) for key in ("output", "boxes", "scores", "labels")):
+            if name is not None and name not in outputs:
+                hint = did_you_mean(name, list(outputs))
+                raise InputError(f"the model has no output {name!r}", place="postprocess", hint=hint)
+        place = f"postprocess.{self._kind}"
+        try:
+            found, left_out = postprocess.decoded(
+                self._kind, self._how, outputs, size, image, self._classes
+            )
+        except postprocess.MisreadError as error:
+            raise InputError(error.message, place=place, hint=error.hint) from error
+        except ValueError as error:
+            raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
+        self.limited.update(left_out)
+        placement = {"scale": (1.0, 1.0), "padding": (0, 0), **meta}
+        return {**found, "boxes": postprocess.to_original(found["boxes"], placement)}
+
+
+def make(
+    settings: PostprocessSettings | None, folder: Path, classes: int | None = None
+) -> Decode | Detector | None:
+    """The decoding step; None without one. Imports the user's code where it is theirs.
+
+    `classes` is how many the data have, where that is known.
+    """
     if settings is None:
         return None
-    if settings.python is not None:
-        return _users(settings.python, folder)
-    kind = "yolox" if settings.yolox is not None else "boxes"
-    return partial(_detections, kind, getattr(settings, kind).model_dump())
+    if settings.detector is not None:
+        return Detector(*settings.detector, classes)
+    assert settings.python is not None
+    return _users(settings.python, folder)
 
 
-def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -> list[str]:
-    """What a preparation does otherwise than the detectors that are decoded so were trained with."""
-    if settings is None or settings.yolox is None:
+def remarks(
+    settings: PostprocessSettings | None,
+    prepare: Preparation | None,
+    limited: Mapping[str, int] | None = None,
+) -> list[str]:
+    """What decoding left out, of how many images; and a preparation that YOLOX was not trained with."""
+    if settings is None or settings.detector is None:
         return []
+    kind, how = settings.detector
+    said = [_left_out(kind, how, what, images) for what, images in (limited or {}).items()]
     box = prepare.letterbox if prepare else None
+    if kind != "yolox" or (box is not None and box.align == "top_left"):
+        return said
     fault = "fits no letterbox" if box is None else "centres it"
-    if box is not None and box.align == "top_left":
-        return []
     return [
+        *said,
         "YOLOX was trained with the image at the top left of its letterbox, and `prepare` of the"
-        f" evaluation data {fault}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}"
+        f" evaluation data {fault}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}",
     ]
 
 
-def decode(step: Decode, seen: Predictions, size: tuple[int, int]) -> list[Any]:
+def _left_out(kind: str, how: Mapping[str, Any], what: str, images: int) -> str:
+    of = f"of {images} image{'' if images == 1 else 's'}"
+    if what == "columns":
+        return (
+            f"postprocess.{kind}: the rows have more numbers than `columns` names, such as those of"
+            " masks or keypoints, and these are left out"
+        )
+    noun = "candidates for NMS" if what == "max_candidates" else "detections"
+    return f"postprocess.{kind}: {of} only the best {how[what]} {noun} count (`{what}`)"
+
+
+def decode(step: Decode | Detector, seen: Predictions, size: tuple[int, int]) -> list[Any]:
     """What the step makes of each sample."""
+    if isinstance(step, Detector):
+        return [step(seen.outputs, meta, size, i) for i, meta in enumerate(seen.meta)]
     return [step(seen.of_sample(i), meta, size) for i, meta in enumerate(seen.meta)]
 
 
@@ -67,25 +132,3 @@ def _users(reference: str, folder: Path) -> Decode:
             return function(dict(outputs), dict(meta))
 
     return call
-
-
-def _detections(
-    kind: str,
-    how: Mapping[str, Any],
-    outputs: Mapping[str, np.ndarray],
-    meta: Mapping[str, Any],
-    size: tuple[int, int],
-) -> dict[str, np.ndarray]:
-    """Boxes in pixels of the original image, scores and labels, as a bundle's server decodes them."""
-    from optcli.accuracy import postprocess
-
-    for name in (how.get(key) for key in ("output", "boxes", "scores", "labels")):
-        if name is not None and name not in outputs:
-            hint = did_you_mean(name, list(outputs))
-            raise InputError(f"the model has no output {name!r}", place="postprocess", hint=hint)
-    try:
-        detections = postprocess.decoded(kind, how, outputs, size)
-    except ValueError as error:
-        raise InputError(str(error), place=f"postprocess.{kind}", hint=_HINTS[kind]) from error
-    placement = {"scale": (1.0, 1.0), "padding": (0, 0), **meta}
-    return {**detections, "boxes": postprocess.to_original(detections["boxes"], placement)}

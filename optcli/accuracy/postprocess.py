@@ -9,15 +9,25 @@ bundles have a copy of this file, which imports nothing of optcli.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 FILE = "postprocess.json"
+# COCO's classes by its ids, which leave out some numbers: -1.
+_COCO_CLASSES = 80
+_OF_COCO = np.full(91, -1)
+_OF_COCO[np.setdiff1d(np.arange(91), (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83))] = np.arange(80)
+_RANK = 2  # of boxes, or rows, of one image
+# In 8 bits 1 may come out as 256/255.
+_LARGEST_SCORE = 1.01
+# Class numbers in few bits are nearly whole; what is further away is none.
+_NO_CLASS = 0.25
+# Boxes in pixels of the input, [n, 4]; scores and labels [n], or scores [n, classes] and no labels.
+_Candidates: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 class Postprocess:
@@ -27,8 +37,9 @@ class Postprocess:
         if settings.get("schema") != 1:
             raise ValueError(f"{FILE} has schema {settings.get('schema')}, wanted 1")
         self.kind: str = settings["kind"]
-        if self.kind not in ("classes", "yolox", "boxes"):
-            raise ValueError(f"{FILE} has the kind {self.kind!r}, wanted classes, yolox or boxes")
+        if self.kind not in ("classes", "yolox", "boxes", "rows"):
+            wanted = "classes, yolox, boxes or rows"
+            raise ValueError(f"{FILE} has the kind {self.kind!r}, wanted {wanted}")
         self._how: dict[str, Any] = settings[self.kind]
         self._names: list[str] | None = settings["names"]
         self._size: tuple[int, int] | None = settings["size"] and tuple(settings["size"])
@@ -43,27 +54,25 @@ class Postprocess:
         outputs: Mapping[str, np.ndarray],
         placement: Mapping[str, Any],
         size: tuple[int, int] | None = None,
+        image: int = 0,
     ) -> dict[str, Any]:
-        """`{"classes": [...]}` or `{"boxes": [...]}`, best first, for the outputs of one image.
+        """`{"classes": [...]}` or `{"boxes": [...]}`, best first, for one image.
 
-        `outputs` are without the batch. `placement` is what `Images.prepared` gave, `size` the height
-        and width of that input, needed where the model takes several. Raises ValueError for outputs of
-        another shape, and for scores that are no numbers.
+        `outputs` are those of a call, and `image` is the number of the image in it. `placement` is what
+        `Images.prepared` gave, `size` the height and width of that input, needed where the model takes
+        several. Raises ValueError for outputs of another shape, and for what are no scores or classes.
         """
         if self.kind == "classes":
-            return {"classes": self._classes(outputs)}
+            return {"classes": self._classes(outputs, image)}
         size = self._size or size
         if size is None:
             raise ValueError("the size of the input is needed to decode boxes")
-        detections = decoded(self.kind, self._how, outputs, size)
+        classes = None if self._names is None else len(self._names)
+        found, _ = decoded(self.kind, self._how, outputs, size, image, classes)
         height, width = placement["original_size"]
-        boxes = to_original(detections["boxes"], placement)
-        scores, labels = detections["scores"], detections["labels"]
-        rows = zip(boxes.tolist(), scores.tolist(), labels.tolist(), strict=True)
-        best = [
-            {**self._named(label), "score": score, "box": box}
-            for box, score, label in itertools.islice(rows, self._how["most"])
-        ]
+        boxes = to_original(found["boxes"], placement).tolist()
+        rows = zip(boxes, found["scores"].tolist(), found["labels"].tolist(), strict=True)
+        best = [{**self._named(label), "score": score, "box": box} for box, score, label in rows]
         return {"image": {"height": height, "width": width}, "boxes": best}
 
     def _named(self, label: int) -> dict[str, Any]:
@@ -71,8 +80,9 @@ class Postprocess:
             return {"label": label}
         return {"label": label, "name": self._names[label]}
 
-    def _classes(self, outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    def _classes(self, outputs: Mapping[str, np.ndarray], image: int) -> list[dict[str, Any]]:
         scores = _output(outputs, self._how["output"]).astype(np.float64)
+        scores = scores[image] if scores.ndim > 1 else scores
         if scores.ndim > 1 and all(size == 1 for size in scores.shape[1:]):
             scores = scores.reshape(scores.shape[0])
         if scores.ndim != 1 or not len(scores):
@@ -94,24 +104,105 @@ def _shares(scores: np.ndarray, activation: str) -> np.ndarray:
     return np.clip(_activated(scores, activation), 0, 1) if activation != "none" else scores
 
 
-def decoded(
-    kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """Boxes in pixels of the input, scores and labels of one image, best first, after score and NMS.
+class MisreadError(ValueError):
+    """Outputs that are something else than the settings say; `message`, and what to do (`hint`)."""
 
-    `kind` is yolox or boxes, `how` its settings, `size` height and width of the input. Raises
-    ValueError for outputs of another shape.
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message}: {hint}")
+        self.message, self.hint = message, hint
+
+
+def decoded(
+    kind: str,
+    how: Mapping[str, Any],
+    outputs: Mapping[str, np.ndarray],
+    size: tuple[int, int],
+    image: int = 0,
+    classes: int | None = None,
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Boxes in pixels of the input, scores and labels of one image, best first; and what was left out.
+
+    `kind` is yolox, boxes or rows, `how` its settings, `size` height and width of the input. `outputs`
+    are those of a call, and `image` is the number of the image in it. A model of one image may give
+    them without a dimension for the batch: how many dimensions they have says so. What was left out
+    are names of settings whose limit was reached, and `columns` behind those that are read.
+
+    Raises ValueError for outputs of another shape, `MisreadError` for scores above 1 and for numbers of
+    classes that are none of the `classes`.
     """
-    return (_yolox if kind == "yolox" else _boxes)(how, outputs, size)
+    left_out: list[str] = []
+    if kind == "rows":
+        boxes, scores, labels = _rows(how, outputs, size, image, left_out)
+    else:
+        read, main = (_yolox, how["output"]) if kind == "yolox" else (_boxes, how["boxes"])
+        boxes, scores, labels = read(how, _of_image(outputs, main, image), size)
+    boxes, scores, labels = _candidates(boxes, scores, labels, how, left_out)
+    if len(scores) and scores[0] > _LARGEST_SCORE:
+        message = f"a detection has the score {scores[0]:.4g}, wanted 0 to 1"
+        raise MisreadError(message, _of_scores(kind, how, outputs))
+    numbers = _classes(labels, how, classes)
+    known = np.flatnonzero(numbers >= 0)
+    boxes, scores, numbers = boxes[known], scores[known], numbers[known]
+    stay, more = _suppressed(boxes, numbers, how["nms"], how["max_detections"])
+    if more:
+        left_out.append("max_detections")
+    detections = {"boxes": boxes[stay], "scores": scores[stay], "labels": numbers[stay]}
+    return detections, tuple(left_out)
+
+
+def _candidates(
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    labels: np.ndarray | None,
+    how: Mapping[str, Any],
+    left_out: list[str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes, scores and class numbers of what has a large enough score, best first."""
+    if labels is not None:
+        if not len(boxes) == len(scores) == len(labels):
+            counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels"
+            raise ValueError(f"the outputs have {counts} for one image")
+        places, labels = np.arange(len(boxes)), labels - how["first_label"]
+    else:
+        if how["multi_label"]:
+            places, columns = np.nonzero(scores > how["score"])
+        else:
+            places = np.flatnonzero(scores.max(axis=1) > how["score"])
+            columns = scores[places].argmax(axis=1)
+        scores, labels = scores[places, columns], columns + how.get("first_label", 0)
+    finite: np.ndarray = np.isfinite(boxes).all(axis=1)
+    sound = np.flatnonzero(
+        (scores > how["score"]) & np.isfinite(scores) & np.isfinite(labels) & finite[places]
+    )
+    most = how["max_candidates"]
+    if how["nms"] is None or len(sound) <= most:
+        most = len(sound)
+    else:
+        sound = sound[scores[sound] >= np.partition(scores[sound], -most)[-most]]
+        left_out.append("max_candidates")
+    best = sound[np.argsort(-scores[sound], kind="stable")][:most]
+    return boxes[places[best]], scores[best], labels[best]
+
+
+def _of_image(
+    outputs: Mapping[str, np.ndarray], main: str | None, image: int
+) -> Mapping[str, np.ndarray]:
+    """The outputs of one image of a call. If `main`, its boxes, is `[n, ...]`, there is no batch."""
+    array = _output(outputs, main)
+    if array.ndim > _RANK and len(array) > image:
+        return {name: each[image] if each.ndim else each for name, each in outputs.items()}
+    if array.ndim > _RANK or image:
+        raise ValueError(f"the output has the shape {list(array.shape)}: no row for each image")
+    return outputs
 
 
 def _yolox(
     how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
-) -> dict[str, np.ndarray]:
+) -> _Candidates:
     """Centre = (out + grid)·stride, size = exp(out)·stride, score = objectness·class score (YOLOX)."""
     rows = _output(outputs, how["output"]).astype(np.float32)
     grid, stride = _grid(how["strides"], size)
-    if rows.ndim != 2 or rows.shape[1] < 6 or (len(rows) != len(grid) and not how["decoded"]):
+    if rows.ndim != _RANK or rows.shape[1] < 6 or (len(rows) != len(grid) and not how["decoded"]):
         raise ValueError(
             f"the output has the shape {list(rows.shape)}, wanted [{len(grid)}, 5 + classes]"
         )
@@ -121,7 +212,7 @@ def _yolox(
         with np.errstate(over="ignore"):
             centre, extent = (centre + grid) * stride, np.exp(extent) * stride
     boxes = np.concatenate([centre - extent / 2, centre + extent / 2], axis=1)
-    return _chosen(boxes, rows[:, 4:5] * rows[:, 5:], how)
+    return boxes, rows[:, 4:5] * rows[:, 5:], None
 
 
 def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,38 +226,73 @@ def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np
 
 def _boxes(
     how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
-) -> dict[str, np.ndarray]:
+) -> _Candidates:
     rows = _output(outputs, how["boxes"]).astype(np.float32)
     rows = rows.T if how["transposed"] else rows
-    if rows.ndim != 2 or rows.shape[1] < 4 or (how["scores"] is None and rows.shape[1] < 5):
+    behind = (how["classes"] or 1) + how["objectness"]
+    if rows.ndim != _RANK or rows.shape[1] < (4 if how["scores"] else 4 + behind):
         wanted = "[boxes, 4]" if how["scores"] else "[boxes, 4 + classes]"
         raise ValueError(f"the boxes have the shape {list(rows.shape)}, wanted {wanted}")
-    boxes = _corners(rows[:, :4], how["format"])
-    if how["normalized"]:
-        boxes = boxes * np.array([size[1], size[0], size[1], size[0]], np.float32)
+    boxes = _corners(rows[:, :4], how, size)
     if how["scores"] is None:
         scores = rows[:, 4:]
     else:
         scores = _output(outputs, how["scores"]).astype(np.float32)
-        scores = scores.T if how["transposed"] and scores.ndim == 2 else scores
-    first = how["first_label"]
+        scores = scores.T if how["transposed"] and scores.ndim == _RANK else scores
     if how["labels"] is not None:
-        labels = _output(outputs, how["labels"]).reshape(-1).astype(np.int64)
-        return _kept(boxes, scores.reshape(-1), labels - first, how)
-    if how["objectness"]:
-        scores = scores[:, :1] * scores[:, 1:]
+        labels = _output(outputs, how["labels"]).reshape(-1)
+        sigmoid = how["activation"] == "sigmoid"
+        return boxes, _activated(scores, "sigmoid" if sigmoid else "none").reshape(-1), labels
+    if scores.ndim != _RANK or len(scores) != len(boxes):
+        raise ValueError(
+            f"the scores have the shape {list(scores.shape)}, wanted [{len(boxes)}, classes]"
+        )
+    behind = int(how["objectness"])
+    objectness, scores = scores[:, :behind], scores[:, behind:][:, : how["classes"]]
     scores = _activated(scores, how["activation"])
+    if behind:
+        # A share in itself, whatever function makes shares of the classes' scores.
+        scores = scores * _activated(objectness, "sigmoid" if how["activation"] != "none" else "none")
     scores = {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[how["background"]]
-    detections = _chosen(boxes, scores, how)
-    return {**detections, "labels": detections["labels"] + first}
+    return boxes, scores, None
 
 
-def _corners(boxes: np.ndarray, form: str) -> np.ndarray:
-    if form == "xyxy":
-        return boxes
-    first, extent = boxes[:, :2], boxes[:, 2:]
-    first = first - extent / 2 if form == "cxcywh" else first
-    return np.concatenate([first, first + extent], axis=1)
+def _rows(
+    how: Mapping[str, Any],
+    outputs: Mapping[str, np.ndarray],
+    size: tuple[int, int],
+    image: int,
+    left_out: list[str],
+) -> _Candidates:
+    """Rows that are detections already: a column is a number of the box, its score or its class."""
+    names = [each for name in how["columns"] for each in [name] * (4 if name == "box" else 1)]
+    rows = _output(outputs, how["output"])
+    if rows.ndim < _RANK or rows.shape[-1] < len(names):
+        wanted = ", ".join(how["columns"])
+        raise ValueError(
+            f"the output has the shape {list(rows.shape)}, wanted rows of {len(names)}: {wanted}"
+        )
+    if rows.shape[-1] > len(names):
+        left_out.append("columns")
+    together = "image" in names and (rows.ndim == _RANK or len(rows) == 1)
+    if not together:
+        rows = _output(_of_image(outputs, how["output"], image), how["output"])
+    rows = rows.reshape(-1, rows.shape[-1]).astype(np.float32)
+    if "image" in names:
+        # The numbers of the images of a call; rows that hold nothing have a number below 0.
+        numbers = rows[:, names.index("image")]
+        rows = rows[numbers == image if together else numbers >= 0]
+    box, score, label = (names.index(name) for name in ("box", "score", "class"))
+    return _corners(rows[:, box : box + 4], how, size), rows[:, score], rows[:, label]
+
+
+def _corners(boxes: np.ndarray, how: Mapping[str, Any], size: tuple[int, int]) -> np.ndarray:
+    """Left, top, right and bottom in pixels of the input."""
+    if how["format"] != "xyxy":
+        first, extent = boxes[:, :2], boxes[:, 2:]
+        first = first - extent / 2 if how["format"] == "cxcywh" else first
+        boxes = np.concatenate([first, first + extent], axis=1)
+    return boxes * np.array([size[1], size[0]] * 2, np.float32) if how["normalized"] else boxes
 
 
 def _activated(scores: np.ndarray, activation: str) -> np.ndarray:
@@ -181,48 +307,97 @@ def _activated(scores: np.ndarray, activation: str) -> np.ndarray:
     return shares
 
 
-def _chosen(boxes: np.ndarray, scores: np.ndarray, how: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Every class of a box whose score is large enough, or only the best one of each box."""
-    if how["multi_label"]:
-        box, label = np.nonzero(scores > how["score"])
+def _classes(labels: np.ndarray, how: Mapping[str, Any], classes: int | None) -> np.ndarray:
+    """The class numbers, from 0; -1 for numbers that COCO's ids leave out."""
+    numbers: np.ndarray = np.rint(labels).astype(np.int64)
+    first, low, high = how.get("first_label", 0), numbers.min(initial=0), numbers.max(initial=-1)
+    coco = how.get("numbering") == "coco"
+    broken = np.abs(numbers - labels) > _NO_CLASS
+    if broken.any():
+        value = float(labels[broken][0])
+        what = "this is another column or output: look at the order of the columns, and at `labels`"
+    elif low < 0:
+        value = low
+        what = "this is another column or output, or marks rows that hold nothing: raise `score`"
+        if first:
+            what = f"`first_label: {first}` is too large, or {low + first} is the background"
+    elif high >= (len(_OF_COCO) if coco else np.inf if classes is None else classes):
+        value = high
+        what = "the model has other classes than the data, or counts by ids with gaps"
+        if coco:
+            what = "COCO's ids are 1 to 90: leave `numbering` out"
+        elif high == classes and not first:
+            what = "the model's first class is 1 (`first_label: 1`), or its last one is the background"
+        elif classes == _COCO_CLASSES and high < len(_OF_COCO):
+            what = "the model counts by COCO's ids, 1 to 90 with gaps: `numbering: coco`"
     else:
-        box = np.flatnonzero(scores.max(axis=1) > how["score"])
-        label = scores[box].argmax(axis=1)
-    return _kept(boxes[box], scores[box, label], label, how)
+        return _OF_COCO[numbers] if coco else numbers
+    there = "" if classes is None else f", and there are {classes} classes, from 0"
+    raise MisreadError(f"a detection has the class number {value:.4g}{there}", what)
 
 
-def _kept(
-    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, how: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """After score and NMS by class, best first, in pixels of the input."""
-    sound = (scores > how["score"]) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
-    boxes, scores, labels = boxes[sound], scores[sound], labels[sound]
-    order = np.argsort(-scores, kind="stable")
-    boxes, scores, labels = boxes[order], scores[order], labels[order]
-    if how["nms"] is not None:
-        left = np.zeros(len(boxes), bool)
-        for label in np.unique(labels):
-            members = np.flatnonzero(labels == label)
-            left[members[_suppressed(boxes[members], how["nms"])]] = True
-        boxes, scores, labels = boxes[~left], scores[~left], labels[~left]
-    return {"boxes": boxes, "scores": scores, "labels": labels}
+def _of_scores(kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarray]) -> str:
+    """What outputs probably are whose scores are above 1."""
+    if kind == "rows":
+        return "the columns stand in another order: `columns` names them"
+    if kind == "yolox":
+        return "the model gives logits, or is no YOLOX with its sigmoid: look at `boxes`"
+    rows = _output(outputs, how["boxes"])
+    rows = np.swapaxes(rows, -1, -2) if how["transposed"] else rows
+    apart = how["scores"] is not None
+    scores = _output(outputs, how["scores"]) if apart else rows[..., 4:]
+    if not apart and scores.shape[-1] > 1:
+        number = scores[..., 1]
+        if scores[..., 0].max() <= _LARGEST_SCORE and (number == np.rint(number)).all():
+            return "the rows are x1, y1, x2, y2, score and class: `rows: {}` in place of `boxes`"
+    if scores.min() < 0 and how["activation"] == "none":
+        columns = "" if apart or how["classes"] else ", or columns behind the classes (`classes: N`)"
+        return f"the scores are logits (`activation: sigmoid` or `softmax`){columns}"
+    if apart:
+        return "the output holds no scores, or logits: look at `scores` and `activation`"
+    return "pixels or other numbers are read as classes: look at `transposed`, `objectness`, `classes`"
 
 
-def _suppressed(boxes: np.ndarray, threshold: float) -> np.ndarray:
-    """Which of the boxes, best first, overlap a better one that stays by more than the threshold."""
-    left = np.zeros(len(boxes), bool)
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    for index in range(len(boxes)):
-        if left[index]:
-            continue
-        rest = slice(index + 1, None)
-        low = np.maximum(boxes[index, :2], boxes[rest, :2])
-        high = np.minimum(boxes[index, 2:], boxes[rest, 2:])
-        shared = np.clip(high - low, 0, None).prod(axis=1)
-        union = areas[index] + areas[rest] - shared
-        overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-        left[rest] |= overlap.astype(np.float64) > threshold
-    return left
+def _suppressed(
+    boxes: np.ndarray, labels: np.ndarray, threshold: float | None, most: int
+) -> tuple[np.ndarray, bool]:
+    """Places of the `most` best boxes that stay after NMS by class, and whether more would stay.
+
+    The boxes are sorted, best first. A box leaves where one of its class that stays overlaps it by more
+    than the threshold: torchvision's `batched_nms`, number by number. None: all stay.
+    """
+    if threshold is None:
+        return np.arange(min(most, len(boxes))), len(boxes) > most
+    # Overlaps are float32: those above the threshold are those above the next float32 below it.
+    limit = np.float32(threshold)
+    if limit > threshold:
+        limit = np.nextafter(limit, np.float32(0))
+    order = np.argsort(labels, kind="stable")  # boxes of a class lie side by side
+    left, top, right, bottom = np.ascontiguousarray(boxes[order].T)
+    areas = (right - left) * (bottom - top)
+    ends = np.searchsorted(labels[order], labels, side="right").tolist()
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    there = np.ones(len(order), bool)
+    width, height, inner = np.empty((3, len(order)), boxes.dtype)
+    stay: list[int] = []
+    with np.errstate(divide="ignore", invalid="ignore"):  # boxes without an area
+        for index, place in enumerate(places.tolist()):
+            if not there[place]:
+                continue
+            if len(stay) == most:
+                return np.array(stay), True
+            stay.append(index)
+            rest = slice(place + 1, ends[index])
+            w, h, low = (buffer[: rest.stop - rest.start] for buffer in (width, height, inner))
+            np.minimum(right[rest], right[place], out=w)
+            w -= np.maximum(left[rest], left[place], out=low)
+            np.minimum(bottom[rest], bottom[place], out=h)
+            h -= np.maximum(top[rest], top[place], out=low)
+            w = np.multiply(np.maximum(w, 0, out=w), np.maximum(h, 0, out=h), out=w)
+            union = np.subtract(np.add(areas[rest], areas[place], out=h), w, out=h)
+            there[rest] &= ~(np.divide(w, union, out=w) > limit)
+    return np.array(stay, np.int64), False
 
 
 def to_original(boxes: np.ndarray, placement: Mapping[str, Any]) -> np.ndarray:

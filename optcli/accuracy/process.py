@@ -7,6 +7,7 @@ import time
 
 from optcli import runners
 from optcli.accuracy import merging, saturation, shards, stability
+from optcli.accuracy.decoding import Detector
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
 from optcli.kept_samples import Keeping
@@ -31,11 +32,12 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
     news = 0.0
     runner = runners.find(request.runner).model_validate(request.options)
     with runner.open(request.artifact, request.feeds) as model:
+        whole = work.whole(model)
         for batch, rows in work.batches(span):
             outputs = work.run(model, batch)
             if not part.count:
                 part.begin(len(batch.ids), outputs)
-            seen = work.seen(batch, rows, outputs)
+            seen = work.seen(batch, rows, outputs, whole)
             if not part.count and job == 0:
                 work.check_labels(seen)
             here = range(span.start + part.count, span.start + part.count + rows)
@@ -44,7 +46,8 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
                 news = time.monotonic()
                 channel.send(Progress(part.count, len(samples)))
         look = functools.partial(stability.look, functools.partial(work.run, model), samples)
-        part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None)
+        limited = work.decode.limited if isinstance(work.decode, Detector) else {}
+        part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None, limited)
     if isinstance(samples, Keeping):
         samples.finish()
 
@@ -55,7 +58,7 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
     name = request.settings.metric if request.settings else None
     facts = {
         "runner": request.runner,
-        "remarks": work.remarks(),
+        "remarks": work.remarks(shards.limited(request.out, request.jobs)),
         "full_range": saturation.full_range(request.artifact),
     }
     merging.merge(request.out, request.jobs, name, work.metric, facts)

@@ -63,8 +63,9 @@ class Scoring:
 
         parts: list[dict[str, np.ndarray]] = []
         done = 0
+        whole = self._work.whole(model)
         for batch, rows in self._work.batches(positions):
-            predictions = self._work.seen(batch, rows, self._work.run(model, batch))
+            predictions = self._work.seen(batch, rows, self._work.run(model, batch), whole)
             parts.append(moved(self._work.records(predictions, done), done))
             done += rows
             seen(done)

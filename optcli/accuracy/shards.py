@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,10 @@ class Part:
         self._records.append(kept)
         self._ids.extend(seen.ids)
 
-    def write(self, effective: dict[str, Any], stability: Stability | None) -> None:
-        """Write the part's files."""
+    def write(
+        self, effective: dict[str, Any], stability: Stability | None, limited: Mapping[str, int]
+    ) -> None:
+        """Write the part's files; `limited` counts images by what decoding left out of them."""
         import numpy as np
 
         joined = joined_records(self._records)
@@ -83,6 +86,7 @@ class Part:
             "outputs": [output.summary(name) for name, output in self._outputs.items()],
             "effective": effective,
             "stability": stability.model_dump() if stability else None,
+            "limited": dict(limited),
         }
         (self._out / ABOUT).write_text(json.dumps(about))
 
@@ -96,6 +100,14 @@ class Part:
         if rows is None or rows.shape[1] < 2 or rows.dtype.kind != "f":
             return {}
         return {"predicted": best(rows.astype("float64"))[0]}
+
+
+def limited(out: Path, jobs: int) -> Counter[str]:
+    """Images of all parts below `out`, by what decoding left out of them."""
+    counts: Counter[str] = Counter()
+    for job in range(jobs):
+        counts.update(json.loads((out / f"part-{job}" / ABOUT).read_bytes())["limited"])
+    return counts
 
 
 def moved(records: dict[str, np.ndarray], by: int) -> dict[str, np.ndarray]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
 from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
 from optcli.runners import Runner
-from optcli.sample import Batch, SampleSet, batch_of
+from optcli.sample import Batch, SampleSet, batch_of, collate
 from optcli.settings import batch_range, size_bytes
 from optcli.settings.accuracy import LARGEST_BATCH
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # do not each cost a call, and large ones stay in the caches of the processor.
 _AT_ONCE_BYTES = 4 << 20
 _AT_ONCE = (32, LARGEST_BATCH)
+_LOOKS = 8  # samples that say which outputs have a dimension for the batch
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,11 @@ class Work:
         return metrics.make(settings, self.request.folder) if settings else None
 
     @cached_property
-    def decode(self) -> decoding.Decode | None:
-        return decoding.make(self.request.postprocess, self.request.folder)
+    def decode(self) -> decoding.Decode | decoding.Detector | None:
+        request = self.request
+        decoded = request.postprocess is not None and request.postprocess.detector is not None
+        names = data.class_names(request.data, request.folder) if decoded else None
+        return decoding.make(request.postprocess, request.folder, len(names) if names else None)
 
     @property
     def kept_bytes(self) -> int:
@@ -125,19 +129,39 @@ class Work:
         }
         return model.run(feed)
 
-    def seen(self, batch: Batch, rows: int, outputs: dict[str, np.ndarray]) -> Predictions:
+    def whole(self, model: Runner) -> frozenset[str]:
+        """Outputs without a dimension for the batch, of a model that takes one sample.
+
+        The model declares them, or they have another length than 1 for one of the first samples.
+        """
+        if batch_range(self.request.feeds).max > 1:
+            return frozenset()
+        declared = model.without_batch()
+        if declared or self.decode is None or isinstance(self.decode, decoding.Detector):
+            return declared
+        looks = range(min(_LOOKS, len(self.samples)))
+        calls = [self.run(model, collate([self.samples[index]])) for index in looks]
+        return frozenset(k for outputs in calls for k, a in outputs.items() if a.ndim and len(a) != 1)
+
+    def seen(
+        self,
+        batch: Batch,
+        rows: int,
+        outputs: dict[str, np.ndarray],
+        whole: frozenset[str] = frozenset(),
+    ) -> Predictions:
         """What counts of a batch: the first `rows` samples, decoded where the recipe says how."""
-        whole = len(batch.ids)
-        cut = {k: a[:rows] if a.ndim and len(a) == whole else a for k, a in outputs.items()}
+        count = len(batch.ids)
+        cut = {k: a[:rows] if a.ndim and len(a) == count else a for k, a in outputs.items()}
         seen = Predictions(
-            batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output
+            batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output, whole
         )
         if self.decode is None or self.metric is None:
             return seen
         image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
         size = (0, 0) if image is None else _size(image.shape)
         decoded = decoding.decode(self.decode, seen, size)
-        return Predictions(seen.ids, seen.targets, seen.meta, cut, decoded, self.output)
+        return replace(seen, decoded=decoded)
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
         """A digest of each sample's inputs: those of one content are one piece of evidence.
@@ -148,9 +172,12 @@ class Work:
             return self.samples.contents(positions, batch)
         return digests_of(batch, len(positions))
 
-    def remarks(self) -> list[str]:
-        """What the preparation does otherwise than the decoding takes for granted."""
-        return decoding.remarks(self.request.postprocess, self.request.data.prepare)
+    def remarks(self, limited: Mapping[str, int]) -> list[str]:
+        """What the preparation does otherwise than the decoding takes for granted, and its limits.
+
+        `limited` counts images by what was left out.
+        """
+        return decoding.remarks(self.request.postprocess, self.request.data.prepare, limited)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch; `before` it were so many samples, which had labels."""

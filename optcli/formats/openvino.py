@@ -78,6 +78,14 @@ def output_names(model: Model) -> tuple[str, ...]:
     return tuple(_name(port) for port in model.outputs)
 
 
+def sizes(port: Any) -> list[int | None] | None:
+    """The shape of an input or output; None for a size that varies, and for a shape of any length."""
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return None
+    return [None if size.is_dynamic else size.get_length() for size in shape]
+
+
 def is_quantized(model: Model) -> bool:
     """Whether the model was quantized: NNCF leaves one FakeQuantize where integers begin."""
     return any(node.get_type_name() == "FakeQuantize" for node in model.get_ops())

@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -57,6 +57,7 @@ class Follow(Protocol):
         outputs: Mapping[str, np.ndarray],
         placement: Mapping[str, Any],
         size: tuple[int, int] | None = None,
+        image: int = 0,
     ) -> dict[str, Any]:
         """Plain data. Raises ValueError."""
 
@@ -100,6 +101,7 @@ class Answering:
     """Answers shards with one model. `postprocess` None: the answers are the outputs themselves.
 
     `readers` threads read ahead, `preparers` threads prepare. `in_turns`: not while the model computes.
+    `whole` are outputs that have no dimension for the batch: the model takes one image.
     """
 
     def __init__(
@@ -113,10 +115,12 @@ class Answering:
         readers: int,
         preparers: int = 1,
         in_turns: bool = False,
+        whole: Collection[str] = (),
     ) -> None:
         self._model, self._prepare, self._postprocess = model, prepare, postprocess
         self._batch_size, self._least = batch_size, batch_range(inputs).min
         self._readers, self._preparers, self._in_turns = readers, preparers, in_turns
+        self._whole = whole
         self._cores_are_free = threading.Event()
         self._cores_are_free.set()
 
@@ -203,16 +207,17 @@ class Answering:
         outputs = self._run(feed)
         answered.computed_s += time.perf_counter() - began
         for name, array in outputs.items():
-            if array.shape[:1] != (len(rows),):
+            # Detections of a single image, as many as there are.
+            alone = len(rows) == 1 and (self._postprocess is not None or name in self._whole)
+            if array.shape[:1] != (len(rows),) and not alone:
                 raise InputError(
                     f"the output {name!r} has the shape {list(array.shape)} for {len(rows)} images",
                     hint="answers need outputs with one row an image: export the model with a batch"
                     " dimension in every output",
                 )
         for index, ready in enumerate(batch):
-            one = {name: array[index] for name, array in outputs.items()}
             try:
-                told = self._told(one, ready)
+                told = self._told(outputs, index, ready)
                 answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **told})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
@@ -226,17 +231,19 @@ class Answering:
         finally:
             self._cores_are_free.set()
 
-    def _told(self, outputs: Mapping[str, np.ndarray], ready: _Ready) -> dict[str, Any]:
+    def _told(self, outputs: Mapping[str, np.ndarray], index: int, ready: _Ready) -> dict[str, Any]:
         import numpy as np
 
         if self._postprocess is None:
-            if not all(np.isfinite(array).all() for array in outputs.values()):
+            one = {n: array if n in self._whole else array[index] for n, array in outputs.items()}
+            if not all(np.isfinite(array).all() for array in one.values()):
                 raise ValueError("the model gave values that are infinite or NaN")
             return {
                 name: {"shape": list(array.shape), "values": array.ravel().astype(float).tolist()}
-                for name, array in outputs.items()
+                for name, array in one.items()
             }
-        answer = self._postprocess.answer(outputs, ready.placement, self._prepare.size_of(ready.row))
+        size = self._prepare.size_of(ready.row)
+        answer = self._postprocess.answer(outputs, ready.placement, size, index)
         if "classes" in answer:
             first = answer["classes"][0]
             return {"name": None, **first, "classes": answer["classes"]}

@@ -84,6 +84,7 @@ class ShardWorker:
             readers=work.readers,
             preparers=work.preparers,
             in_turns=work.in_turns,
+            whole=self._runner.without_batch(),
         )
         self._place = storage.place_of(work.input_uri)
 

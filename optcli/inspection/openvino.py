@@ -54,12 +54,8 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
 
 def _tensor(name: str, port: Any) -> dict[str, Any]:
-    shape = port.partial_shape
-    sizes = None
-    if shape.rank.is_static:
-        sizes = [None if size.is_dynamic else size.get_length() for size in shape]
     kind = port.element_type.get_type_name()
-    return {"name": name, "dtype": _DTYPES.get(kind, kind), "shape": sizes}
+    return {"name": name, "dtype": _DTYPES.get(kind, kind), "shape": openvino_format.sizes(port)}
 
 
 def _multiplies(op: Node) -> bool:

@@ -27,8 +27,7 @@ IMAGES, POSTPROCESS = "images.json", "postprocess.json"
 FORMATS = ("JPEG", "PNG")
 # What Pillow warns of. Decoded as RGB such an image takes 256 MiB.
 MOST_PIXELS = 89_478_485
-# The classes of an answer, and its boxes: COCO's metric looks at so many.
-TOP, MOST_BOXES = 5, 100
+TOP = 5  # classes of an answer
 _RANK = 4
 _UNPLANNED = (
     "decoding and preparing an image takes time beside the model's: the plan counts it only where"
@@ -188,15 +187,14 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
     if after is not None and after.python is not None:
         raise _refused(
             f"the recipe's postprocess is Python of its own ({after.python}), which does not travel",
-            "declare `postprocess: {yolox: ...}` or `{boxes: ...}`",
+            "declare `postprocess: {yolox: ...}`, `{boxes: ...}` or `{rows: ...}`",
         )
-    for kind, field in (("yolox", "output"), ("boxes", "boxes")):
-        one = after and getattr(after, kind)
-        if one is not None:
-            how = {**one.model_dump(mode="json"), "most": MOST_BOXES}
-            how[field] = how[field] or (outputs[0].name if outputs else None)
-            _require_outputs(how, outputs)
-            return {"kind": kind, kind: how}
+    if after is not None and after.detector is not None:
+        kind, said = after.detector
+        field = "boxes" if kind == "boxes" else "output"
+        how = {**said, field: said[field] or (outputs[0].name if outputs else None)}
+        _require_outputs(how, outputs)
+        return {"kind": kind, kind: how}
     scores = _tensor(outputs, samples.output)
     shape = scores.shape if scores is not None else None
     if scores is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[2:]):
@@ -236,8 +234,12 @@ def _count(follows: dict[str, Any], outputs: Sequence[Tensor]) -> int | None:
         tensor, place, others = _tensor(outputs, how["output"]), 1, 0
     elif follows["kind"] == "yolox":
         tensor, place, others = _tensor(outputs, how["output"]), -1, 5
-    elif how["labels"] is not None or how["first_label"]:
+    elif how["numbering"] == "coco":
+        return 80
+    elif follows["kind"] == "rows" or how["labels"] is not None or how["first_label"]:
         return None
+    elif how["classes"] is not None:
+        return int(how["classes"]) - bool(how["background"] != "none")
     else:
         tensor = _tensor(outputs, how["scores"] or how["boxes"])
         place = -2 if how["transposed"] else -1

@@ -118,6 +118,14 @@ class Runner(Settings):
     def close(self) -> None:
         """Let go of the model; the default does nothing."""
 
+    def without_batch(self) -> frozenset[str]:
+        """Outputs that belong to a call as a whole, by what the model declares.
+
+        The batch size is fixed, and their first dimension varies: detections of one image, say. Empty
+        where the runtime does not tell.
+        """
+        return frozenset()
+
     def requires(self) -> Needs:
         """What it cannot do without, with these options."""
         return self.needs

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class HostCalls:
     """Calls of one compiled model: small inputs are copied into memory that the request keeps."""
 
-    __slots__ = ("_buffers", "_halves", "_held", "_outputs", "_request", "compiled")
+    __slots__ = ("_buffers", "_halves", "_held", "_request", "compiled", "names")
 
     def __init__(
         self, compiled: CompiledModel, outputs: Sequence[str], halves: Collection[str]
     ) -> None:
         self.compiled = compiled
         self._request = compiled.create_infer_request()
-        self._outputs, self._halves = tuple(outputs), frozenset(halves)
+        self.names, self._halves = tuple(outputs), frozenset(halves)
         self._buffers: dict[str, np.ndarray] = {}
         self._held: dict[str, np.ndarray] = {}
 
@@ -64,8 +64,7 @@ class HostCalls:
         """Copies of the outputs, by name."""
         request = self._request
         return {
-            name: request.get_output_tensor(index).data.copy()
-            for index, name in enumerate(self._outputs)
+            name: request.get_output_tensor(index).data.copy() for index, name in enumerate(self.names)
         }
 
     def layers(self) -> Sequence[Any]:

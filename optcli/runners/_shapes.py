@@ -8,7 +8,7 @@ compiled size, or goes to the form for any size, whichever takes less time here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
@@ -222,3 +222,21 @@ def sizes_of(requested: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> t
             hint="widen the range under the recipe's `inputs`, or leave the size out",
         )
     return tuple(sorted(set(sizes)))
+
+
+def whole(
+    inputs: Iterable[Sequence[int | str | None]],
+    outputs: Mapping[str, Sequence[int | str | None] | None],
+) -> frozenset[str]:
+    """The outputs of a model of one sample whose first dimension varies, by the shapes of its file.
+
+    A name or None stands for a size that varies, None for a shape of any length. Where the file's own
+    batch size varies, what varies is the batch. A size called batch was one before it was fixed.
+    """
+    if any(list(shape[:1]) != [1] for shape in inputs):
+        return frozenset()
+    return frozenset(
+        name
+        for name, shape in outputs.items()
+        if shape and not isinstance(shape[0], int) and "batch" not in str(shape[0]).lower()
+    )

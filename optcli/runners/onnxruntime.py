@@ -40,6 +40,7 @@ from optcli.runners._shapes import (
     described,
     observed,
     sizes_of,
+    whole,
 )
 from optcli.settings import TensorSpec
 from optcli.settings.references import OfOneMachine
@@ -227,6 +228,11 @@ class OnnxruntimeRunner(Runner):
 
     def observed(self) -> dict[str, Any]:
         return observed(self._calls)
+
+    def without_batch(self) -> frozenset[str]:
+        session = self._opened()
+        inputs = [each.shape for each in session.get_inputs()]
+        return whole(inputs, {each.name: each.shape for each in session.get_outputs()})
 
     def end_profile(self) -> Path:
         """The file of ONNX Runtime's own profiler, on every call since it was opened for profiling.

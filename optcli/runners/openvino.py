@@ -22,6 +22,7 @@ from optcli.runners._shapes import (
     described,
     observed,
     sizes_of,
+    whole,
 )
 from optcli.settings import TensorSpec
 
@@ -111,6 +112,12 @@ class OpenvinoRunner(Runner):
 
     def observed(self) -> dict[str, Any]:
         return observed(self._calls)
+
+    def without_batch(self) -> frozenset[str]:
+        calls = self._usual
+        inputs = [openvino_format.sizes(port) or () for port in calls.compiled.inputs]
+        outputs = zip(calls.names, calls.compiled.outputs, strict=True)
+        return whole(inputs, {name: openvino_format.sizes(port) for name, port in outputs})
 
     def counters(self) -> list[dict[str, Any]]:
         """OpenVINO's counters of each layer that ran, in order; for a model opened for profiling only.

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from optcli.settings import Abbreviated, Settings
 from optcli.settings.references import CODE, CodeReference
+
+_Format = Literal["xyxy", "cxcywh", "xywh"]
+_Numbering = Literal["consecutive", "coco"]
+
+# The keys whose settings `accuracy.postprocess` knows how to follow.
+DETECTORS = ("yolox", "boxes", "rows")
+
+_AS_BOXES = "as under `boxes`"
 
 
 class YoloxDecoding(Settings):
@@ -16,29 +25,39 @@ class YoloxDecoding(Settings):
     strides: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (8, 16, 32), description="pixels of the input for each cell of a grid, grid by grid"
     )
-    score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
+    score: float = Field(0.01, ge=0, le=1, description=_AS_BOXES)
     nms: float = Field(
         0.65, gt=0, le=1, description="of two boxes that overlap by this IoU, the weaker is left out"
     )
-    multi_label: bool = Field(
-        True, description="a box may have several classes; false: only its best one"
-    )
+    multi_label: bool = Field(True, description=_AS_BOXES)
+    max_candidates: int = Field(30_000, ge=1, description=_AS_BOXES)
+    max_detections: int = Field(300, ge=1, description=_AS_BOXES)
     decoded: bool = Field(
         False, description="true: the model itself turns positions in the grid into pixels"
     )
     output: str | None = Field(None, description="output to decode; default: the first")
 
 
-class BoxDecoding(Settings):
+class _Numbered(Settings):
+    """Detections whose classes the model may count in another way than the data."""
+
+    @model_validator(mode="after")
+    def _one_numbering(self) -> Self:
+        if getattr(self, "numbering", None) == "coco" and getattr(self, "first_label", 0):
+            raise ValueError("found first_label beside numbering: coco, which says it: leave it out")
+        return self
+
+
+class BoxDecoding(_Numbered):
     """Boxes and scores of any detector as detections.
 
     The model has two outputs, boxes `[batch, boxes, 4]` and scores `[batch, boxes, classes]` (or, with
     `labels`, `[batch, boxes]`). Or one output holds both, `[batch, boxes, 4 + classes]`. With
     `transposed` that is `[batch, 4 + classes, boxes]`. With `objectness` a factor of the scores stands
-    behind the box.
+    behind the box. A model of one image may leave the batch out: `[boxes, 4]`, any number of boxes.
     """
 
-    format: Literal["xyxy", "cxcywh", "xywh"] = Field(
+    format: _Format = Field(
         "xyxy",
         description="what the four numbers of a box are: two corners (`xyxy`), or width and height"
         " with the centre (`cxcywh`) or with the top left corner (`xywh`)",
@@ -50,6 +69,12 @@ class BoxDecoding(Settings):
     )
     transposed: bool = Field(False, description="the boxes are the last dimension")
     objectness: bool = Field(False, description="the fifth number of a row multiplies its scores")
+    classes: int | None = Field(
+        None,
+        ge=1,
+        description="how many scores of classes there are, that of the background counted; what stands"
+        " behind them (mask coefficients, keypoints, an angle) is left out; default: all are scores",
+    )
     activation: Literal["none", "sigmoid", "softmax"] = Field(
         "none", description="function that turns the model's scores into probabilities"
     )
@@ -58,18 +83,66 @@ class BoxDecoding(Settings):
     )
     normalized: bool = Field(False, description="boxes are in fractions of the input, not in pixels")
     first_label: int = Field(0, description="the class number of the first class")
+    numbering: _Numbering = Field(
+        "consecutive",
+        description="`coco`: class numbers are COCO's ids, 1 to 90 with gaps, as those of torchvision's"
+        " detectors and of DETR; they become 0 to 79",
+    )
     score: float = Field(0.01, ge=0, le=1, description="smallest score of a detection that is kept")
     nms: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="IoU of two boxes from which non-maximum suppression drops one; default: no NMS",
+        description="IoU of two boxes of a class from which non-maximum suppression drops one;"
+        " default: no NMS",
     )
-    multi_label: bool = Field(True, description="false: a box has its best class alone")
+    multi_label: bool = Field(
+        True, description="a box may have several classes; false: only its best one"
+    )
+    max_candidates: int = Field(
+        30_000, ge=1, description="as many boxes and classes go into NMS at most, the best ones"
+    )
+    max_detections: int = Field(
+        300,
+        ge=1,
+        description="detections of an image at most, the best ones; COCO's mAP counts 100 of a class",
+    )
+
+
+class RowDecoding(_Numbered):
+    """Rows that are detections already, `[batch, rows, 6]`: box, score and class.
+
+    Models that end in NMS, or need none, give such rows: YOLO26, YOLOv10, `nms=True` of Ultralytics,
+    SSD. Rows of zeros fill up what is left. What stands behind the columns is left out.
+    """
+
+    columns: tuple[Literal["box", "score", "class", "image"], ...] = Field(
+        ("box", "score", "class"),
+        description="what stands in a row, in order; `box` is four numbers, `image` the number of the"
+        " image in the batch. SSD: `[image, class, score, box]`",
+    )
+    output: str | None = Field(None, description="output of the rows; default: the first")
+    format: _Format = Field("xyxy", description=_AS_BOXES)
+    normalized: bool = Field(False, description=_AS_BOXES)
+    first_label: int = Field(0, description=_AS_BOXES)
+    numbering: _Numbering = Field("consecutive", description=_AS_BOXES)
+    score: float = Field(0.01, ge=0, le=1, description=_AS_BOXES)
+    nms: float | None = Field(None, gt=0, le=1, description=_AS_BOXES)
+    max_candidates: int = Field(30_000, ge=1, description=_AS_BOXES)
+    max_detections: int = Field(300, ge=1, description=_AS_BOXES)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        once = sorted(each for each in self.columns if each != "image")
+        if once != ["box", "class", "score"] or self.columns.count("image") > 1:
+            raise ValueError(
+                f"wanted box, score and class once each, found {', '.join(self.columns) or 'none'}"
+            )
+        return self
 
 
 class PostprocessSettings(Abbreviated):
-    """How the model's outputs become what the metric reads: by one of three keys.
+    """How the model's outputs become what the metric reads: by one of four keys.
 
     `postprocess: python:FILE.py:CALLABLE` is short for `{python: FILE.py:CALLABLE}`: called with the
     outputs of one sample by name and its meta, it returns `{boxes, scores, labels}` in pixels of the
@@ -80,15 +153,23 @@ class PostprocessSettings(Abbreviated):
 
     yolox: YoloxDecoding | None = None
     boxes: BoxDecoding | None = None
+    rows: RowDecoding | None = None
     python: Annotated[CodeReference, Field(min_length=1), AfterValidator(CODE.code)] | None = Field(
         None, description="FILE.py:CALLABLE"
     )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        given = [name for name in ("yolox", "boxes", "python") if getattr(self, name) is not None]
+        kinds = (*DETECTORS, "python")
+        given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"wanted one of yolox, boxes and python, found {' and '.join(given) or 'none'}"
+                f"wanted one of yolox, boxes, rows and python, found {' and '.join(given) or 'none'}"
             )
         return self
+
+    @property
+    def detector(self) -> tuple[str, Mapping[str, Any]] | None:
+        """Which of `DETECTORS` it is, and its settings as plain data; None for code of the user's."""
+        kind = next((each for each in DETECTORS if getattr(self, each) is not None), None)
+        return None if kind is None else (kind, getattr(self, kind).model_dump(mode="json"))

@@ -197,7 +197,9 @@ def test_the_map_of_an_int8_detector(shared, tmp_path):
     data["split"] = {"file": str(tmp_path / "ids.txt")}
     spec = TensorSpec(name=name, shape=(1, 3, SIZE, SIZE))
     settings = AccuracySettings(metric="map")
-    decoding = PostprocessSettings.model_validate({"yolox": {"score": 0.01, "nms": 0.65}})
+    decoding = PostprocessSettings.model_validate(
+        {"yolox": {"score": 0.01, "nms": 0.65, "max_detections": 10_000}}
+    )
     theirs, mine = {}, {}
     for each, model in (("float", float_model), ("int8", int8_model)):
         theirs[each] = pycocotools_map(model, folder, images, categories)

@@ -17,7 +17,7 @@ from optcli.errors import InputError
 from optcli.inference.answering import Answered, Answering
 from optcli.inference.listing import Stored
 from optcli.settings import TensorSpec
-from optcli.settings.postprocess import BoxDecoding
+from optcli.settings.postprocess import BoxDecoding, RowDecoding
 
 STEPS = {
     "orient": False,
@@ -165,7 +165,7 @@ def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
     follows = {
         "schema": 1,
         "kind": "boxes",
-        "boxes": {**decoding, "most": 5},
+        "boxes": decoding,
         "names": None,
         "size": None,
     }
@@ -184,6 +184,33 @@ def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
         [0.0, 0.0, 1.0, 2.0],
         [0.0, 0.0, 4.0, 4.0],
     ]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_detections_of_a_model_of_one_image_are_as_many_as_there_are(raw: bool) -> None:
+    class Rows:
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            (array,) = feed.values()
+            rows = [[0, 0, 1, 1, 0.9 - 0.1 * row, row] for row in range(int(array.max()))]
+            return {"rows": np.array(rows, np.float32).reshape(-1, 6)}
+
+    how = RowDecoding().model_dump(mode="json")
+    follows = Postprocess(
+        {"schema": 1, "kind": "rows", "rows": how, "names": ["a", "b", "c"], "size": [2, 2]}
+    )
+    whole = ["rows"] if raw else []
+    answering = Answering(
+        Rows(), (spec(1),), images(), None if raw else follows, batch_size=1, readers=1, whole=whole
+    )
+    counts = [1, 0, 3]
+    stored = [Stored(str(count), str(count)) for count in counts]
+    found = answering.answer(stored, lambda image: png(int(image.id)))
+    assert not found.failures
+    if raw:
+        assert [row["rows"]["shape"] for row in found.rows] == [[count, 6] for count in counts]
+        return
+    names = [[box["name"] for box in row["boxes"]] for row in found.rows]
+    assert names == [["a"], [], ["a", "b", "c"]]
 
 
 def test_raw_answers_are_the_outputs() -> None:

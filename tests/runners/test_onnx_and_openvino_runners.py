@@ -11,6 +11,7 @@ from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
+from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
 RUNNERS = [OnnxruntimeRunner, OpenvinoRunner]
@@ -154,3 +155,37 @@ def test_openvino_says_what_to_do_about_operators_of_onnx_runtime(tmp_path):
     with pytest.raises(StepError) as refused:
         apply(ToOpenvino(), made, tmp_path / "made", IMAGE)
     assert refused.value.hint == found.value.hint
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_outputs_whose_rows_are_no_batch_are_known_by_the_file(tmp_path, batch):
+    """A detector of one image gives as many rows as it finds; `one` has a row for the image."""
+    from onnx import TensorProto, helper, save
+
+    size = [batch, 3]
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["found"]),
+        helper.make_node("Relu", ["x"], ["one"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "detector",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, size)],
+        [
+            helper.make_tensor_value_info("found", TensorProto.INT64, ["n", 2]),
+            helper.make_tensor_value_info("one", TensorProto.FLOAT, size),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(model, tmp_path / "model.onnx")
+    spec = TensorSpec(name="x", shape=(1, 3))
+    onnx = artifact(tmp_path, Format.ONNX)
+    openvino = apply(ToOpenvino(), onnx, tmp_path / "openvino", (spec,))
+    for kind, each in ((OnnxruntimeRunner, onnx), (OpenvinoRunner, openvino)):
+        with kind(threads=1).open(each, (spec,)) as runner:
+            # The conversion fixes the batch; in the ONNX file `n` may be another name for it.
+            unknown = kind is OnnxruntimeRunner and batch == "batch"
+            assert runner.without_batch() == (set() if unknown else {"found"})
+            outputs = runner.run({"x": np.array([[0.0, 2.0, 3.0]], np.float32)})
+            assert outputs["found"].tolist() == [[0, 1], [0, 2]]

@@ -22,6 +22,7 @@ from copied_modules import RAY_FILES
 from PIL import Image
 
 from optcli import prediction
+from optcli.settings.postprocess import RowDecoding
 
 IMAGES = {
     "schema": 1,
@@ -155,6 +156,23 @@ def test_a_full_queue_decodes_nothing(modules: Any, tmp_path: Path) -> None:
         asyncio.run(one.ask(picture(1)))
     assert caught.value.status == 429
     assert one.metrics.seen == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_rows_of_one_image_are_answered_whatever_their_number(
+    modules: Any, tmp_path: Path, count: int
+) -> None:
+    """With a dimension for the batch, or without one."""
+    how = RowDecoding().model_dump(mode="json")
+    one = Around(modules, tmp_path, kind="rows", rows=how, names=["a", "b"])
+    rows = np.array([[0, 0, 4, 4, 0.9, 1], [0, 0, 2, 2, 0.5, 0]], np.float32)[:count]
+    for outputs in (rows, rows[None]):
+        one.outputs = outputs
+        answer = asyncio.run(one.ask(picture(1)))
+        assert [each["name"] for each in answer["boxes"]] == ["b", "a"][:count]
+    one.outputs = np.array([[0, 0, 4, 4, 0.9, 2]], np.float32)
+    with pytest.raises(modules.oip.Refused, match="class number 2, and there are 2 classes"):
+        asyncio.run(one.ask(picture(1)))
 
 
 def test_outputs_that_cannot_be_read_are_an_error_of_the_server(modules: Any, tmp_path: Path) -> None:

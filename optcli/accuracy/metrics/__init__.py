@@ -8,7 +8,7 @@ need. So memory grows by some bytes a sample, and a resample costs no new evalua
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +33,8 @@ class Predictions:
     """Some samples and what the model made of them.
 
     `outputs` are `[samples, ...]`; `decoded` is what postprocessing made of each sample, None without.
-    `output` is the one that the recipe names.
+    `output` is the one that the recipe names. `whole` are outputs of a model of one sample that have no
+    dimension for the batch.
     """
 
     ids: Sequence[str]
@@ -42,11 +43,15 @@ class Predictions:
     outputs: Mapping[str, np.ndarray]
     decoded: Sequence[Any] | None = None
     output: str | None = None
+    whole: Collection[str] = ()
 
     def of_sample(self, index: int) -> dict[str, np.ndarray]:
         """The outputs of one sample by name; those without a row by sample as they are."""
-        count = len(self.ids)
-        return {k: a[index] if a.ndim and len(a) == count else a for k, a in self.outputs.items()}
+
+        def has_rows(name: str, array: np.ndarray) -> bool:
+            return name not in self.whole and array.ndim > 0 and len(array) == len(self.ids)
+
+        return {k: a[index] if has_rows(k, a) else a for k, a in self.outputs.items()}
 
     def scores(self) -> np.ndarray:
         """The output that the metric reads, `[samples, ...]`. Raises `InputError`."""

@@ -35,7 +35,7 @@ class Map(Metric):
             raise InputError(
                 "map needs detections, and the recipe does not say how to decode the outputs",
                 place="postprocess",
-                hint="postprocess: {yolox: {}}, {boxes: {...}} or python:FILE.py:CALLABLE",
+                hint="postprocess: {yolox: {}}, {boxes: {...}}, {rows: {}} or python:FILE.py:CALLABLE",
             )
         truths = [truth_of(target, name) for target, name in zip(seen.targets, seen.ids, strict=True)]
         detections = [

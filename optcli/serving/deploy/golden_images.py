@@ -58,8 +58,7 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
     try:
         array, placement = taking.prepared(body)
         answering = Postprocess(serving.postprocess)
-        rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
-        answer = answering.answer(rows, placement, taking.size_of(array))
+        answer = answering.answer(outputs, placement, taking.size_of(array))
     except ValueError as error:
         raise InputError(
             f"the bundle's modules refuse a sample of the recipe: {error}",

@@ -81,10 +81,9 @@ class ImageEndpoint:
             raise Refused(422, str(error)) from error
         asked = Asked({self._images.input: array[None]}, 1, {})
         (outputs,) = await lane.computed(asked, deadline)
-        rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:
-            result = await self._in_thread(lane, "post", deadline, answer, rows, placement, size)
+            result = await self._in_thread(lane, "post", deadline, answer, outputs, placement, size)
         except ValueError as error:
             raise Refused(500, f"the outputs cannot be read: {error}") from error
         return json.dumps(result).encode()

@@ -40,14 +40,15 @@ class TritonPythonModel:
         try:
             answers = [
                 self._postprocess.answer(
-                    {name: array[row] for name, array in outputs.items()},
+                    outputs,
                     {
                         "original_size": (int(place[0]), int(place[1])),
                         "scale": (place[2], place[3]),
                         "padding": (int(place[4]), int(place[5])),
                     },
+                    image=image,
                 )
-                for row, place in enumerate(places)
+                for image, place in enumerate(places)
             ]
         except ValueError as error:
             return triton.InferenceResponse(
