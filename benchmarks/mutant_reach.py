@@ -15,14 +15,14 @@ from mutant_edits import Mutant
 
 LOG = "MUTANTS_REACHED"  # the variable that names the file
 Reached = dict[str, set[str]]  # tests, or files of tests, by the id of the mutant
-# One expression without names, since the code around it may look at its own variables. A process writes
-# each mutant once a test.
-_MARKER = (
-    "(lambda o, s, k: (k in s) or (s.add(k), o.environ.get({log!r}) and open(o.environ[{log!r}], 'a')"
-    ".write(k + ('' if 'pytest' in __import__('sys').modules else ' (process)') + chr(10))))"
-    "(__import__('os'), __import__('sys').__dict__.setdefault('_reached_mutants', set()), "
-    "'{id} ' + __import__('os').environ.get('PYTEST_CURRENT_TEST', ''))"
-)
+# It has no names of its own, since the code around it may look at its variables, and no errors: what is
+# confined may not write. A process writes each mutant once a test.
+_MARKER = """\
+try: (lambda o, s, k: (k in s) or (s.add(k), __import__("io").open(o.environ["{log}"], "a").write(\
+k + ("" if "pytest" in __import__("sys").modules else " (process)") + chr(10))))(__import__("os"), \
+__import__("sys").__dict__.setdefault("_reached_mutants", set()), \
+"{id} " + __import__("os").environ["PYTEST_CURRENT_TEST"])
+except Exception: pass"""
 
 
 def with_markers(tree: Path, mutants: Sequence[Mutant]) -> Iterator[tuple[str, str]]:
@@ -39,7 +39,8 @@ def with_markers(tree: Path, mutants: Sequence[Mutant]) -> Iterator[tuple[str, s
         for place, name in sorted(((p, n) for p, n in places if p is not None), reverse=True):
             if (line := _statement(program, lines, place + 1)) is not None:
                 indent = lines[line - 1][: -len(lines[line - 1].lstrip())]
-                lines.insert(line - 1, indent + _MARKER.format(log=LOG, id=name))
+                marker = _MARKER.format(log=LOG, id=name).split("\n")
+                lines[line - 1 : line - 1] = [indent + each for each in marker]
         yield path, "\n".join(lines)
 
 

@@ -19,7 +19,9 @@ GROUND = {
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
-BUILD = {*FORMATS_UP, "recipe", "formats", "onnx_graphs", "engines", "store", "latency", "accuracy"}
+BUILD = {
+    *FORMATS_UP, "outputs", "recipe", "formats", "onnx_graphs", "engines", "store", "latency", "accuracy",
+}  # fmt: skip
 
 # Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "queueing": set(),
     "recipe": {*FORMATS_UP, "formats"},
     "latency": {"runners", "data", "queueing"},
-    "accuracy": {"runners", "data", "formats", "onnx_graphs"},
+    "outputs": {"formats", "onnx_graphs"},
+    "accuracy": {"runners", "data", "outputs", "formats", "onnx_graphs"},
     "model_files": {*BUILD, "pipeline", "inspection", "scaffold"},
     "verification": {*BUILD, "pipeline", "model_files"},
     "roofline": {*BUILD, "pipeline", "model_files", "inspection"},
@@ -44,7 +47,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prediction": {*BUILD, "pipeline", "model_files", "inspection"},
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
-    "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
+    "scaffold": {
+        "inspection",
+        "recipe",
+        "passes",
+        "sources",
+        "data",
+        "outputs",
+        "formats",
+        "onnx_graphs",
+    },
     "inspection": {"recipe", "sources", "formats", "onnx_graphs", "engines"},
     "pipeline": {*BUILD, "queueing", "report"},
     "tuning": {*BUILD, "pipeline", "queueing", "gate", "profiling", "report"},

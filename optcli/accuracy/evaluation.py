@@ -50,7 +50,7 @@ class Evaluation:
     in the recipe. Outputs are kept for the first `stored` samples. `class_order` says why the labels
     seem to be in another order than the model's classes, `doubts` why it is nothing to compare with,
     `remarks` what the preparation does otherwise than the decoding expects. `largest_change`: see
-    `Metric.largest_change`.
+    `Metric.largest_change`. `metadata` is what the artifact's file says of the model.
     """
 
     folder: Path
@@ -70,6 +70,7 @@ class Evaluation:
     remarks: tuple[str, ...] = ()
     largest_change: float | None = None
     full_range: bool | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def load(folder: Path) -> Evaluation:
@@ -96,7 +97,7 @@ class Evaluation:
         `correct` (bool, metrics that are the share of right samples), `resampled` (the metric of the
         bootstrap's resamples, for others) and `left_out` (of the jackknife's), `label` and `predicted`
         (class numbers); `cluster` numbers the contents. Not of every sample: `class_label`,
-        `class_samples` and `class_value`, of every class.
+        `class_samples` and `class_value`, of every class; `detections.NAMES`, of every detection.
         """
         import numpy as np
 

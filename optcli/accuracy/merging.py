@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy import labels, resampling, shards
+from optcli.accuracy import detections, labels, resampling, shards
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.metrics import Metric
 from optcli.errors import InputError
@@ -34,7 +34,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,
-        **{k: records[k] for k in ("predicted", "label") if k in records},
+        **{k: records[k] for k in ("predicted", "label", *detections.NAMES) if k in records},
     }
     about: dict[str, Any] = {
         "samples": len(ids),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
-from optcli.accuracy import bounds, interface, resampling
+from optcli.accuracy import bounds, detections, interface, parts, resampling
 from optcli.accuracy.distances import output_distances
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
+from optcli.outputs import OutputMeaning, Part
 from optcli.results.outcomes import (
     Accuracy,
     ClassChange,
@@ -27,13 +29,20 @@ _CLASSES_SHOWN = 5
 _MOST_UNDEFINED = 0.01
 
 
-def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95) -> Accuracy:
+def compare(
+    variant: Evaluation,
+    baseline: Evaluation,
+    confidence: float = 0.95,
+    meanings: Sequence[OutputMeaning] = (),
+    score: float = 0.0,
+) -> Accuracy:
     """Accuracy of a variant against the baseline (which may be compared with itself).
 
     The drop's 95 % interval, and its one-sided bounds at `confidence`, are Tango's score interval on
     the samples whose correctness differs; for metrics that are no share of right samples, BCa's of the
     paired bootstrap; neither is narrower than what `bounds` says can be told from so many samples of
-    different content. Raises `InputError` where the two did not see the same samples in order.
+    different content. `meanings` says what the outputs are, `score` from which score detections are
+    used. Raises `InputError` where the two did not see the same samples in order.
     """
     import numpy as np
 
@@ -48,7 +57,7 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
         agreement = float((mine == theirs).mean())
     comparison: dict[str, Any] = {
         "samples": variant.samples,
-        "output_error": output_error(variant, baseline),
+        "output_error": output_error(variant, baseline, meanings, score),
         "agreement": agreement,
         "stability": variant.stability,
         "doubts": variant.doubts,
@@ -209,10 +218,17 @@ def _class_changes(
     )
 
 
-def output_error(variant: Evaluation, baseline: Evaluation) -> OutputError:
-    """How far the outputs lie apart, over all values kept; outputs are paired by name, or by position.
+def output_error(
+    variant: Evaluation,
+    baseline: Evaluation,
+    meanings: Sequence[OutputMeaning] = (),
+    score: float = 0.0,
+) -> OutputError:
+    """How far the outputs lie apart; they are paired by name, or by position.
 
-    Signal to noise is 10·log10(Σ baseline² / Σ (baseline - variant)²). Nothing is compared where a
+    First over all values kept: signal to noise is 10·log10(Σ baseline² / Σ (baseline - variant)²).
+    Then by parts, which `meanings` of the baseline's outputs say, and the ranges of the values where
+    they do not; and detections, where the recipe says how to decode them. Nothing is compared where a
     number of outputs, a shape or a kind of numbers differs, and where values are not finite.
     """
     pairs = interface.paired(variant.outputs, baseline.outputs)
@@ -220,19 +236,29 @@ def output_error(variant: Evaluation, baseline: Evaluation) -> OutputError:
     changed = interface.changes(variant.outputs, baseline.outputs)
     stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
     comparable = stored and all(each.comparable for each in changed)
-    facts = {
+    facts: dict[str, Any] = {
         "finite": variant.finite,
         "baseline_finite": baseline.finite,
         "constant": any(constant) or _all_constant(variant),
         "baseline_constant": _all_constant(baseline),
         "changes": changed,
     }
+    mine, theirs = ([each.array(n) for n in detections.NAMES] for each in (variant, baseline))
+    facts["detections"] = detections.compare(mine, theirs, variant.samples, score)
     if not comparable or not (variant.finite and baseline.finite):
         return OutputError(**facts, compared=False)
     rows = [(theirs.name, variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]
     distances = output_distances(rows)
     zero = distances.pop("signal") == 0
     facts["baseline_constant"] = facts["baseline_constant"] or zero
+    known = {each.output: each for each in meanings}
+    distances["parts"] = tuple(
+        distance
+        for name, mine, theirs in rows
+        for distance in parts.part_distances(
+            known.get(name) or OutputMeaning(name, (Part("unknown"),), "unknown"), mine, theirs, score
+        )
+    )
     return OutputError(**facts, **distances)
 
 

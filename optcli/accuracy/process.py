@@ -11,6 +11,7 @@ from optcli.accuracy.decoding import Detector
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
 from optcli.kept_samples import Keeping
+from optcli.outputs import read_metadata
 from optcli.workers import Channel, memory
 
 _NEWS_EVERY_S = 0.5
@@ -60,5 +61,6 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
         "runner": request.runner,
         "remarks": work.remarks(shards.limited(request.out, request.jobs)),
         "full_range": saturation.full_range(request.artifact),
+        "metadata": read_metadata(request.artifact),
     }
     merging.merge(request.out, request.jobs, name, work.metric, facts)

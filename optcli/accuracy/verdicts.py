@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.accuracy import interface, policies, saturation
-from optcli.accuracy.distances import FAR_DB
+from optcli.accuracy import interface, policies, saturation, unlabelled
 from optcli.results.outcomes import Accuracy, Outcome, OutputError, Stability, Verdict
 from optcli.settings.accuracy import AccuracySettings
 
-# Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
-_DOUBTFUL_DB = 20.0
 # The share of samples that differ by content, below which it is said.
 _DIFFERENT = 0.95
 _SOUND = "finite, and they depend on the input"
@@ -30,14 +27,13 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """All verdicts on accuracy, by name.
 
-    `outputs`: finite, not constant, with the baseline's interface, and comparable with it; blocks.
+    `outputs`: finite, alive in each part, with the baseline's interface, comparable with it; blocks.
     `accuracy`: the policy that decides; blocks. The other policy, `fixed-set` or `non-inferiority`, for
     information. The baseline has no bar to pass, without labels nobody has: outputs that then lie far
-    from the baseline's (signal to noise below 20 dB over all samples, or 10 dB of any sample) are
-    inconclusive, as advice. `labels`, where the baseline does not do better than guessing, blocks.
-    Advice that is given only where there is reason: `batch invariance`, `determinism`, `saturation`
-    (INT8 weights of full range meet a CPU without VNNI), `samples` (many have the same content) and
-    `preparation` (not as the decoding expects).
+    from the baseline's (see `unlabelled`) are inconclusive, as advice. `labels`, where the baseline
+    does not do better than guessing, blocks. Advice that is given only where there is reason: `batch
+    invariance`, `determinism`, `saturation` (INT8 weights of full range meet a CPU without VNNI),
+    `samples` (many have the same content) and `preparation` (not as the decoding expects).
     """
     answers = []
     if accuracy.output_error is not None:
@@ -105,42 +101,21 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
         return _answer("reject" if broken else "inconclusive", reason)
     listed = f"; {'; '.join(changes)}" if changes else ""
     if not error.compared:
+        reason = "finite; they have no values that can be compared one by one"
         if labelled:
-            return _answer(
-                "accept", f"finite; they have no values that can be compared one by one{listed}"
-            )
-        reason = "no value can be compared with the baseline's, and no labels judge them"
-        return _answer("inconclusive", reason + listed)
-    far = None if labelled else _far(error)
-    return far or _answer("accept", f"{_SOUND}{listed}")
-
-
-def _far(error: OutputError) -> Verdict | None:
-    """Where outputs lie so far from the baseline's that only labels could tell what it costs."""
-    reason, worst = "", error.worst
-    decibel = (error.sqnr_db, worst.sqnr_db if worst else None)
-    lowest = min((db for db in decibel if db is not None), default=None)
-    if worst is not None and worst.sqnr_db is None and worst.max_abs > 0:
-        reason = f"output {worst.output!r} is zero for the baseline and not here"
-    elif lowest is not None and lowest < _DOUBTFUL_DB:
-        of = f"output {worst.output!r} lies" if worst and lowest == worst.sqnr_db else "they lie"
-        reason = f"{of} far from the baseline's ({lowest:.1f} dB, under {_DOUBTFUL_DB:g})"
-    elif error.far_samples:
-        lies = "lies" if error.far_samples == 1 else "lie"
-        reason = (
-            f"{error.far_samples} of {error.samples} samples {lies} far from the baseline's"
-            f" (under {FAR_DB:g} dB)"
-        )
-    if not reason:
-        return None
-    return Verdict(
-        name="outputs",
-        outcome="inconclusive",
-        blocking=False,
-        limit=_DOUBTFUL_DB,
-        actual=lowest,
-        reason=f"{reason}; only labels can show what that costs in accuracy",
-    )
+            return _answer("accept", reason + listed)
+        if error.detections is None or not error.detections.confident:
+            reason = "no value can be compared with the baseline's, and no labels judge them"
+            return _answer("inconclusive", reason + listed)
+        accepted = _answer("accept", f"{reason}; {unlabelled.scope(error)}{listed}")
+        return unlabelled.doubt(error) or accepted
+    died = unlabelled.dead(error)
+    if died is not None:
+        return _answer("reject", died)
+    if labelled:
+        return _answer("accept", f"{_SOUND}{listed}")
+    sound = f"{_SOUND}; {unlabelled.scope(error)}{listed}"
+    return unlabelled.doubt(error) or _answer("accept", sound)
 
 
 def _answer(outcome: Outcome, reason: str) -> Verdict:

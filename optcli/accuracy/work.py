@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from optcli import data, environment
-from optcli.accuracy import decoding, metrics, shards
+from optcli.accuracy import decoding, detections, metrics, shards
 from optcli.accuracy.messages import EvaluationRequest, ScoringRequest
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
@@ -156,7 +156,7 @@ class Work:
         seen = Predictions(
             batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output, whole
         )
-        if self.decode is None or self.metric is None:
+        if self.decode is None:
             return seen
         image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
         size = (0, 0) if image is None else _size(image.shape)
@@ -180,12 +180,16 @@ class Work:
         return decoding.remarks(self.request.postprocess, self.request.data.prepare, limited)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
-        """The metric's records of a batch; `before` it were so many samples, which had labels."""
+        """The metric's records of a batch, and its detections.
+
+        `before` it were so many samples, which had labels.
+        """
+        found = detections.records(seen.decoded)
         if self.metric is None or self.request.settings is None:
-            return {}
+            return found
         if self.metric.needs_labels():
             _labelled(self.request.settings.metric, seen.ids, seen.targets, before)
-        return self.metric.records(seen)
+        return {**self.metric.records(seen), **found}
 
     def check_labels(self, seen: Predictions) -> None:
         """Before all samples are run: every label that the data tells without reading the samples."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from optcli import accuracy, data, environment, user_code
+from optcli import accuracy, data, environment, outputs, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
@@ -220,6 +220,7 @@ class _Judging:
             "variant": key_of(mine),
             "baseline": key_of(theirs),
             "confidence": confidence,
+            "outputs": {k: each.model_dump(mode="json") for k, each in around.recipe.outputs.items()},
         }
         key = key_of(ingredients)
         entry = around.store.get(
@@ -269,7 +270,18 @@ class _Judging:
                 place="data.evaluation",
                 hint="number the labels as the model was trained with (image folders: sorted names)",
             )
-        return accuracy.compare(variant, Evaluation.load(entries[1].path), confidence)
+        recipe, baseline = self._around.recipe, Evaluation.load(entries[1].path)
+        judged, decoding = recipe.accuracy, recipe.postprocess
+        meanings = outputs.describe(
+            baseline.outputs,
+            settings=recipe.outputs,
+            postprocess=decoding,
+            metric=judged.metric if judged else None,
+            metric_output=judged.output if judged else None,
+            metadata=baseline.metadata,
+        )
+        score = max((getattr(how, "score", 0.0) for _, how in decoding or ()), default=0.0)
+        return accuracy.compare(variant, baseline, confidence, meanings, score)
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True

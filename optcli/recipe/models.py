@@ -22,6 +22,7 @@ from optcli.settings import (
 )
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.devices import DeviceSettings
+from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (
     CodeReference,
@@ -138,6 +139,11 @@ class Recipe(Settings):
     data: dict[str, DataSettings] = Field(
         default_factory=dict,
         description="samples by role: calibration, training, validation, evaluation",
+    )
+    outputs: dict[str, OutputSettings] = Field(
+        default_factory=dict,
+        description="what the values of each output are, by its name: parts such as [boxes, scores];"
+        " default: what `postprocess`, the metric, the exporter or the values say",
     )
     postprocess: PostprocessSettings | None = None
     class_names: RecipePath | Annotated[tuple[ClassName, ...], Field(min_length=1)] | None = Field(

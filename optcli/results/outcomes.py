@@ -103,6 +103,54 @@ class OutputDistance(Result):
     max_abs: float
 
 
+class PartDistance(Result):
+    """How far a part of an output lies from the baseline's, such as the scores of a detector.
+
+    `of` are the entries of the dimension `axis` (the batch is 0) that it holds: from, to (not
+    included); None: all. `low` and `high` are the baseline's extremes. `scale` is the factor by which
+    the values are the baseline's, by least squares; `shift` the mean difference of the entry that is
+    shifted most, as a fraction of the range. `dead` are the first entries that vary in the baseline by
+    what matters and are constant here, of `dead_count`; `faded_count` those that vary by less.
+    """
+
+    output: str
+    part: str
+    axis: int | None = None
+    of: tuple[int, int] | None = None
+    sqnr_db: float | None
+    max_abs: float
+    low: float
+    high: float
+    scale: float | None = None
+    shift: float | None = None
+    dead: tuple[int, ...] = ()
+    dead_count: int = 0
+    faded_count: int = 0
+    wrong: tuple[int, ...] = ()
+    wrong_count: int = 0
+
+
+class DetectionChange(Result):
+    """A detector's detections beside the baseline's, on the same images, without labels.
+
+    Of the baseline's detections with a score of `score` or more (`confident` of them) `same` have a
+    detection at IoU 0.5 of the same class; `same_place` have one of any class. `score_ratio` is the
+    mean score over the baseline's, and `shift` the mean displacement of their edges in parts of the
+    box's size, of those that are the same. `new` counts confident detections where the baseline has
+    none. `classes` are those of which less than half are left, with the counts: class, left, of.
+    """
+
+    images: int
+    score: float
+    confident: int
+    same_place: int
+    same: int
+    new: int
+    score_ratio: float | None = None
+    shift: float | None = None
+    classes: tuple[tuple[int, int, int], ...] = ()
+
+
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
@@ -110,8 +158,8 @@ class OutputError(Result):
     are over all values of all outputs together. Each is None where values are not finite, or where
     nothing can be compared, which `compared` says. `samples` counts the samples that were compared,
     `far_samples` those that lie far from the baseline's by themselves. `worst` is the output that lies
-    farthest. `constant` says that the outputs are the same for every sample. `changes` lists what
-    differs from the baseline's interface.
+    farthest, `parts` are those of all outputs. `constant` says that the outputs are the same for every
+    sample. `changes` lists what differs from the baseline's interface.
     """
 
     sqnr_db: float | None = None
@@ -126,6 +174,8 @@ class OutputError(Result):
     samples: int | None = None
     far_samples: int | None = None
     worst: OutputDistance | None = None
+    parts: tuple[PartDistance, ...] = ()
+    detections: DetectionChange | None = None
     changes: tuple[InterfaceChange, ...] = ()
 
 

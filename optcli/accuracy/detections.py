@@ -1,0 +1,140 @@
+"""Detections of a variant beside the baseline's, image by image and without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.parts import CONFIDENT
+from optcli.results.outcomes import DetectionChange
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Of one image, best first, as COCO counts them; weaker ones are no sign of anything.
+_MOST = 100
+_LEAST_SCORE = 0.05
+_SAME_PLACE = 0.5  # IoU
+# Of a class with fewer confident detections nothing is said.
+_FEWEST = 3
+_LEFT = 0.7  # of its score, for a detection that counts as left to its class
+NAMES = ("found_sample", "found_box", "found_score", "found_label")
+
+
+def records(decoded: Sequence[Any] | None) -> dict[str, np.ndarray]:
+    """The best detections of some images, `[detections, ...]`; empty where decoding gives others."""
+    import numpy as np
+
+    if decoded is None or not all(_are_detections(each) for each in decoded):
+        return {}
+    parts = []
+    for number, each in enumerate(decoded):
+        scores = np.asarray(each["scores"], np.float32).reshape(-1)
+        best = np.argsort(-scores, kind="stable")[:_MOST]
+        best = best[scores[best] >= _LEAST_SCORE]
+        boxes = np.asarray(each["boxes"], np.float32).reshape(-1, 4)
+        labels = np.asarray(each["labels"], np.int64).reshape(-1)
+        parts.append((np.full(len(best), number), boxes[best], scores[best], labels[best]))
+    return dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+
+
+def _are_detections(decoded: Any) -> bool:
+    return isinstance(decoded, dict) and {"boxes", "scores", "labels"} <= decoded.keys()
+
+
+def compare(
+    mine: Sequence[np.ndarray | None], theirs: Sequence[np.ndarray | None], images: int, score: float
+) -> DetectionChange | None:
+    """How the detections changed; None where one of them has no records.
+
+    Both are arrays in the order of `NAMES`. `score` is the smallest one that a recipe asks for: those
+    of `CONFIDENT` and more are looked at, or of that score where it is larger.
+    """
+    import numpy as np
+
+    if any(each is None for each in (*mine, *theirs)):
+        return None
+    confident = max(score, CONFIDENT)
+    pairs = [_matched(mine, theirs, image, confident) for image in range(images)]
+    own, other, strangers = (
+        np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 6)) for i in range(3)
+    )
+    placed = np.isfinite(own[:, 0])
+    same = placed & (own[:, 5] == other[:, 5])
+    sizes = np.maximum(other[same, 2:4] - other[same, :2], 1e-9)
+    moved = (own[same, :4] - other[same, :4]) / np.tile(sizes, 2)
+    return DetectionChange(
+        images=images,
+        score=confident,
+        confident=len(other),
+        same_place=int(placed.sum()),
+        same=int(same.sum()),
+        new=len(strangers),
+        score_ratio=float(own[same, 4].sum() / other[same, 4].sum()) if same.any() else None,
+        shift=float(np.abs(moved.mean(axis=0)).max()) if same.any() else None,
+        classes=tuple(_changed_classes(own, other, same)),
+    )
+
+
+def _matched(
+    mine: Sequence[Any], theirs: Sequence[Any], image: int, confident: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of the variant and of the baseline for each confident one of its; new ones.
+
+    A row is box, score and label; NaN where the variant has none there. Each is matched once, the best
+    first, with one of its own class rather than of another. What the variant finds counts from half of
+    the score: what lies close to the limit may fall below it.
+    """
+    import numpy as np
+
+    a, b = (_rows(each, image) for each in (mine, theirs))
+    a, sure = a[a[:, 4] >= confident / 2], b[b[:, 4] >= confident]
+    own = np.full((len(sure), 6), np.nan)
+    free = np.ones(len(a), bool)
+    overlap = _overlaps(sure[:, :4], a[:, :4])
+    for index, row in enumerate(sure):
+        near = np.flatnonzero(free & (overlap[index] >= _SAME_PLACE))
+        if len(near):
+            best = near[np.lexsort((-overlap[index, near], a[near, 5] != row[5]))[0]]
+            own[index], free[best] = a[best], False
+    # What the baseline sees there too, with whatever score, is not new.
+    seen = (_overlaps(a[:, :4], b[:, :4]) >= _SAME_PLACE).any(axis=1)
+    return own, sure, a[free & (a[:, 4] >= confident) & ~seen]
+
+
+def _rows(found: Sequence[Any], image: int) -> np.ndarray:
+    import numpy as np
+
+    samples, boxes, scores, labels = found
+    here = samples == image
+    columns = (boxes[here], scores[here, None], labels[here, None])
+    rows: np.ndarray = np.concatenate([np.asarray(each, np.float64) for each in columns], axis=1)
+    return rows
+
+
+def _overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """IoU of each box with each other, `[first, second]`."""
+    import numpy as np
+
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=2)
+    areas = [np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second)]
+    union = areas[0][:, None] + areas[1][None] - shared
+    overlaps: np.ndarray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return overlaps
+
+
+def _changed_classes(
+    own: np.ndarray, other: np.ndarray, same: np.ndarray
+) -> Iterator[tuple[int, int, int]]:
+    """Classes of which less than half are left: of the same class, with a score near to theirs."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        left = same & (own[:, 4] > _LEFT * other[:, 4])
+    for label in np.unique(other[:, 5]):
+        members = other[:, 5] == label
+        of = int(members.sum())
+        if of >= _FEWEST and 2 * left[members].sum() < of:
+            yield int(label), int(left[members].sum()), of

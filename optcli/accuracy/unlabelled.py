@@ -1,0 +1,175 @@
+"""What can be said of outputs without labels: parts that died, parts that lie far, detections lost.
+
+A dead part is a finding whatever labels say. All else is a doubt that only labels can clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.accuracy.distances import FAR_DB
+from optcli.results.outcomes import DetectionChange, OutputError, PartDistance, Verdict
+
+# Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
+DOUBTFUL_DB = 20.0
+# Values that are a part's times less or more than this, as after scores were halved,
+_SCALE = 0.1
+# or that lie beside them by this share of their range.
+_SHIFT = 0.01
+# Of the confident detections of a baseline so many must be there, so many with their class,
+_FOUND, _SAME = 0.9, 0.95
+# their scores on average within this share, their edges on average within this share of a box's size,
+_SCORES, _EDGES = 0.1, 0.03
+# and so many may be where the baseline sees nothing.
+_NEW = 0.1
+_NAMES = {
+    "boxes": "boxes",
+    "objectness": "objectness",
+    "scores": "scores",
+    "mask_coefficients": "mask coefficients",
+    "prototypes": "prototypes of masks",
+    "keypoints": "keypoints",
+    "angle": "angles",
+    "logits": "scores",
+    "class_map": "map of classes",
+    "embedding": "embedding",
+}
+
+
+def dead(error: OutputError) -> str | None:
+    """Which parts vary in the baseline and are constant here, in a sentence; None where all live."""
+    found = [_dead(part) for part in error.parts if part.dead_count]
+    return "; ".join(found) or None
+
+
+def _dead(part: PartDistance) -> str:
+    whole = part.of is not None and part.dead_count == part.of[1] - part.of[0]
+    listed = ", ".join(map(str, part.dead)) + (", ..." if part.dead_count > len(part.dead) else "")
+    if part.axis is None:
+        return f"{named(part)}: constant, and they vary in the baseline"
+    if whole and part.dead_count > 1:
+        return f"{named(part)}: all {part.dead_count} are constant, and they vary in the baseline"
+    of = f"{part.dead_count} " + ("entries are" if part.dead_count > 1 else "entry is")
+    return (
+        f"{named(part)}: {of} constant along dimension {part.axis} ({listed}), and"
+        f" {'they vary' if part.dead_count > 1 else 'it varies'} in the baseline"
+    )
+
+
+def named(part: PartDistance) -> str:
+    """A part in words: `output 'output0', scores (4 to 83 of dimension 1)`."""
+    what = _NAMES.get(part.part, "")
+    where = ""
+    if part.of is not None and part.axis is not None:
+        where = f"{part.of[0]} to {part.of[1] - 1} of dimension {part.axis}"
+        if not what:
+            where += f", values from {part.low:.3g} to {part.high:.3g}"
+    text = f"output {part.output!r}" + (f", {what}" if what else "")
+    return text + (f" ({where})" if where else "")
+
+
+def doubt(error: OutputError) -> Verdict | None:
+    """The verdict where outputs lie so far from the baseline's that only labels could tell the cost.
+
+    Where there are confident detections, these decide: a detector's maps hold thousands of candidates
+    that nobody reads.
+    """
+    detections = error.detections
+    actual: float | None
+    if detections is not None and detections.confident:
+        reasons = list(_lost(detections))
+        limit, actual = _SAME, detections.same / detections.confident
+    else:
+        reasons = [*_far(error), *_far_parts(error.parts)]
+        decibel = (error.sqnr_db, error.worst.sqnr_db if error.worst else None)
+        limit, actual = DOUBTFUL_DB, min((db for db in decibel if db is not None), default=None)
+    if not reasons:
+        return None
+    return Verdict(
+        name="outputs",
+        outcome="inconclusive",
+        blocking=False,
+        limit=limit,
+        actual=actual,
+        reason=f"{'; '.join(reasons)}; only labels can show what that costs in accuracy",
+    )
+
+
+def scope(error: OutputError) -> str:
+    """On what an acceptance without labels rests, and what it cannot see."""
+    detections = error.detections
+    if detections is None:
+        return (
+            f"on {error.samples} samples their values lie near the baseline's; what that costs in"
+            " accuracy only labels show"
+        )
+    seen = f"{detections.images} images"
+    if not detections.confident:
+        return (
+            f"on {seen} the baseline has no detection with a score of {detections.score:g}: nothing is"
+            " known of detections, and labels or other images would show it"
+        )
+    return (
+        f"on {seen} {detections.same} of the baseline's {detections.confident} detections with a score"
+        f" of {detections.score:g} are the same; what the baseline itself misses only labels show"
+    )
+
+
+def _far(error: OutputError) -> Iterator[str]:
+    """Over all values of an output, and by sample."""
+    worst = error.worst
+    decibel = (error.sqnr_db, worst.sqnr_db if worst else None)
+    lowest = min((db for db in decibel if db is not None), default=None)
+    if worst is not None and worst.sqnr_db is None and worst.max_abs > 0:
+        yield f"output {worst.output!r} is zero for the baseline and not here"
+    elif lowest is not None and lowest < DOUBTFUL_DB:
+        of = f"output {worst.output!r} lies" if worst and lowest == worst.sqnr_db else "they lie"
+        yield f"{of} far from the baseline's ({lowest:.1f} dB, under {DOUBTFUL_DB:g})"
+    elif error.far_samples:
+        lies = "lies" if error.far_samples == 1 else "lie"
+        yield (
+            f"{error.far_samples} of {error.samples} samples {lies} far from the baseline's"
+            f" (under {FAR_DB:g} dB)"
+        )
+
+
+def _far_parts(parts: tuple[PartDistance, ...]) -> Iterator[str]:
+    """Parts by themselves, where the values of an output are not all of one kind."""
+    several = {part.output for part in parts if part.of is not None}
+    for part in parts:
+        if _scaled(part):
+            yield f"{named(part)}: on average {part.scale:.2f} times the baseline's values"
+        elif part.output in several and part.sqnr_db is not None and part.sqnr_db < DOUBTFUL_DB:
+            yield (
+                f"{named(part)}: far from the baseline's ({part.sqnr_db:.1f} dB, under {DOUBTFUL_DB:g})"
+            )
+        elif part.output in several and part.shift is not None and abs(part.shift) > _SHIFT:
+            yield f"{named(part)}: shifted by {abs(part.shift):.1%} of their range"
+        elif part.wrong_count:
+            listed = ", ".join(map(str, part.wrong))
+            more = ", ..." if part.wrong_count > len(part.wrong) else ""
+            yield f"{named(part)}: hardly anything in common with the baseline's in {listed}{more}"
+
+
+def _scaled(part: PartDistance) -> bool:
+    """Whether most of what is wrong is that the values are multiples of the baseline's."""
+    if part.scale is None or part.sqnr_db is None or abs(part.scale - 1) <= _SCALE:
+        return False
+    return (part.scale - 1) ** 2 >= 0.5 * 10 ** (-part.sqnr_db / 10)
+
+
+def _lost(found: DetectionChange) -> Iterator[str]:
+    """What became of the baseline's confident detections."""
+    sure = f"of the baseline's {found.confident} detections with a score of {found.score:g} or more"
+    if found.same_place < _FOUND * found.confident:
+        yield (f"it finds {found.same_place / found.confident:.0%} {sure}, less than {_FOUND:.0%}")
+    elif found.same < _SAME * found.confident and found.confident - found.same > 1:
+        yield f"{found.same} {sure} have one of the same class in the same place, under {_SAME:.0%}"
+    if found.score_ratio is not None and abs(found.score_ratio - 1) > _SCORES:
+        yield f"the scores of the same detections are {found.score_ratio:.2f} times the baseline's"
+    if found.shift is not None and found.shift > _EDGES:
+        yield f"their edges are shifted by {found.shift:.1%} of the boxes' size on average"
+    if found.new > _NEW * found.confident and found.new > 1:
+        yield f"{found.new} detections are new, where the baseline sees nothing"
+    for label, same, of in found.classes[:3]:
+        yield f"of class {label} {same} of {of} are left"

@@ -1,0 +1,13 @@
+"""What the outputs of a model mean: boxes, scores, class numbers, and where each of them stands.
+
+`describe` says it once, from the recipe, from what an exporter wrote into the file, or from shapes.
+What judges, decodes or compares outputs asks here.
+"""
+
+from __future__ import annotations
+
+from optcli.outputs.describing import describe
+from optcli.outputs.meaning import OutputMeaning, Part
+from optcli.outputs.metadata import Exported, exported, read_metadata
+
+__all__ = ["Exported", "OutputMeaning", "Part", "describe", "exported", "read_metadata"]

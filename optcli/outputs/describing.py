@@ -1,0 +1,186 @@
+"""From a recipe, the metadata of a file, or shapes to what each output means, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from optcli.errors import InputError, did_you_mean
+from optcli.outputs.meaning import OutputMeaning, Part
+from optcli.outputs.metadata import Exported, exported
+from optcli.settings.outputs import SIZES, Kind, OutputSettings
+from optcli.settings.postprocess import PostprocessSettings
+
+# What metrics read, where they read an output itself.
+_OF_METRICS: Mapping[str, Kind] = {
+    "top1": "logits",
+    "top5": "logits",
+    "calibration_error": "logits",
+    "miou": "class_map",
+}
+_MASK_COEFFICIENTS = 32
+Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
+
+
+class Output(Protocol):
+    """An output as it was seen: `shape` is that of one sample, None where it varies."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+def describe(
+    outputs: Sequence[Output],
+    *,
+    settings: Mapping[str, OutputSettings] | None = None,
+    postprocess: PostprocessSettings | None = None,
+    metric: str | None = None,
+    metric_output: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[OutputMeaning, ...]:
+    """What each output means.
+
+    `settings`, `postprocess` and `metric` (of `metric_output`, or of the first output) are what the
+    recipe says, `metadata` is what an exporter wrote into the file. Raises `InputError` where the
+    recipe names an output that is not there, or parts of another size.
+    """
+    settings = settings or {}
+    names = [output.name for output in outputs]
+    for name in settings:
+        if name not in names:
+            raise InputError(
+                f"the model has no output {name!r}, it has {', '.join(names)}",
+                place=f"outputs.{name}",
+                hint=did_you_mean(name, names, f"name one of {', '.join(names)}"),
+            )
+    said = {name: _of_settings(outputs[names.index(name)], each) for name, each in settings.items()}
+    said = {**_of_decoding(outputs, postprocess), **said}
+    read = metric_output or (names[0] if names else None)
+    kind = _OF_METRICS.get(metric or "")
+    if postprocess is None and kind is not None and read in names:
+        said.setdefault(str(read), (Part(kind),))
+    known = exported(metadata or {})
+    written = {} if known is None else _of_exporter(outputs, known)
+    return tuple(_meaning(output, said, written) for output in outputs)
+
+
+def _meaning(
+    output: Output, said: Mapping[str, tuple[Part, ...]], written: Mapping[str, tuple[Part, ...]]
+) -> OutputMeaning:
+    if output.name in said:
+        return OutputMeaning(output.name, said[output.name], "recipe")
+    if output.name in written:
+        return OutputMeaning(output.name, written[output.name], "metadata")
+    if output.shape is not None and len(output.shape) == 1 and "float" in output.dtype:
+        return OutputMeaning(output.name, (Part("logits"),), "shape")
+    return OutputMeaning(output.name, (Part("unknown"),), "unknown")
+
+
+def _of_settings(output: Output, settings: OutputSettings) -> tuple[Part, ...]:
+    """The parts that a recipe names. Raises `InputError` where the output is of another size."""
+    sizes = [(part.kind, part.size or SIZES.get(part.kind)) for part in settings.parts]
+    if len(sizes) == 1 and settings.axis is None and settings.parts[0].size is None:
+        return (Part(sizes[0][0]),)
+    if output.shape is None:
+        return ()
+    place = f"outputs.{output.name}"
+    count = sum(size or 0 for _, size in sizes)
+    rest = any(size is None for _, size in sizes)
+    axes = [i for i, size in enumerate(output.shape) if size == count or (rest and size > count)]
+    if settings.axis is not None:
+        axes = [settings.axis - 1] if settings.axis - 1 in axes else []
+    if not axes:
+        wanted = f"more than {count}" if rest else str(count)
+        listed = ", ".join(str(size) for size in output.shape)
+        raise InputError(
+            f"the parts are {wanted} numbers, and a sample of output {output.name!r} is [{listed}]",
+            place=place,
+            hint="give every part its size, and `axis` the dimension that holds them",
+        )
+    return tuple(_along(axes[-1], sizes, output.shape[axes[-1]]))
+
+
+def _along(axis: int, sizes: Sequence[Sized], total: int) -> Iterator[Part]:
+    rest = total - sum(size or 0 for _, size in sizes)
+    start = 0
+    for kind, size in sizes:
+        stop = start + (rest if size is None else size)
+        yield Part(kind, axis, start, stop)
+        start = stop
+
+
+def _of_decoding(
+    outputs: Sequence[Output], postprocess: PostprocessSettings | None
+) -> dict[str, tuple[Part, ...]]:
+    """What `postprocess` takes the outputs for."""
+    if postprocess is None or not outputs:
+        return {}
+    first = outputs[0].name
+    if postprocess.yolox is not None:
+        sizes: list[Sized] = [("boxes", 4), ("objectness", 1), ("scores", None)]
+        return _parts(outputs, {postprocess.yolox.output or first: (1, sizes)})
+    if postprocess.boxes is None:
+        return {}
+    how = postprocess.boxes
+    name = how.boxes or first
+    if how.scores is not None:
+        whole: dict[str, Kind] = {name: "boxes", how.scores: "scores"}
+        if how.labels is not None:
+            whole[how.labels] = "class_numbers"
+        return {each.name: (Part(whole[each.name]),) for each in outputs if each.name in whole}
+    sizes = [("boxes", 4), ("objectness", 1)] if how.objectness else [("boxes", 4)]
+    classes = getattr(how, "classes", None)
+    sizes += [("scores", classes)] if classes is None else [("scores", classes), ("unknown", None)]
+    return _parts(outputs, {name: (0 if how.transposed else 1, sizes)})
+
+
+def _parts(
+    outputs: Sequence[Output], wanted: Mapping[str, tuple[int, list[Sized]]]
+) -> dict[str, tuple[Part, ...]]:
+    """Parts of outputs `[rows, columns]`; outputs of another shape are left out."""
+    found = {}
+    for output in outputs:
+        if output.name not in wanted or output.shape is None or len(output.shape) != 2:
+            continue
+        axis, sizes = wanted[output.name]
+        if output.shape[axis] >= sum(size or 0 for _, size in sizes):
+            found[output.name] = tuple(p for p in _along(axis, sizes, output.shape[axis]) if _holds(p))
+    return found
+
+
+def _holds(part: Part) -> bool:
+    return part.stop is None or part.stop > part.start
+
+
+def _of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[Part, ...]]:
+    """The outputs of Ultralytics' exports: candidates in columns (v5 in rows), or rows after NMS."""
+    if not outputs or outputs[0].shape is None:
+        return {}
+    first, classes = outputs[0], len(known.names)
+    shape = first.shape
+    assert shape is not None
+    if known.task == "classify":
+        return {first.name: (Part("logits"),)} if shape == (classes,) else {}
+    behind: list[Sized] = {
+        "segment": [("mask_coefficients", _MASK_COEFFICIENTS)],
+        "pose": [("keypoints", known.keypoints)],
+        "obb": [("angle", 1)],
+    }.get(known.task, [])  # type: ignore[assignment]
+    forms: list[tuple[int, list[Sized]]] = [
+        (0, [("boxes", 4), ("scores", classes), *behind]),
+        (1, [("boxes", 4), ("objectness", 1), ("scores", classes), *behind]),
+        (1, [("boxes", 4), ("scores", 1), ("class_numbers", 1), *behind]),
+    ]
+    found: dict[str, tuple[Part, ...]] = {}
+    for axis, sizes in forms:
+        if len(shape) == 2 and shape[axis] == sum(size or 0 for _, size in sizes):
+            found[first.name] = tuple(_along(axis, sizes, shape[axis]))
+            break
+    for other in outputs[1:]:
+        if known.task == "segment" and other.shape and other.shape[0] == _MASK_COEFFICIENTS:
+            found[other.name] = (Part("prototypes"),)
+    return found
