@@ -30,13 +30,13 @@ _HINTS = {
 class Detector:
     """Detections of an image in its own pixels, as a bundle's server decodes them.
 
-    `classes` is how many the data have; None: nobody knows. `limited` counts the images of which
-    something was left out, by the setting that says so.
+    `classes` is how many the data have; None: nobody knows. `noted` counts images by what
+    `postprocess.decoded` notes of them.
     """
 
     def __init__(self, kind: str, how: Mapping[str, Any], classes: int | None = None) -> None:
         self._kind, self._how, self._classes = kind, how, classes
-        self.limited: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
 
     def __call__(
         self,
@@ -54,14 +54,14 @@ class Detector:
                 raise InputError(f"the model has no output {name!r}", place="postprocess", hint=hint)
         place = f"postprocess.{self._kind}"
         try:
-            found, left_out = postprocess.decoded(
+            found, noted = postprocess.decoded(
                 self._kind, self._how, outputs, size, image, self._classes
             )
         except postprocess.MisreadError as error:
             raise InputError(error.message, place=place, hint=error.hint) from error
         except ValueError as error:
             raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
-        self.limited.update(left_out)
+        self.noted.update(noted)
         placement = {"scale": (1.0, 1.0), "padding": (0, 0), **meta}
         return {**found, "boxes": postprocess.to_original(found["boxes"], placement)}
 
@@ -84,13 +84,13 @@ def make(
 def remarks(
     settings: PostprocessSettings | None,
     prepare: Preparation | None,
-    limited: Mapping[str, int] | None = None,
+    noted: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """What decoding left out, of how many images; and a preparation that YOLOX was not trained with."""
+    """What decoding noted of how many images; and a preparation that YOLOX was not trained with."""
     if settings is None or settings.detector is None:
         return []
     kind, how = settings.detector
-    said = [_left_out(kind, how, what, images) for what, images in (limited or {}).items()]
+    said = [_note(kind, how, what, images) for what, images in (noted or {}).items()]
     box = prepare.letterbox if prepare else None
     if kind != "yolox" or (box is not None and box.align == "top_left"):
         return said
@@ -102,15 +102,22 @@ def remarks(
     ]
 
 
-def _left_out(kind: str, how: Mapping[str, Any], what: str, images: int) -> str:
-    of = f"of {images} image{'' if images == 1 else 's'}"
+def _note(kind: str, how: Mapping[str, Any], what: str, images: int) -> str:
+    place = f"postprocess.{kind}"
     if what == "columns":
         return (
-            f"postprocess.{kind}: the rows have more numbers than `columns` names, such as those of"
-            " masks or keypoints, and these are left out"
+            f"{place}: the rows have more numbers than `columns` names, such as those of masks or"
+            " keypoints, and these are left out"
         )
+    if what not in how:
+        _, model, data = what.split()
+        return (
+            f"{place}: the model has {model} classes and the data have {data}: class numbers are taken"
+            " to mean the same in both"
+        )
+    of = f"of {images} image{'' if images == 1 else 's'}"
     noun = "candidates for NMS" if what == "max_candidates" else "detections"
-    return f"postprocess.{kind}: {of} only the best {how[what]} {noun} count (`{what}`)"
+    return f"{place}: {of} only the best {how[what]} {noun} count (`{what}`)"
 
 
 def decode(step: Decode | Detector, seen: Predictions, size: tuple[int, int]) -> list[Any]:

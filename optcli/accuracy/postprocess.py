@@ -120,23 +120,28 @@ def decoded(
     image: int = 0,
     classes: int | None = None,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Boxes in pixels of the input, scores and labels of one image, best first; and what was left out.
+    """Boxes in pixels of the input, scores and labels of one image, best first; and what to note.
 
     `kind` is yolox, boxes or rows, `how` its settings, `size` height and width of the input. `outputs`
     are those of a call, and `image` is the number of the image in it. A model of one image may give
-    them without a dimension for the batch: how many dimensions they have says so. What was left out
-    are names of settings whose limit was reached, and `columns` behind those that are read.
+    them without a dimension for the batch: how many dimensions they have says so. Notes are names of
+    settings whose limit was reached, `columns` where more stand behind those that are read, and
+    `classes MODEL DATA`, both numbers, where the model has other classes than the data.
 
     Raises ValueError for outputs of another shape, `MisreadError` for scores above 1 and for numbers of
     classes that are none of the `classes`.
     """
-    left_out: list[str] = []
+    noted: list[str] = []
     if kind == "rows":
-        boxes, scores, labels = _rows(how, outputs, size, image, left_out)
+        boxes, scores, labels = _rows(how, outputs, size, image, noted)
     else:
         read, main = (_yolox, how["output"]) if kind == "yolox" else (_boxes, how["boxes"])
         boxes, scores, labels = read(how, _of_image(outputs, main, image), size)
-    boxes, scores, labels = _candidates(boxes, scores, labels, how, left_out)
+        if labels is None and classes is not None and how.get("numbering") != "coco":
+            count = scores.shape[1] + how.get("first_label", 0)
+            if count != classes:
+                noted.append(f"classes {count} {classes}")
+    boxes, scores, labels = _candidates(boxes, scores, labels, how, noted)
     if len(scores) and scores[0] > _LARGEST_SCORE:
         message = f"a detection has the score {scores[0]:.4g}, wanted 0 to 1"
         raise MisreadError(message, _of_scores(kind, how, outputs))
@@ -145,9 +150,9 @@ def decoded(
     boxes, scores, numbers = boxes[known], scores[known], numbers[known]
     stay, more = _suppressed(boxes, numbers, how["nms"], how["max_detections"])
     if more:
-        left_out.append("max_detections")
+        noted.append("max_detections")
     detections = {"boxes": boxes[stay], "scores": scores[stay], "labels": numbers[stay]}
-    return detections, tuple(left_out)
+    return detections, tuple(noted)
 
 
 def _candidates(
@@ -155,7 +160,7 @@ def _candidates(
     scores: np.ndarray,
     labels: np.ndarray | None,
     how: Mapping[str, Any],
-    left_out: list[str],
+    noted: list[str],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Boxes, scores and class numbers of what has a large enough score, best first."""
     if labels is not None:
@@ -179,7 +184,7 @@ def _candidates(
         most = len(sound)
     else:
         sound = sound[scores[sound] >= np.partition(scores[sound], -most)[-most]]
-        left_out.append("max_candidates")
+        noted.append("max_candidates")
     best = sound[np.argsort(-scores[sound], kind="stable")][:most]
     return boxes[places[best]], scores[best], labels[best]
 
@@ -262,7 +267,7 @@ def _rows(
     outputs: Mapping[str, np.ndarray],
     size: tuple[int, int],
     image: int,
-    left_out: list[str],
+    noted: list[str],
 ) -> _Candidates:
     """Rows that are detections already: a column is a number of the box, its score or its class."""
     names = [each for name in how["columns"] for each in [name] * (4 if name == "box" else 1)]
@@ -273,7 +278,7 @@ def _rows(
             f"the output has the shape {list(rows.shape)}, wanted rows of {len(names)}: {wanted}"
         )
     if rows.shape[-1] > len(names):
-        left_out.append("columns")
+        noted.append("columns")
     together = "image" in names and (rows.ndim == _RANK or len(rows) == 1)
     if not together:
         rows = _output(_of_image(outputs, how["output"], image), how["output"])

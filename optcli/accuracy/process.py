@@ -37,7 +37,7 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
         for batch, rows in work.batches(span):
             outputs = work.run(model, batch)
             if not part.count:
-                part.begin(len(batch.ids), outputs)
+                part.begin(len(batch.ids), outputs, whole)
             seen = work.seen(batch, rows, outputs, whole)
             if not part.count and job == 0:
                 work.check_labels(seen)
@@ -47,8 +47,8 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
                 news = time.monotonic()
                 channel.send(Progress(part.count, len(samples)))
         look = functools.partial(stability.look, functools.partial(work.run, model), samples)
-        limited = work.decode.limited if isinstance(work.decode, Detector) else {}
-        part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None, limited)
+        noted = work.decode.noted if isinstance(work.decode, Detector) else {}
+        part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None, noted)
     if isinstance(samples, Keeping):
         samples.finish()
 
@@ -59,7 +59,7 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
     name = request.settings.metric if request.settings else None
     facts = {
         "runner": request.runner,
-        "remarks": work.remarks(shards.limited(request.out, request.jobs)),
+        "remarks": work.remarks(shards.noted(request.out, request.jobs)),
         "full_range": saturation.full_range(request.artifact),
         "metadata": read_metadata(request.artifact),
     }

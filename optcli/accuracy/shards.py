@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,20 @@ class Part:
         """How many samples it has."""
         return len(self._ids)
 
-    def begin(self, batch_rows: int, outputs: Mapping[str, np.ndarray]) -> None:
-        """Decide from the first batch how many samples' outputs are kept."""
+    def begin(
+        self, batch_rows: int, outputs: Mapping[str, np.ndarray], whole: Collection[str] = ()
+    ) -> None:
+        """Decide from the first batch how many samples' outputs are kept.
+
+        `whole` are outputs that have no dimension for the batch.
+        """
         if not outputs:
             raise RunnerError("the model gave no output")
-        by_sample = {n: a for n, a in outputs.items() if a.ndim and len(a) == batch_rows}
+        by_sample = {
+            name: array
+            for name, array in outputs.items()
+            if array.ndim and len(array) == batch_rows and name not in whole
+        }
         bytes_each = sum(array.nbytes for array in by_sample.values()) / batch_rows
         if by_sample:
             self._stored = min(self._total, max(1, int(self._bytes / max(1, bytes_each))))
@@ -70,9 +79,9 @@ class Part:
         self._ids.extend(seen.ids)
 
     def write(
-        self, effective: dict[str, Any], stability: Stability | None, limited: Mapping[str, int]
+        self, effective: dict[str, Any], stability: Stability | None, noted: Mapping[str, int]
     ) -> None:
-        """Write the part's files; `limited` counts images by what decoding left out of them."""
+        """Write the part's files; `noted` counts images by what decoding noted of them."""
         import numpy as np
 
         joined = joined_records(self._records)
@@ -86,14 +95,14 @@ class Part:
             "outputs": [output.summary(name) for name, output in self._outputs.items()],
             "effective": effective,
             "stability": stability.model_dump() if stability else None,
-            "limited": dict(limited),
+            "noted": dict(noted),
         }
         (self._out / ABOUT).write_text(json.dumps(about))
 
     def _predicted(self, seen: Predictions) -> dict[str, np.ndarray]:
         """The class of the largest score, where the output is scores: for agreement."""
         name = self._output or next(iter(seen.outputs))
-        if name not in seen.outputs:
+        if name not in seen.outputs or name in seen.whole:
             return {}
         array = seen.outputs[name]
         rows = rows_of_scores(array) if array.ndim and len(array) == len(seen.ids) else None
@@ -102,11 +111,11 @@ class Part:
         return {"predicted": best(rows.astype("float64"))[0]}
 
 
-def limited(out: Path, jobs: int) -> Counter[str]:
-    """Images of all parts below `out`, by what decoding left out of them."""
+def noted(out: Path, jobs: int) -> Counter[str]:
+    """How many images of all parts below `out` have each note of the decoding."""
     counts: Counter[str] = Counter()
     for job in range(jobs):
-        counts.update(json.loads((out / f"part-{job}" / ABOUT).read_bytes())["limited"])
+        counts.update(json.loads((out / f"part-{job}" / ABOUT).read_bytes())["noted"])
     return counts
 
 

@@ -172,12 +172,12 @@ class Work:
             return self.samples.contents(positions, batch)
         return digests_of(batch, len(positions))
 
-    def remarks(self, limited: Mapping[str, int]) -> list[str]:
+    def remarks(self, noted: Mapping[str, int]) -> list[str]:
         """What the preparation does otherwise than the decoding takes for granted, and its limits.
 
-        `limited` counts images by what was left out.
+        `noted` counts images by what decoding noted of them.
         """
-        return decoding.remarks(self.request.postprocess, self.request.data.prepare, limited)
+        return decoding.remarks(self.request.postprocess, self.request.data.prepare, noted)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch, and its detections.

@@ -83,6 +83,18 @@ def test_code_of_the_users_gets_all_rows_of_the_image(evaluate, tmp_path, monkey
     assert evaluated.value == pytest.approx(11 * 8 / 6)
 
 
+def test_one_row_is_no_vector_of_scores_of_the_image(evaluate, monkeypatch):
+    """Where every image of the set has one detection, its box is not the scores of four classes."""
+    monkeypatch.setattr(Network, "without_batch", lambda _: {"boxes"}, raising=False)
+    evaluated = evaluate(
+        lambda x: {"boxes": BOXES[:1] * x[0, 0], "scores": x},
+        settings=AccuracySettings(output="scores"),
+        spec=TensorSpec(name="x", shape=(1, 3)),
+    )
+    shapes = {output.name: output.shape for output in evaluated.outputs}
+    assert shapes == {"boxes": None, "scores": (3,)}
+
+
 # --- rows that are detections -----------------------------------------------------------------------
 
 
@@ -132,7 +144,7 @@ def test_what_stands_behind_the_columns_is_left_out_and_said():
     detector = step(**how)
     assert_all(detector({"o": rows_of("box", "score", "class", "far", "far")}, {}, SIZE))
     settings = PostprocessSettings.model_validate(how)
-    (said,) = decoding.remarks(settings, None, detector.limited)
+    (said,) = decoding.remarks(settings, None, detector.noted)
     assert "more numbers than `columns` names" in said
     with pytest.raises(InputError, match="wanted rows of 6: box, score, class"):
         found(how, {"o": rows_of("box", "score")})
@@ -330,6 +342,26 @@ def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch
         evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how)
 
 
+@pytest.mark.parametrize(
+    ("how", "classes", "said"),
+    [
+        ({}, 2, 0),
+        ({}, 3, 1),
+        ({"first_label": 1}, 3, 0),
+        ({"background": "last", "score": 0.5}, 1, 0),
+        ({"numbering": "coco"}, 80, 0),
+        ({}, None, 0),
+    ],
+)
+def test_a_model_of_other_classes_than_the_data_is_noted(how, classes, said):
+    """Rows of six whose classes are 0 and 1 look like scores of two classes."""
+    detector = step(classes, boxes=how)
+    detector({"o": rows_of("box", "score", "zero")}, {}, SIZE)
+    texts = decoding.remarks(PostprocessSettings.model_validate({"boxes": how}), None, detector.noted)
+    assert len(texts) == said
+    assert all("the model has 2 classes and the data have 3" in text for text in texts)
+
+
 # --- NMS and its limits -----------------------------------------------------------------------------
 
 
@@ -384,11 +416,11 @@ def test_the_best_candidates_go_into_nms_in_order_and_limits_are_said_once():
         detections = detector({"b": boxes, "s": scores}, {}, SIZE)
         assert detections["boxes"][:, 0].tolist() == [150, 0, 0]
         assert detections["labels"].tolist() == [1, 0, 1]
-    said = decoding.remarks(PostprocessSettings.model_validate(how), None, detector.limited)
+    said = decoding.remarks(PostprocessSettings.model_validate(how), None, detector.noted)
     assert said == [
         "postprocess.boxes: of 2 images only the best 5 candidates for NMS count (`max_candidates`)",
         "postprocess.boxes: of 2 images only the best 3 detections count (`max_detections`)",
     ]
     few = step(boxes={"scores": "s", "nms": 0.5})
     assert len(few({"b": boxes, "s": scores}, {}, SIZE)["boxes"]) == 40
-    assert not few.limited
+    assert not few.noted
