@@ -44,6 +44,9 @@ UNPROVEN = "unproven"
 PACKS_EACH_CALL = "packs_each_call"
 # The fact that holds which batch goes to which model, where an artifact has several (`Routes`).
 ROUTES = "routes"
+# The fact that names the operators that a quantizing pass kept in floating point because values of
+# different range meet there, behind the last layers.
+OUTPUT_TAIL = "output_tail_in_floating_point"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 

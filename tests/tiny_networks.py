@@ -114,6 +114,31 @@ class Token(torch.nn.Module):
         return self.head(torch.cat([first, tokens], 1).softmax(1)).mean(1)
 
 
+class Detector(torch.nn.Module):
+    """Boxes to 128 pixels, their sides from distributions over bins, and scores, of two scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.fine = torch.nn.Conv2d(3, 16, 3, stride=2, padding=1)
+        self.coarse = torch.nn.Conv2d(16, 16, 3, stride=2, padding=1)
+        self.sides = torch.nn.ModuleList(torch.nn.Conv2d(16, 32, 1) for _ in range(2))
+        self.classes = torch.nn.ModuleList(torch.nn.Conv2d(16, 3, 1) for _ in range(2))
+        self.bins = torch.nn.Conv2d(8, 1, 1, bias=False)
+        self.bins.weight.data[:] = torch.arange(8.0).reshape(1, 8, 1, 1)
+
+    def forward(self, image):
+        fine = torch.nn.functional.silu(self.fine(image))
+        maps = fine, torch.relu(self.coarse(fine))
+        heads = zip(self.sides, self.classes, maps)
+        rows = [torch.cat([side(x), score(x)], 1).flatten(2) for side, score, x in heads]
+        sides, logits = torch.cat(rows, 2).split((32, 3), 1)
+        shares = sides.reshape(sides.shape[0], 4, 8, -1).transpose(1, 2).softmax(1)
+        near, far = self.bins(shares).reshape(sides.shape[0], 4, -1).chunk(2, 1)
+        points = torch.arange(float(near.shape[-1]))
+        low, high = points - near, points + far
+        return torch.cat([(low + high) * 4, (high - low) * 8, logits.sigmoid()], 1)
+
+
 class OneBatchOnly(torch.nn.Module):
     def forward(self, image):
         return image.reshape(4, -1)
@@ -137,6 +162,7 @@ INPUTS = {
     "Attention": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "Windows": (TensorSpec(name="image", shape=("batch", 8, 6, 6)),),
     "Token": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
+    "Detector": (IMAGE,),
     "OneBatchOnly": (IMAGE,),
     "Halves": (TensorSpec(name="image", shape=("batch", 3, "height", 16), ranges=SIZES),),
 }

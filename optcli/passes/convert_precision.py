@@ -14,7 +14,7 @@ from optcli.onnx_graphs.interface import opset_of
 from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._onnx.half_range import not_in, out_of_range
+from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much
 from optcli.passes._onnx.models import Patterns, already_quantized, chosen, modern
 
 
@@ -23,7 +23,8 @@ class ConvertPrecision(Pass):
 
     Half the size. Faster where the hardware computes in it, as GPUs do. On the CPU, ONNX Runtime casts
     fp16 to fp32 and back, at best as fast as before and often slower, and does not run bf16: that is
-    for OpenVINO and GPUs. Nodes whose numbers leave the range of fp16 stay in fp32.
+    for OpenVINO and GPUs. Nodes whose numbers leave the range of fp16 stay in fp32; with bf16 those
+    behind the last layers that join values of different range, such as a detector's boxes and scores.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
@@ -65,7 +66,7 @@ class ConvertPrecision(Pass):
         facts: dict[str, Any] = {"keep_io": self.keep_io}
         if not bf16:
             kept |= out_of_range(model, job, facts)
-        kept |= not_in(self.precision, model)
+        kept |= not_in(self.precision, model) | rounded_too_much(self.precision, model)
         job.progress(None, f"converting to {self.precision}")
         converted = halved(model, self.precision, kept, self.keep_io)
         onnx_format.save(converted, job.out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
@@ -224,7 +224,7 @@ class QuantizeAware(Finetune):
                 "reduce_range": half_range,
                 "calibration_samples": ready.feeds.samples,
                 "calibration_batch_size": ready.feeds.batch_size,
-                output_tails.FACT: tail,
+                OUTPUT_TAIL: tail,
             },
         )
 

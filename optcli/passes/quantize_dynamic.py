@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
@@ -115,7 +115,7 @@ class QuantizeDynamic(Pass):
             "engine": "onnxruntime",
             "reduce_range": self._reduce_range(),
             "quantized_operators": dict(sorted(counts.items())),
-            output_tails.FACT: tail,
+            OUTPUT_TAIL: tail,
             **({"kept_in_fp32": {"Conv": convolutions}} if convolutions else {}),
         }
         return Made(precision="int8-dynamic", facts=facts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
@@ -352,7 +352,7 @@ class QuantizeNncf(Pass):
             "calibration_samples": ready.feeds.samples,
             "calibration_batch_size": ready.feeds.batch_size,
             "quantized_operators": dict(sorted(Counter(quantized.values()).items())),
-            output_tails.FACT: ready.tail,
+            OUTPUT_TAIL: ready.tail,
         }
         return Made(precision="int8", facts=facts)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
@@ -220,7 +220,7 @@ class QuantizeOnnxruntime(Pass):
             "model_type": "transformer" if transformer else "none",
             "quantized_operators": dict(sorted(counts.items())),
             "kept_in_floating_point": sorted(scope.ignored),
-            output_tails.FACT: tail,
+            OUTPUT_TAIL: tail,
         }
         return Made(precision=self.precision, facts=facts)
 
@@ -251,11 +251,10 @@ class QuantizeOnnxruntime(Pass):
         )
 
     def _float_tail(self, model: ModelProto) -> list[str]:
-        """The operators of the output tail that stay in floating point: those that nothing selects."""
-        nodes = model.graph.node
+        """The operators of the output tail that stay in floating point: those that are not named."""
         tail = output_tails.in_onnx(model) if self.output_tail == "float" else []
-        selected = chosen(nodes, self.names, self.types, self.patterns, "") if tail else ()
-        return [name for name in tail if name not in selected]
+        named = chosen(model.graph.node, self.names, (), self.patterns, "")
+        return [name for name in tail if name not in named]
 
     def _scope(self, model: ModelProto, tail: Collection[str]) -> Scope:
         """What to quantize, by what is in the prepared model."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from optcli.artifact import costly_packing, has_own_model
+from optcli.artifact import OUTPUT_TAIL, costly_packing, has_own_model
 from optcli.paths import shown
 from optcli.report import engines, since_build, wording
 from optcli.report.device_text import device_lines
@@ -15,6 +15,8 @@ from optcli.report.serving_line import serving_line
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
+# How many operators a line names; the others are counted.
+_LISTED = 3
 # Batch sizes in words, of a report that may be from elsewhere.
 _SIZES = re.compile(r"[\w, ]{1,1000}")
 
@@ -23,13 +25,15 @@ _SIZES = re.compile(r"[\w, ]{1,1000}")
 class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
-    `serving` is the plan in one line. `engines` say what they compute in, `later` is what was found
-    since the build: where the error starts, repairs. `ending` says which exit code, and why.
+    `serving` is the plan in one line. `floats` say what quantized variants keep in floating point,
+    `engines` what they compute in; `later` is what was found since the build: where the error starts,
+    repairs. `ending` says which exit code, and why.
     """
 
     reasons: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    floats: list[str] = field(default_factory=list)
     engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
@@ -43,6 +47,7 @@ class Notes:
         sections = (
             ("Failed or skipped", self.missing),
             ("Verdicts", self.reasons),
+            ("Kept in floating point", self.floats),
             ("Engines", self.engines),
             ("Found since the build", self.later),
             ("Doubts about the measurement", self.doubts),
@@ -55,6 +60,7 @@ class Notes:
             self,
             missing=lines.get("Failed or skipped", []),
             reasons=lines.get("Verdicts", []),
+            floats=lines.get("Kept in floating point", []),
             engines=lines.get("Engines", []),
             later=lines.get("Found since the build", []),
             doubts=lines.get("Doubts about the measurement", []),
@@ -68,6 +74,7 @@ def notes(report: Report) -> Notes:
         reasons=[*_reasons(report), *_packing(report)],
         missing=list(_missing(report)),
         doubts=list(_doubts(report)),
+        floats=list(_floats(report)),
         engines=list(engines.lines(report)),
         later=list(since_build.lines(report)),
         recommendation=advice(report),
@@ -116,6 +123,24 @@ def _packing(report: Report) -> Iterator[str]:
                 remedy = "a fixed batch does not change that"
             sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
             yield (f"{name}: weights are packed on every call at batch size {sizes}; {remedy}")
+
+
+def _floats(report: Report) -> Iterator[str]:
+    """Operators behind the last layers that were not quantized; a line for all that keep the same."""
+    variants_of: dict[str, list[str]] = {}
+    for name, variant in report.variants.items():
+        facts = variant.steps[-1].facts if variant.steps else {}
+        tail = facts.get(OUTPUT_TAIL)
+        if not (isinstance(tail, list | tuple) and tail):
+            continue
+        more = f" and {len(tail) - _LISTED} more" if len(tail) > _LISTED else ""
+        named = ", ".join(map(str, tail[:_LISTED]))
+        variants_of.setdefault(f"{named}{more}", []).append(name)
+    for named, names in variants_of.items():
+        yield (
+            f"{wording.listed(names)}: {named}, behind the last layers, where values of different range"
+            " meet; none of them is a layer, and they take as long as in the float model"
+        )
 
 
 def _missing(report: Report) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.onnx_graphs.graph import constant, read
@@ -48,8 +48,14 @@ class Layer:
 def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
     """The operators in the order of the file; empty for formats without a graph that can be read.
 
-    `parent` is the model that was quantized.
+    Without those of the output tail that are in floating point anyway. `parent` is the model that was
+    quantized.
     """
+    kept = {*quantized.facts.get(OUTPUT_TAIL, ())}
+    return [layer for layer in _all_layers(quantized, parent) if layer.name not in kept]
+
+
+def _all_layers(quantized: Artifact, parent: Artifact) -> list[Layer]:
     if quantized.format == Format.ONNX:
         own = onnx_format.outline(quantized.path)
         whole = any(is_static(node.op_type) for node in own.graph.node)

@@ -3,15 +3,18 @@
 import numpy as np
 import onnx
 import pytest
-from tiny_networks import Noise, apply, artifact, feed
+from tiny_networks import INPUTS, Noise, apply, artifact, feed, torch_artifact
 
-from optcli.artifact import Format
+from optcli.artifact import OUTPUT_TAIL, Format
+from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes._quantization import output_tails
+from optcli.passes.convert_precision import ConvertPrecision
+from optcli.passes.quantize_aware import QuantizeAware
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
+from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
@@ -119,7 +122,7 @@ def rounded(made):
 def test_onnx_scores_live_and_only_layers_compute_on_integers(detector, tmp_path, kind, options):
     made = quantized(detector, tmp_path / "int8", kind, **options)
     assert made.facts["quantized_operators"] == {"Conv": 4}
-    assert sorted(made.facts[output_tails.FACT]) == sorted(TAIL)
+    assert sorted(made.facts[OUTPUT_TAIL]) == sorted(TAIL)
     assert not rounded(made) & {*TAIL}
     assert np.abs(scores(made) - scores(detector)).max() < 0.2
 
@@ -127,30 +130,81 @@ def test_onnx_scores_live_and_only_layers_compute_on_integers(detector, tmp_path
 def test_openvino_scores_live_and_only_layers_compute_on_integers(openvino, tmp_path):
     made = quantized(openvino, tmp_path / "int8", QuantizeNncf)
     assert made.facts["quantized_operators"] == {"Convolution": 4}
-    assert len(made.facts[output_tails.FACT]) == len(TAIL)
-    assert not rounded(made) & {*made.facts[output_tails.FACT]}
+    assert len(made.facts[OUTPUT_TAIL]) == len(TAIL)
+    assert not rounded(made) & {*made.facts[OUTPUT_TAIL]}
     assert np.abs(scores(made) - scores(openvino)).max() < 0.2
 
 
 def test_a_tail_in_integers_takes_a_word_and_kills_the_scores(detector, tmp_path):
     made = quantized(detector, tmp_path / "int8", QuantizeOnnxruntime, output_tail="quantized")
-    assert made.facts[output_tails.FACT] == []
+    assert made.facts[OUTPUT_TAIL] == []
     assert {"output0", "boxes", "shares"} <= rounded(made)
     assert len(np.unique(scores(made))) == 1
 
 
 def test_what_the_recipe_names_is_quantized_although_it_lies_in_the_tail(detector, tmp_path):
-    named = {"types": ("Conv", "Mul"), "ignored_names": ("sides",)}
-    made = quantized(detector, tmp_path / "static", QuantizeOnnxruntime, **named)
-    assert {"Conv": 4, "Mul": 1}.items() <= made.facts["quantized_operators"].items()
-    assert not {"boxes", "expected"} & {*made.facts[output_tails.FACT]}
-    assert "sides" in made.facts["kept_in_floating_point"]
+    named = {"names": ("deep", "boxes"), "patterns": ("expec.*",), "types": ("Conv", "Mul")}
+    made = quantized(detector, tmp_path / "named", QuantizeOnnxruntime, **named)
+    assert made.facts["quantized_operators"] == {"Conv": 2, "Mul": 1}
+    assert sorted(made.facts[OUTPUT_TAIL]) == sorted({*TAIL} - {"boxes", "expected"})
+
+
+def test_types_are_those_of_the_rest(detector, tmp_path):
+    """They say what to quantize wherever it is safe: a repair writes them, too."""
+    made = quantized(detector, tmp_path / "types", QuantizeOnnxruntime, types=("Conv", "Concat"))
+    assert made.facts["quantized_operators"]["Conv"] == 4
+    assert not rounded(made) & {*TAIL}
 
 
 def test_dynamic_quantization_leaves_a_conversion_of_boxes_in_floats(detector, tmp_path):
     products = {"types": ("MatMul", "Conv")}
     made = quantized(detector, tmp_path / "floats", QuantizeDynamic, **products)
     assert made.facts["quantized_operators"] == {"Conv": 4}
-    assert sorted(made.facts[output_tails.FACT]) == ["converted", "expected"]
+    assert sorted(made.facts[OUTPUT_TAIL]) == ["converted", "expected"]
     named = quantized(detector, tmp_path / "named", QuantizeDynamic, names=("expected",), **products)
     assert named.facts["quantized_operators"] == {"Conv": 1}
+
+
+@pytest.mark.parametrize(("precision", "kept"), [("fp16", []), ("bf16", sorted(TAIL))])
+def test_boxes_in_pixels_need_more_bits_than_those_of_bf16(detector, tmp_path, precision, kept):
+    made = apply(ConvertPrecision(precision=precision), detector, tmp_path / "half", IMAGE)
+    assert made.facts["kept_in_fp32"] == kept
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    return torch_artifact(tmp_path_factory.mktemp("network"), "Detector")
+
+
+def of_integers(made):
+    """How many convolutions of a graph compute on integers, and the values that are quantized."""
+    nodes = exported_format.open(made.path).graph.nodes
+    read = [each for each in nodes if str(each.target).startswith("quantized_decomposed.quantize")]
+    return made.facts["quantized_operators"]["conv2d"], {each.args[0].name for each in read}
+
+
+@pytest.mark.parametrize("kind", [QuantizePt2e, QuantizeNncf])
+def test_a_pytorch_graph_joins_its_maps_in_floats(network, tmp_path, kind):
+    inputs = INPUTS["Detector"]
+    made = apply(kind(), network, tmp_path / "int8", inputs, calibration=Noise(inputs, count=4))
+    assert of_integers(made) == (6, {"image", "silu", "relu"})
+    tail = made.facts[OUTPUT_TAIL]
+    assert len(tail) == 24
+    assert {"cat", "softmax", "conv2d_6", "sigmoid"} <= {*tail}
+
+
+@pytest.mark.long
+def test_training_with_roundings_has_none_in_the_tail(network, tmp_path):
+    inputs = INPUTS["Detector"]
+    data = {"calibration": Noise(inputs, count=4), "training": Noise(inputs, count=4)}
+    options = {
+        "epochs": 1,
+        "batch_size": 4,
+        "threads": 1,
+        "compare": "outputs",
+        "distillation_weight": 1,
+        "validate_epochs": False,
+    }
+    made = apply(QuantizeAware(**options), network, tmp_path / "made", inputs, **data)
+    assert made.facts["quantized_operators"] == {"Conv": 6}
+    assert {"bins/conv2d/0", "/cat/3"} <= {*made.facts[OUTPUT_TAIL]}

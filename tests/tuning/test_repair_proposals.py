@@ -1,14 +1,16 @@
 """Which trials are proposed: the groups of a small graph, and what follows from what was found."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.results import Estimate
 from optcli.results.repair import Trial
 from optcli.tuning.components import calibrations, groups, worst
-from optcli.tuning.layers import Layer, onnx_layers, openvino_layers
+from optcli.tuning.layers import Layer, layers_of, onnx_layers, openvino_layers
 from optcli.tuning.proposals import Proposals
 
 # in -> first -> swish -> (left, right depthwise) -> concat -> middle -> head1 -> head2 -> out
@@ -93,6 +95,9 @@ def test_layers_of_an_openvino_file(tmp_path: Path) -> None:
     )
     found = openvino_layers(tmp_path / "model.xml")
     assert found == [Layer("conv", "GroupConvolution", ("0",), ("2",), depthwise=True)]
+    floats = Artifact("", Format.OPENVINO, tmp_path, "fp32", 0, "")
+    assert layers_of(floats, floats) == found
+    assert layers_of(replace(floats, facts={OUTPUT_TAIL: ["conv"]}), floats) == []
 
 
 def test_only_other_calibrations_than_the_one_at_hand_are_tried() -> None:

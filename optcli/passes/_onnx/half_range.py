@@ -12,6 +12,7 @@ from optcli.onnx_graphs.interface import opset_of
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import Precision
 from optcli.passes._onnx.upgrade import noise
+from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.activation_ranges import activation_ranges
 
 if TYPE_CHECKING:
@@ -99,3 +100,11 @@ def not_in(precision: Precision, model: ModelProto) -> set[str]:
             if "tensor(float)" in types and tensor_type not in types:
                 kept.add(node.name)
     return kept
+
+
+def rounded_too_much(precision: Precision, model: ModelProto) -> set[str]:
+    """Names of nodes behind the last layers whose numbers need more bits: boxes in pixels.
+
+    From 512 on bf16 knows multiples of 4 alone, fp16 those of 0.5.
+    """
+    return {*output_tails.in_onnx(model)} if precision == "bf16" else set()

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
@@ -58,8 +58,9 @@ def graph_of(
         _keep_in_floats(graph, kept)
         if kept:
             facts["kept_in_fp32"] = dict.fromkeys(kept, "its input has one channel")
-    facts[output_tails.FACT] = output_tails.in_graph(graph) if output_tail == "float" else []
-    _keep_in_floats(graph, facts[output_tails.FACT])
+    tail = output_tails.in_graph(graph) if output_tail == "float" else []
+    _keep_in_floats(graph, tail)
+    facts[OUTPUT_TAIL] = tail
     return TracedGraph(graph, facts)
 
 

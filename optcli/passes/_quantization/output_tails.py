@@ -35,9 +35,6 @@ OutputTail = Annotated[
     ),
 ]
 
-# The fact of an artifact that names what is kept so.
-FACT = "output_tail_in_floating_point"
-
 # A product with no more weights is no layer: it converts boxes (4 x 4), or averages bins.
 _FEW_WEIGHTS = 16
 

@@ -22,7 +22,7 @@ from optcli.onnx_graphs.precision import precision_of
 from optcli.onnx_graphs.quantized import dequantizer
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._onnx.half_range import not_in, out_of_range
+from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much
 from optcli.passes._onnx.models import chosen, modern
 from optcli.passes._tensorrt.constraints import require_constraints
 from optcli.passes._tensorrt.expectation import counts, expectation
@@ -177,7 +177,7 @@ def _converted(
         graph = read(model)
         fit_scales_to_half(graph)
         model = written(graph)
-    kept |= not_in(half, model)
+    kept |= not_in(half, model) | rounded_too_much(half, model)
     refused = _NOT_IN_BF16 if half == "bf16" else _NOT_IN_HALF
     kept |= {node.name for node in model.graph.node if node.op_type in refused}
     job.progress(None, f"converting to {half}")

@@ -1,0 +1,36 @@
+"""Operators that a quantizing pass left in floating point: said once for all variants, and shortly."""
+
+import pytest
+from example import latency, report, variant
+
+from optcli.report import markdown
+from optcli.report.notes import notes
+from optcli.results import StepSummary
+
+
+def built(**tails):
+    """A report of variants by what they keep."""
+    variants = {}
+    for name, tail in tails.items():
+        facts = {"output_tail_in_floating_point": tail}
+        step = StepSummary(name="quantize_nncf", key="key", status="built", facts=facts)
+        variants[name] = variant(900, [latency(2.0, 0.5)]).model_copy(update={"steps": (step,)})
+    return report({"eager": variant(1000, [latency(1, 1)], runtime="torch"), **variants})
+
+
+def test_what_was_kept_is_named_once_for_the_variants_that_share_it():
+    found = built(a=["boxes", "scores"], b=["boxes", "scores"], c=["n1", "n2", "n3", "n4", "n5"])
+    said = notes(found).floats
+    assert [line.partition(", behind")[0] for line in said] == [
+        "a and b: boxes, scores",
+        "c: n1, n2, n3 and 2 more",
+    ]
+    assert "Kept in floating point" in markdown(found)
+
+
+@pytest.mark.parametrize("odd", [[], None, "all", {"a": 1}, 3])
+def test_nothing_is_said_where_nothing_was_kept_or_the_facts_are_others(odd):
+    """A report may come from elsewhere."""
+    found = built(a=odd)
+    assert notes(found).floats == []
+    assert "Kept in floating point" not in markdown(found)
