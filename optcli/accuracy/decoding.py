@@ -30,12 +30,14 @@ _HINTS = {
 class Detector:
     """Detections of an image in its own pixels, as a bundle's server decodes them.
 
-    `classes` is how many the data have; None: nobody knows. `noted` counts images by what
-    `postprocess.decoded` notes of them.
+    `classes` is how many the data have; None: nobody knows. With `refuse`, scores above 1 and numbers
+    of no class are an error. `noted` counts images by what `postprocess.decoded` notes of them.
     """
 
-    def __init__(self, kind: str, how: Mapping[str, Any], classes: int | None = None) -> None:
-        self._kind, self._how, self._classes = kind, how, classes
+    def __init__(
+        self, kind: str, how: Mapping[str, Any], classes: int | None = None, *, refuse: bool = True
+    ) -> None:
+        self._kind, self._how, self._classes, self._refuse = kind, how, classes, refuse
         self.noted: Counter[str] = Counter()
 
     def __call__(
@@ -55,7 +57,7 @@ class Detector:
         place = f"postprocess.{self._kind}"
         try:
             found, noted = postprocess.decoded(
-                self._kind, self._how, outputs, size, image, self._classes
+                self._kind, self._how, outputs, size, image, self._classes, refuse=self._refuse
             )
         except postprocess.MisreadError as error:
             raise InputError(error.message, place=place, hint=error.hint) from error
@@ -67,16 +69,20 @@ class Detector:
 
 
 def make(
-    settings: PostprocessSettings | None, folder: Path, classes: int | None = None
+    settings: PostprocessSettings | None,
+    folder: Path,
+    classes: int | None = None,
+    *,
+    refuse: bool = True,
 ) -> Decode | Detector | None:
     """The decoding step; None without one. Imports the user's code where it is theirs.
 
-    `classes` is how many the data have, where that is known.
+    `classes` and `refuse` are those of `Detector`.
     """
     if settings is None:
         return None
     if settings.detector is not None:
-        return Detector(*settings.detector, classes)
+        return Detector(*settings.detector, classes, refuse=refuse)
     assert settings.python is not None
     return _users(settings.python, folder)
 
@@ -109,15 +115,20 @@ def _note(kind: str, how: Mapping[str, Any], what: str, images: int) -> str:
             f"{place}: the rows have more numbers than `columns` names, such as those of masks or"
             " keypoints, and these are left out"
         )
+    of = f"{images} image{'' if images == 1 else 's'}"
+    if what == "misread":
+        return (
+            f"{place}: in {of} there are scores above 1 or class numbers that are no classes of the"
+            " data: the outputs are broken"
+        )
     if what not in how:
         _, model, data = what.split()
         return (
             f"{place}: the model has {model} classes and the data have {data}: class numbers are taken"
             " to mean the same in both"
         )
-    of = f"of {images} image{'' if images == 1 else 's'}"
     noun = "candidates for NMS" if what == "max_candidates" else "detections"
-    return f"{place}: {of} only the best {how[what]} {noun} count (`{what}`)"
+    return f"{place}: of {of} only the best {how[what]} {noun} count (`{what}`)"
 
 
 def decode(step: Decode | Detector, seen: Predictions, size: tuple[int, int]) -> list[Any]:

@@ -18,6 +18,8 @@ class ScoringRequest:
     """What a model is judged on, and by which metric; paths in `data` are relative to `folder`.
 
     `feeds` are the model's own inputs in the order of `inputs`, where names or element types differ.
+    `reference`: others are compared with it, so that outputs which can be no scores and no classes are
+    an error of the recipe, and not of the model.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -26,6 +28,7 @@ class ScoringRequest:
     folder: Path
     settings: AccuracySettings | None = None
     postprocess: PostprocessSettings | None = None
+    reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

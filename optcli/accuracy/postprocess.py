@@ -119,6 +119,8 @@ def decoded(
     size: tuple[int, int],
     image: int = 0,
     classes: int | None = None,
+    *,
+    refuse: bool = True,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Boxes in pixels of the input, scores and labels of one image, best first; and what to note.
 
@@ -129,7 +131,8 @@ def decoded(
     `classes MODEL DATA`, both numbers, where the model has other classes than the data.
 
     Raises ValueError for outputs of another shape, `MisreadError` for scores above 1 and for numbers of
-    classes that are none of the `classes`.
+    classes that are none of the `classes`. Without `refuse` that is noted as `misread`, and detections
+    of no class are left out.
     """
     noted: list[str] = []
     if kind == "rows":
@@ -142,10 +145,14 @@ def decoded(
             if count != classes:
                 noted.append(f"classes {count} {classes}")
     boxes, scores, labels = _candidates(boxes, scores, labels, how, noted)
+    numbers, wrong = _class_numbers(labels, how, classes)
     if len(scores) and scores[0] > _LARGEST_SCORE:
         message = f"a detection has the score {scores[0]:.4g}, wanted 0 to 1"
-        raise MisreadError(message, _of_scores(kind, how, outputs))
-    numbers = _classes(labels, how, classes)
+        wrong = MisreadError(message, _of_scores(kind, how, outputs))
+    if wrong is not None:
+        if refuse:
+            raise wrong
+        noted.append("misread")
     known = np.flatnonzero(numbers >= 0)
     boxes, scores, numbers = boxes[known], scores[known], numbers[known]
     stay, more = _suppressed(boxes, numbers, how["nms"], how["max_detections"])
@@ -312,33 +319,41 @@ def _activated(scores: np.ndarray, activation: str) -> np.ndarray:
     return shares
 
 
-def _classes(labels: np.ndarray, how: Mapping[str, Any], classes: int | None) -> np.ndarray:
-    """The class numbers, from 0; -1 for numbers that COCO's ids leave out."""
+def _class_numbers(
+    labels: np.ndarray, how: Mapping[str, Any], classes: int | None
+) -> tuple[np.ndarray, MisreadError | None]:
+    """The classes from 0, -1 for what is none; and why numbers are no classes of the data.
+
+    Numbers that COCO's ids leave out are none either, without a reason.
+    """
     numbers: np.ndarray = np.rint(labels).astype(np.int64)
-    first, low, high = how.get("first_label", 0), numbers.min(initial=0), numbers.max(initial=-1)
-    coco = how.get("numbering") == "coco"
-    broken = np.abs(numbers - labels) > _NO_CLASS
+    first, coco = how.get("first_label", 0), how.get("numbering") == "coco"
+    end = len(_OF_COCO) if coco else np.inf if classes is None else classes
+    broken, outside = np.abs(numbers - labels) > _NO_CLASS, (numbers < 0) | (numbers >= end)
+    numbers[broken | outside] = -1
+    sound = numbers >= 0
+    if coco:
+        numbers[sound] = _OF_COCO[numbers[sound]]
+    if sound.all():
+        return numbers, None
+    value = labels[broken][0] if broken.any() else labels[outside].min()
     if broken.any():
-        value = float(labels[broken][0])
         what = "this is another column or output: look at the order of the columns, and at `labels`"
-    elif low < 0:
-        value = low
+    elif value < 0 < first:
+        what = f"`first_label: {first}` is too large, or {round(value + first)} is the background"
+    elif value < 0:
         what = "this is another column or output, or marks rows that hold nothing: raise `score`"
-        if first:
-            what = f"`first_label: {first}` is too large, or {low + first} is the background"
-    elif high >= (len(_OF_COCO) if coco else np.inf if classes is None else classes):
-        value = high
+    else:
+        value = labels[outside].max()
         what = "the model has other classes than the data, or counts by ids with gaps"
         if coco:
             what = "COCO's ids are 1 to 90: leave `numbering` out"
-        elif high == classes and not first:
+        elif round(value) == classes and not first:
             what = "the model's first class is 1 (`first_label: 1`), or its last one is the background"
-        elif classes == _COCO_CLASSES and high < len(_OF_COCO):
+        elif classes == _COCO_CLASSES and value < len(_OF_COCO):
             what = "the model counts by COCO's ids, 1 to 90 with gaps: `numbering: coco`"
-    else:
-        return _OF_COCO[numbers] if coco else numbers
     there = "" if classes is None else f", and there are {classes} classes, from 0"
-    raise MisreadError(f"a detection has the class number {value:.4g}{there}", what)
+    return numbers, MisreadError(f"a detection has the class number {float(value):.4g}{there}", what)
 
 
 def _of_scores(kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarray]) -> str:

@@ -49,7 +49,8 @@ class Work:
         request = self.request
         decoded = request.postprocess is not None and request.postprocess.detector is not None
         names = data.class_names(request.data, request.folder) if decoded else None
-        return decoding.make(request.postprocess, request.folder, len(names) if names else None)
+        classes = len(names) if names else None
+        return decoding.make(request.postprocess, request.folder, classes, refuse=request.reference)
 
     @property
     def kept_bytes(self) -> int:

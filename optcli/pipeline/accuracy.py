@@ -312,6 +312,7 @@ class _Judging:
                 folder=recipe.folder,
                 settings=recipe.accuracy,
                 postprocess=recipe.postprocess,
+                reference=self.baseline is not None and subject.name == self.baseline.name,
                 out=scratch,
                 jobs=_jobs(subject, around.jobs),
                 prepared=samples.find(),

@@ -86,7 +86,7 @@ def _post_process(request: ProfileRequest, plain: Runner, fed: Feeds) -> tuple[S
     """The stage of post-processing, timed batch by batch; none where the recipe has no such step."""
     if request.postprocess is None:
         return ()
-    step = decoding.make(request.postprocess, request.folder)
+    step = decoding.make(request.postprocess, request.folder, refuse=False)
     times_ms = []
     for batch in fed.samples:
         outputs = plain.run(dict(batch.inputs))

@@ -339,7 +339,12 @@ def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch
     (said,) = evaluated.remarks
     assert "of 4 images only the best 1 detections count (`max_detections`)" in said
     with pytest.raises(InputError, match="class number 2, and there are 2 classes"):
-        evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how)
+        evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how, reference=True)
+    # A variant whose outputs broke is no fault of the recipe: it is judged.
+    broken = spoiled(label=[7, 0, 0.5], score=[2.5, 1.5, 0.6])
+    evaluated = evaluate(lambda x: {"o": broken[None]}, **how)
+    assert evaluated.value == 0
+    assert any("in 4 images there are scores above 1" in said for said in evaluated.remarks)
 
 
 @pytest.mark.parametrize(
