@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "formats",
         "onnx_graphs",
     },
-    "inspection": {"recipe", "sources", "formats", "onnx_graphs", "engines"},
+    "inspection": {"recipe", "sources", "outputs", "formats", "onnx_graphs", "engines"},
     "pipeline": {*BUILD, "queueing", "report"},
     "tuning": {*BUILD, "pipeline", "queueing", "gate", "profiling", "report"},
     "cli": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.accuracy.distances import FAR_DB
+from optcli.outputs import WORDS
 from optcli.results.outcomes import DetectionChange, OutputError, PartDistance, Verdict
 
 # Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
@@ -22,18 +23,6 @@ _FOUND, _SAME = 0.9, 0.95
 _SCORES, _EDGES = 0.1, 0.03
 # and so many may be where the baseline sees nothing.
 _NEW = 0.1
-_NAMES = {
-    "boxes": "boxes",
-    "objectness": "objectness",
-    "scores": "scores",
-    "mask_coefficients": "mask coefficients",
-    "prototypes": "prototypes of masks",
-    "keypoints": "keypoints",
-    "angle": "angles",
-    "logits": "scores",
-    "class_map": "map of classes",
-    "embedding": "embedding",
-}
 
 
 def dead(error: OutputError) -> str | None:
@@ -58,7 +47,7 @@ def _dead(part: PartDistance) -> str:
 
 def named(part: PartDistance) -> str:
     """A part in words: `output 'output0', scores (4 to 83 of dimension 1)`."""
-    what = _NAMES.get(part.part, "")
+    what = "" if part.part == "unknown" else WORDS[part.part]
     where = ""
     if part.of is not None and part.axis is not None:
         where = f"{part.of[0]} to {part.of[1] - 1} of dimension {part.axis}"

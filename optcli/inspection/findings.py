@@ -15,11 +15,15 @@ from optcli.settings import Settings
 
 
 class Tensor(Settings):
-    """An input or output: sizes, names of sizes that vary, null where nothing is known."""
+    """An input or output: sizes, names of sizes that vary, null where nothing is known.
+
+    `meaning` says what the values of an output are, and where that is known from.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None = None
+    meaning: str | None = None
 
 
 class Operator(Settings):
@@ -63,6 +67,9 @@ class Findings(Settings):
         (), description="the steps that made it, with what decided each (artifact.json)"
     )
     facts: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, str] = Field(
+        default_factory=dict, description="what its exporter wrote into the file of what it is"
+    )
     notes: tuple[str, ...] = ()
 
 

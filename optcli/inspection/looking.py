@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, sources
+from optcli import environment, outputs, sources
 from optcli.artifact import SCANNED
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
-from optcli.inspection.findings import Findings
+from optcli.inspection.findings import Findings, Tensor
 from optcli.inspection.targets import Target
-from optcli.recipe import load
+from optcli.recipe import Recipe, load
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
@@ -27,6 +27,7 @@ def look(target: Target, channel: Channel) -> Findings:
     steps = target.about.get("made_by", [])
     inputs = [TensorSpec.model_validate(spec) for spec in (steps[0].get("inputs", []) if steps else [])]
     findings = _look(target.format, target.path, inputs, target.trusted)
+    findings = _with_meanings(findings, inputs)
     recorded = {
         "precision": target.about.get("precision"),
         "made_by": steps,
@@ -54,6 +55,7 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
         written = source.write(Path(folder), recipe.inputs)
         findings = _look(str(source.format), Path(folder), recipe.inputs, trust)
         size = size_bytes(Path(folder))
+    findings = _with_meanings(findings, recipe.inputs, recipe)
     step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
     return {
         **findings,
@@ -63,6 +65,34 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
         "made_by": [step],
         "facts": written.facts or {},
     }
+
+
+def _with_meanings(
+    findings: dict[str, Any], inputs: Sequence[TensorSpec], recipe: Recipe | None = None
+) -> dict[str, Any]:
+    """The findings with what each output means, as far as that is known."""
+    declared = [Tensor.model_validate(each) for each in findings.get("outputs") or ()]
+    specs = inputs or _specs(findings.get("inputs") or ())
+    known = outputs.meanings(
+        declared,
+        specs,
+        metadata=findings.get("metadata", {}),
+        settings=recipe.outputs if recipe is not None else None,
+        postprocess=recipe.postprocess if recipe is not None else None,
+    )
+    described = [
+        {**each.model_dump(), "meaning": meaning.words or None}
+        for each, meaning in zip(declared, known, strict=True)
+    ]
+    return {**findings, "outputs": described} if described else findings
+
+
+def _specs(inputs: Sequence[dict[str, Any]]) -> list[TensorSpec]:
+    """Inputs as a file declares them; none where one of them is no such input."""
+    try:
+        return [TensorSpec(name=each["name"], shape=each["shape"]) for each in inputs]
+    except ValueError:  # names of sizes have no ranges, or a shape is not known
+        return []
 
 
 def _look(format: str, path: Path, inputs: Sequence[TensorSpec], trust: bool) -> dict[str, Any]:

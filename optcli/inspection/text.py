@@ -24,6 +24,8 @@ def _interface(findings: Findings) -> Iterator[str]:
             sizes = ", ".join("?" if each is None else str(each) for each in tensor.shape or ())
             shape = "" if tensor.shape is None else f"[{sizes}]"
             yield f"{title if number == 0 else '':<12}{tensor.name}  {tensor.dtype}{shape}"
+            if tensor.meaning:
+                yield f"{'':<12}  {tensor.meaning}"
 
 
 def _weights(findings: Findings) -> Iterator[str]:

@@ -7,7 +7,20 @@ What judges, decodes or compares outputs asks here.
 from __future__ import annotations
 
 from optcli.outputs.describing import describe
-from optcli.outputs.meaning import OutputMeaning, Part
+from optcli.outputs.guessing import Guess, Probe, guess, meanings
+from optcli.outputs.meaning import WORDS, OutputMeaning, Part
 from optcli.outputs.metadata import Exported, exported, read_metadata
 
-__all__ = ["Exported", "OutputMeaning", "Part", "describe", "exported", "read_metadata"]
+__all__ = [
+    "WORDS",
+    "Exported",
+    "Guess",
+    "OutputMeaning",
+    "Part",
+    "Probe",
+    "describe",
+    "exported",
+    "guess",
+    "meanings",
+    "read_metadata",
+]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from optcli.errors import InputError, did_you_mean
 from optcli.outputs.meaning import OutputMeaning, Part
 from optcli.outputs.metadata import Exported, exported
 from optcli.settings.outputs import SIZES, Kind, OutputSettings
-from optcli.settings.postprocess import PostprocessSettings
+from optcli.settings.postprocess import PostprocessSettings, RowDecoding
 
 # What metrics read, where they read an output itself.
 _OF_METRICS: Mapping[str, Kind] = {
@@ -18,7 +19,7 @@ _OF_METRICS: Mapping[str, Kind] = {
     "calibration_error": "logits",
     "miou": "class_map",
 }
-_MASK_COEFFICIENTS = 32
+MASK_COEFFICIENTS = 32
 Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
 
 
@@ -31,6 +32,38 @@ class Output(Protocol):
     def shape(self) -> tuple[int, ...] | None: ...
     @property
     def dtype(self) -> str: ...
+
+
+class DeclaredOutput(Protocol):
+    """An output as a file declares it, with the batch; names stand for sizes that vary."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int | str | None, ...] | None: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class SampleOutput:
+    """An output of one sample; a size that varies is 0."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+def of_one_sample(outputs: Sequence[DeclaredOutput]) -> list[SampleOutput]:
+    """Declared outputs without their batch."""
+    return [
+        SampleOutput(
+            each.name,
+            tuple(n if isinstance(n, int) else 0 for n in each.shape[1:]) if each.shape else None,
+            each.dtype,
+        )
+        for each in outputs
+    ]
 
 
 def describe(
@@ -64,7 +97,7 @@ def describe(
     if postprocess is None and kind is not None and read in names:
         said.setdefault(str(read), (Part(kind),))
     known = exported(metadata or {})
-    written = {} if known is None else _of_exporter(outputs, known)
+    written = {} if known is None else of_exporter(outputs, known)
     return tuple(_meaning(output, said, written) for output in outputs)
 
 
@@ -123,6 +156,8 @@ def _of_decoding(
     if postprocess.yolox is not None:
         sizes: list[Sized] = [("boxes", 4), ("objectness", 1), ("scores", None)]
         return _parts(outputs, {postprocess.yolox.output or first: (1, sizes)})
+    if postprocess.rows is not None:
+        return _parts(outputs, {postprocess.rows.output or first: (1, _columns(postprocess.rows))})
     if postprocess.boxes is None:
         return {}
     how = postprocess.boxes
@@ -133,9 +168,21 @@ def _of_decoding(
             whole[how.labels] = "class_numbers"
         return {each.name: (Part(whole[each.name]),) for each in outputs if each.name in whole}
     sizes = [("boxes", 4), ("objectness", 1)] if how.objectness else [("boxes", 4)]
-    classes = getattr(how, "classes", None)
-    sizes += [("scores", classes)] if classes is None else [("scores", classes), ("unknown", None)]
+    sizes.append(("scores", how.classes))
+    if how.classes is not None:
+        sizes.append(("unknown", None))
     return _parts(outputs, {name: (0 if how.transposed else 1, sizes)})
+
+
+def _columns(rows: RowDecoding) -> list[Sized]:
+    """What stands in a row that is a detection; the number of an image is no result."""
+    kinds: dict[str, Sized] = {
+        "box": ("boxes", 4),
+        "score": ("scores", 1),
+        "class": ("class_numbers", 1),
+        "image": ("unknown", 1),
+    }
+    return [*(kinds[column] for column in rows.columns), ("unknown", None)]
 
 
 def _parts(
@@ -156,8 +203,11 @@ def _holds(part: Part) -> bool:
     return part.stop is None or part.stop > part.start
 
 
-def _of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[Part, ...]]:
-    """The outputs of Ultralytics' exports: candidates in columns (v5 in rows), or rows after NMS."""
+def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[Part, ...]]:
+    """The parts of an Ultralytics export: candidates in columns (v5 in rows), or rows after NMS.
+
+    Outputs of another form are left out.
+    """
     if not outputs or outputs[0].shape is None:
         return {}
     first, classes = outputs[0], len(known.names)
@@ -166,7 +216,7 @@ def _of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[
     if known.task == "classify":
         return {first.name: (Part("logits"),)} if shape == (classes,) else {}
     behind: list[Sized] = {
-        "segment": [("mask_coefficients", _MASK_COEFFICIENTS)],
+        "segment": [("mask_coefficients", MASK_COEFFICIENTS)],
         "pose": [("keypoints", known.keypoints)],
         "obb": [("angle", 1)],
     }.get(known.task, [])  # type: ignore[assignment]
@@ -181,6 +231,6 @@ def _of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[
             found[first.name] = tuple(_along(axis, sizes, shape[axis]))
             break
     for other in outputs[1:]:
-        if known.task == "segment" and other.shape and other.shape[0] == _MASK_COEFFICIENTS:
+        if known.task == "segment" and other.shape and other.shape[0] == MASK_COEFFICIENTS:
             found[other.name] = (Part("prototypes"),)
     return found

@@ -1,71 +1,242 @@
-"""What the outputs of a network most likely are: classes of images or pixels, or boxes."""
+"""What a first recipe takes the outputs of a network for: classes of images or pixels, or boxes.
+
+By the metadata of the file where there are some, else by shapes, which is a guess.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from optcli.inspection import Tensor
+import yaml
+
+from optcli.outputs.describing import (
+    MASK_COEFFICIENTS,
+    DeclaredOutput,
+    describe,
+    of_exporter,
+    of_one_sample,
+)
+from optcli.outputs.meaning import OutputMeaning, Part, Source
+from optcli.outputs.metadata import Exported, exported
 from optcli.settings import TensorSpec
+from optcli.settings.outputs import OutputSettings
+from optcli.settings.postprocess import PostprocessSettings
 
 _STRIDES = (8, 16, 32)
+_KEYPOINTS = 1 + 17 * 3  # a score, and COCO's keypoints: behind the box of a pose
+_ROWS = 6
+_MOST_ROWS = 1000  # after NMS; candidates before it are more
+Shape = Sequence[int | str | None]
 
 
 @dataclass(frozen=True)
-class Meaning:
+class Probe:
+    """What a detector's first output held for a noisy image.
+
+    `largest` is the largest of the first two numbers of its rows: boxes in pixels reach to the size
+    of the image, those that are not decoded yet only to a few cells. `rows` says that it holds rows x1,
+    y1, x2, y2, score, class.
+    """
+
+    largest: float
+    rows: bool
+
+
+@dataclass(frozen=True)
+class Guess:
     """`count` is the number of classes. Of boxes `postprocess` and `prepare` are what a recipe says."""
 
     kind: Literal["classes", "pixels", "boxes", "unknown"]
     count: int | None = None
     postprocess: str = ""
     prepare: str = ""
+    source: Source = "shape"
+    note: str = ""
 
 
-def meaning(
-    outputs: Sequence[Tensor], inputs: Sequence[TensorSpec], *, largest: float | None = None
-) -> Meaning:
-    """What the first output is, by its shape alone.
-
-    `largest` is the largest coordinate that a detector gave for a random image, where it was called:
-    boxes in pixels reach to its size, those that are not decoded yet only to a few cells.
-    """
-    shape: Sequence[int | str | None] = (outputs[0].shape if outputs else None) or ()
+def guess(
+    outputs: Sequence[DeclaredOutput],
+    inputs: Sequence[TensorSpec],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    probe: Probe | None = None,
+    classes: int | None = None,
+) -> Guess:
+    """What the outputs most likely are. `classes` is how many the data have, where there are data."""
+    shape: Shape = (outputs[0].shape if outputs else None) or ()
+    known = exported(metadata or {})
+    size = _size(inputs)
+    if known is not None:
+        return _exported(outputs, known, size)
+    several = _several(outputs, classes)
+    if several is not None:
+        return several
     if len(shape) == 2 and isinstance(shape[1], int):
-        return Meaning("classes", shape[1])
+        return Guess("classes", shape[1])
+    if size is None:
+        return Guess("unknown", source="unknown")
+    if len(shape) == 4 and isinstance(shape[1], int) and shape[1] > 1 and _is_map(shape, *size):
+        return Guess("pixels", shape[1])
+    if len(shape) == 3:
+        masks = any(_is_prototypes(each.shape, *size) for each in outputs[1:])
+        return _boxes(shape[1], shape[2], size, probe, classes, masks=masks)
+    return Guess("unknown", source="unknown")
+
+
+def meanings(
+    outputs: Sequence[DeclaredOutput],
+    inputs: Sequence[TensorSpec],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    settings: Mapping[str, OutputSettings] | None = None,
+    postprocess: PostprocessSettings | None = None,
+) -> list[OutputMeaning]:
+    """What each output means: as `describe` says, and where nobody says it, guessed by their shapes.
+
+    `settings` and `postprocess` are a recipe's. Raises as `describe`.
+    """
+    seen = of_one_sample(outputs)
+    known = list(describe(seen, settings=settings, postprocess=postprocess, metadata=metadata))
+    found = guess(outputs, inputs)
+    if found.source != "shape" or any(each.source not in ("shape", "unknown") for each in known):
+        return known
+    if found.kind == "pixels":
+        return [OutputMeaning(outputs[0].name, (Part("class_map"),), "shape"), *known[1:]]
+    decoding = yaml.safe_load(found.postprocess or "null")
+    guessed = PostprocessSettings.model_validate(decoding) if decoding else None
+    return [
+        replace(each, source="shape") if each.source == "recipe" else each
+        for each in describe(seen, postprocess=guessed)
+    ]
+
+
+def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
+    """Height and width of the image that a network takes."""
     if not inputs or len(inputs[0].shape) != 4:
-        return Meaning("unknown")
+        return None
     sizes = [size if isinstance(size, int) else inputs[0].ranges[size].opt for size in inputs[0].shape]
     height, width = sizes[2:] if sizes[1] in (1, 3) else sizes[1:3]
-    if len(shape) == 4 and isinstance(shape[1], int) and shape[1] > 1 and _is_map(shape, height, width):
-        return Meaning("pixels", shape[1])
-    if len(shape) == 3:
-        return _boxes(shape[1], shape[2], height, width, largest)
-    return Meaning("unknown")
+    return height, width
 
 
-def _is_map(shape: Sequence[int | str | None], height: int, width: int) -> bool:
+def _is_map(shape: Shape, height: int, width: int) -> bool:
     """Scores of the image's own size, or of a fraction of it."""
     pairs = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
     return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in pairs)
 
 
-def _boxes(rows: Any, columns: Any, height: int, width: int, largest: float | None) -> Meaning:
+def _is_prototypes(shape: Shape | None, height: int, width: int) -> bool:
+    return shape is not None and tuple(shape[1:]) == (MASK_COEFFICIENTS, height // 4, width // 4)
+
+
+def _letterbox(size: tuple[int, int] | None) -> str:
+    """The preparation of Ultralytics' networks."""
+    if size is None:
+        return ""
+    return f"{{letterbox: {{size: {_square(size)}, fill: 114}}, channel_order: rgb, scale: 1/255}}"
+
+
+def _square(size: tuple[int, int]) -> str:
+    return str(size[0]) if size[0] == size[1] else f"[{size[0]}, {size[1]}]"
+
+
+def _exported(
+    outputs: Sequence[DeclaredOutput], known: Exported, size: tuple[int, int] | None
+) -> Guess:
+    """What Ultralytics' exporter says; a decoding that reads these classes alone."""
+    count = len(known.names)
+    if known.task == "classify":
+        return Guess("classes", count, source="metadata")
+    parts = of_exporter(of_one_sample(outputs), known).get(outputs[0].name, ()) if outputs else ()
+    kinds = [part.kind for part in parts]
+    if "boxes" not in kinds or known.task == "obb":
+        what = "rotated boxes" if known.task == "obb" else "another form than the exporter's own"
+        note = f"the file says `task: {known.task}`, and its outputs have {what}: write a decoding"
+        return Guess("unknown", count, prepare=_letterbox(size), source="metadata", note=note)
+    note = {
+        "segment": "masks are not judged: only the boxes of this segmentation model are",
+        "pose": "keypoints are not judged: only the boxes of this pose model are",
+    }.get(known.task, "")
+    return Guess("boxes", count, _decoding(parts, count), _letterbox(size), "metadata", note)
+
+
+def _decoding(parts: Sequence[Part], count: int) -> str:
+    """The decoding of candidates by columns or by rows, or of rows that are detections."""
+    kinds = [part.kind for part in parts]
+    if "class_numbers" in kinds:
+        return "{rows: {}}"
+    said = ["format: cxcywh"]
+    said += ["transposed: true"] if parts[0].axis == 0 else []
+    said += ["objectness: true"] if "objectness" in kinds else []
+    said += [f"classes: {count}"] if kinds[-1] != "scores" else []
+    return f"{{boxes: {{{', '.join([*said, 'nms: 0.65'])}}}}}"
+
+
+def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | None:
+    """Outputs of boxes beside scores: those of DETR's family, or detections of torchvision's form."""
+    shapes = {each.name: each.shape or () for each in outputs}
+    boxes = [name for name, shape in shapes.items() if len(shape) in (2, 3) and shape[-1] == 4]
+    if len(boxes) != 1:
+        return None
+    (box,) = boxes
+    flat = [each for each in outputs if len(shapes[each.name]) == len(shapes[box]) - 1 > 0]
+    labels = [each.name for each in flat if "int" in each.dtype]
+    scores = [each.name for each in flat if "float" in each.dtype]
+    if len(labels) == len(scores) == 1:
+        names = f"boxes: {box}, scores: {scores[0]}, labels: {labels[0]}"
+        return Guess("boxes", None, f"{{boxes: {{{names}}}}}")
+    tables = [name for name, shape in shapes.items() if name != box and len(shape) == 3]
+    last = shapes[tables[0]][-1] if len(tables) == 1 and len(shapes[box]) == 3 else None
+    if not isinstance(last, int):
+        return None
+    background = classes is not None and last == classes + 1
+    how = "softmax, background: last" if background else "sigmoid"
+    said = f"format: cxcywh, normalized: true, activation: {how}"
+    names = f"boxes: {box}, scores: {tables[0]}"
+    return Guess("boxes", last - background, f"{{boxes: {{{names}, {said}}}}}")
+
+
+def _boxes(
+    rows: Any,
+    columns: Any,
+    size: tuple[int, int],
+    probe: Probe | None,
+    classes: int | None,
+    *,
+    masks: bool,
+) -> Guess:
     """The outputs of the YOLO families, told by how many cells their grids have."""
+    height, width = size
     cells = sum((height // stride) * (width // stride) for stride in _STRIDES)
-    size = height if height == width else f"[{height}, {width}]"
+    if columns == _ROWS and probe is not None and probe.rows and _few(rows, cells):
+        return Guess("boxes", None, "{rows: {}}", _letterbox(size))
     if not (isinstance(rows, int) and isinstance(columns, int)):
-        return Meaning("unknown")
-    box = f"letterbox: {{size: {size}, fill: 114}}, channel_order: rgb, scale: 1/255"
+        return Guess("unknown", source="unknown")
     if rows == cells and columns > 5:
-        decoded = largest is not None and largest > max(height, width) / 4
+        decoded = probe is not None and probe.largest > max(height, width) / 4
         options = "{decoded: true}" if decoded else "{}"
-        top_left = f"letterbox: {{size: {size}, fill: 114, align: top_left}}, channel_order: bgr"
-        return Meaning("boxes", columns - 5, f"{{yolox: {options}}}", f"{{{top_left}}}")
+        box = f"letterbox: {{size: {_square(size)}, fill: 114, align: top_left}}"
+        prepare = f"{{{box}, channel_order: bgr}}"
+        return Guess("boxes", columns - 5, f"{{yolox: {options}}}", prepare)
     if columns == cells and rows > 4:
+        if masks and rows > 4 + MASK_COEFFICIENTS:
+            count = rows - 4 - MASK_COEFFICIENTS
+            said = f"format: cxcywh, transposed: true, classes: {count}, nms: 0.65"
+            note = "masks are not judged: only the boxes of this segmentation model are"
+            return Guess("boxes", count, f"{{boxes: {{{said}}}}}", _letterbox(size), note=note)
+        if rows - 4 == _KEYPOINTS and classes != _KEYPOINTS:
+            said = "format: cxcywh, transposed: true, classes: 1, nms: 0.65"
+            note = "these are taken for boxes with 17 keypoints, which are not judged"
+            return Guess("boxes", 1, f"{{boxes: {{{said}}}}}", _letterbox(size), note=note)
         boxes = "{boxes: {format: cxcywh, transposed: true, nms: 0.65}}"
-        return Meaning("boxes", rows - 4, boxes, f"{{{box}}}")
+        return Guess("boxes", rows - 4, boxes, _letterbox(size))
     if rows == 3 * cells and columns > 5:
         boxes = "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}"
-        return Meaning("boxes", columns - 5, boxes, f"{{{box}}}")
-    return Meaning("unknown")
+        return Guess("boxes", columns - 5, boxes, _letterbox(size))
+    return Guess("unknown", source="unknown")
+
+
+def _few(rows: Any, cells: int) -> bool:
+    return not isinstance(rows, int) or (rows <= _MOST_ROWS and rows != cells)

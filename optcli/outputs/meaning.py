@@ -32,6 +32,28 @@ class Part:
         return rows[(slice(None),) * (self.axis + 1) + (slice(self.start, self.stop),)]
 
 
+WORDS = {
+    "boxes": "boxes",
+    "objectness": "objectness",
+    "scores": "scores",
+    "class_numbers": "class numbers",
+    "rows": "rows",
+    "mask_coefficients": "mask coefficients",
+    "prototypes": "prototypes of masks",
+    "keypoints": "keypoints",
+    "angle": "angle",
+    "logits": "scores of classes",
+    "class_map": "map of classes",
+    "embedding": "embedding",
+    "unknown": "unknown",
+}
+_SOURCES = {
+    "recipe": "by the recipe",
+    "metadata": "by the file's metadata",
+    "shape": "a guess by its shape",
+}
+
+
 @dataclass(frozen=True)
 class OutputMeaning:
     """What an output holds, and where that is known from; a `shape` is a guess."""
@@ -39,3 +61,17 @@ class OutputMeaning:
     output: str
     parts: tuple[Part, ...]
     source: Source
+
+    @property
+    def words(self) -> str:
+        """It for people: `boxes 0 to 3, scores 4 to 83 (by the file's metadata)`; empty if unknown."""
+        if self.source == "unknown":
+            return ""
+        return f"{', '.join(_in_words(part) for part in self.parts)} ({_SOURCES[self.source]})"
+
+
+def _in_words(part: Part) -> str:
+    if part.axis is None or part.stop is None:
+        return WORDS[part.kind]
+    last = part.stop - 1
+    return f"{WORDS[part.kind]} {part.start}" + (f" to {last}" if last > part.start else "")

@@ -8,9 +8,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.artifact import Artifact, Format
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 Task = Literal["detect", "segment", "pose", "obb", "classify"]
 _TASKS: tuple[Task, ...] = ("detect", "segment", "pose", "obb", "classify")
@@ -37,20 +40,25 @@ def read_metadata(artifact: Artifact) -> dict[str, str]:
             return {}
         found = {each.key: each.value for each in onnx_format.outline(artifact.path).metadata_props}
     elif artifact.format == Format.OPENVINO:
-        found = _of_openvino(artifact)
+        from optcli.formats import openvino as openvino_format
+
+        return of_openvino(openvino_format.open(artifact.path))
     else:
         found = {}
-    return {key: found[key] for key in _KEYS if len(found.get(key, "")) in range(1, _MOST_CHARACTERS)}
+    return said_by_exporter(found)
 
 
-def _of_openvino(artifact: Artifact) -> dict[str, str]:
-    from optcli.formats import openvino as openvino_format
+def said_by_exporter(entries: Mapping[str, str]) -> dict[str, str]:
+    """Those entries of a file that say what the model is."""
+    return {k: entries[k] for k in _KEYS if len(entries.get(k, "")) in range(1, _MOST_CHARACTERS)}
 
-    model = openvino_format.open(artifact.path)
-    paths = [(key, ["model_info", key]) for key in _KEYS]
-    return {
-        key: str(model.get_rt_info(path).astype(str)) for key, path in paths if model.has_rt_info(path)
-    }
+
+def of_openvino(model: Model) -> dict[str, str]:
+    """Those entries of an OpenVINO model."""
+    paths = {key: ["model_info", key] for key in _KEYS}
+    return said_by_exporter(
+        {k: str(model.get_rt_info(p).astype(str)) for k, p in paths.items() if model.has_rt_info(p)}
+    )
 
 
 def exported(metadata: Mapping[str, str]) -> Exported | None:

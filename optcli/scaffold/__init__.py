@@ -13,10 +13,10 @@ from pydantic import Field
 from optcli import environment, sources
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.formats import model_files
+from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
 from optcli.scaffold.looking import Looked, LookRequest
-from optcli.scaffold.outputs import Meaning, meaning
 from optcli.scaffold.roles import Data
 from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
@@ -91,7 +91,13 @@ def draft(
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
     model = Model(model.source, own, arguments, cached, bool(own or cached or looked.trained))
-    outputs = meaning(looked.outputs, specs, largest=looked.largest_coordinate)
+    outputs = guess(
+        looked.outputs,
+        specs,
+        metadata=looked.metadata,
+        probe=looked.probe,
+        classes=images.classes if images is not None else None,
+    )
     preparing = prepared(specs, outputs, looked.prepare, own_weights=own not in (None, "DEFAULT"))
     variants = offered(source.format, attention=looked.attention, calibrated=images is not None)
     name = safe_name(Path(target).stem if kind in _FILES else target)
@@ -136,7 +142,7 @@ def _looked(
         with suppress(InputError):  # weights of a network with as many classes
             return look(resized_arguments), resized_arguments
         raise
-    count = meaning(looked.outputs, looked.inputs).count
+    count = guess(looked.outputs, looked.inputs).count
     fewer = images is not None and images.kind == "pixels" and (count or 0) >= classes
     enough = count == classes or fewer
     if source.weights is None and count is not None and not enough:
@@ -147,7 +153,7 @@ def _looked(
 
 def _notes(
     model: Model,
-    outputs: Meaning,
+    outputs: Guess,
     preparing: Preparing,
     images: Data | None,
     values: Mapping[str, Any],
@@ -161,6 +167,8 @@ def _notes(
             f"the data have {images.classes} classes: the model is made with num_classes:"
             f" {images.classes}" + ("" if model.weights else ", and its weights are random: name yours")
         )
+    if outputs.note:
+        yield outputs.note
     why = why_not_judged(model, outputs, images)
     if why and not any(key.split(".")[0] == "accuracy" for key in values):
         yield f"accuracy is not judged: {why}"

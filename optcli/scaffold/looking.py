@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
 from optcli.inspection import torchscript as script_inspection
 from optcli.inspection.findings import Tensor
+from optcli.outputs import Probe
 from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
 from optcli.sources import Source
@@ -40,8 +41,8 @@ class Looked:
     """Inputs and outputs of a model, its preparation and whether there is attention.
 
     The batch of the inputs is one that memory holds. `trained` says whether weights are named or in
-    the file, `prepare` is a preset's name, `cached` the weights that are here already,
-    `largest_coordinate` what an ONNX detector gave at most for noise.
+    the file, `prepare` is a preset's name, `cached` the weights that are here already, `metadata` what
+    the exporter wrote into the file, `probe` what an ONNX detector gave for noise.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -50,7 +51,8 @@ class Looked:
     trained: bool
     prepare: str | None = None
     cached: str | None = None
-    largest_coordinate: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    probe: Probe | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -72,14 +74,12 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     bounds = findings.get("facts", {}).get("bounds", {})
     operators = {each["type"].rpartition(".")[2] for each in findings["operators"]}
     inputs = declared or [shapes.from_file(each, bounds) for each in findings["inputs"]]
-    coordinate = None
+    probe = None
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         if kind == "onnx":
             largest = memory.of_onnx(path, inputs)
-            coordinate = _largest_coordinate(
-                Path(folder) / onnx_format.FILE, inputs, findings["outputs"]
-            )
+            probe = _probed(Path(folder) / onnx_format.FILE, inputs, findings["outputs"])
         else:
             program = exported_format.open(Path(folder), trust=source.trust).module()
             feed = _feed(inputs)
@@ -90,14 +90,15 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
         attention=bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
         trained=True,
-        largest_coordinate=coordinate,
+        metadata=findings.get("metadata", {}),
+        probe=probe,
     )
 
 
-def _largest_coordinate(
+def _probed(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[dict[str, Any]]
-) -> float | None:
-    """The largest of the first two numbers in the rows of a detector's output, for a noisy image."""
+) -> Probe | None:
+    """What the first output of a detector holds for a noisy image."""
     if len(inputs) != 1 or not outputs or len(outputs[0]["shape"] or ()) != 3:
         return None
     import numpy as np
@@ -107,7 +108,11 @@ def _largest_coordinate(
     noise = np.random.default_rng(0).uniform(0, 255, spec.concrete(_batch(inputs))).astype(spec.dtype)
     with suppress(Exception):  # whatever the runtime cannot do with it: then nothing is known
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return float(session.run(None, {spec.name: noise})[0][..., :2].max())
+        rows = session.run(None, {spec.name: noise})[0]
+        ordered = rows.shape[-1] == 6 and bool((rows[..., 2:4] >= rows[..., :2]).all())
+        classes = rows[..., -1]
+        whole = bool((classes == np.round(classes)).all()) and float(classes.min(initial=0)) >= 0
+        return Probe(float(rows[..., :2].max()), ordered and whole)
     return None
 
 

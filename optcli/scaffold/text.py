@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from optcli.outputs import Guess
 from optcli.recipe import MODELINE
-from optcli.scaffold.outputs import Meaning
 from optcli.scaffold.roles import Data
 from optcli.scaffold.variants import Offer
 from optcli.scaffold.wording import input_line, quoted
@@ -48,7 +48,7 @@ def written(
     name: str,
     model: Model,
     inputs: Sequence[TensorSpec],
-    outputs: Meaning,
+    outputs: Guess,
     preparing: Preparing,
     data: Data | None,
     variants: Sequence[Offer],
@@ -131,7 +131,7 @@ def _data(preparing: Preparing, data: Data | None, kind: str) -> Iterator[str]:
 
 
 def prepared(
-    inputs: Sequence[TensorSpec], outputs: Meaning, preset: str | None, *, own_weights: bool
+    inputs: Sequence[TensorSpec], outputs: Guess, preset: str | None, *, own_weights: bool
 ) -> Preparing:
     """The preparation of a preset, of a kind of detectors, or the usual one of images.
 
@@ -168,7 +168,7 @@ def prepared(
     )
 
 
-def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:
+def why_not_judged(model: Model, outputs: Guess, data: Data | None) -> str:
     """Why the metric that goes with the data would mislead here; empty where it would not."""
     if data is None:
         return "needs data: evaluation with labels"
@@ -181,7 +181,7 @@ def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:
     if data.kind != outputs.kind:
         return f"the data have {data.classes} {here[data.kind]}, the model gives {gives}"
     too_few = data.kind == "pixels" and (data.classes or 0) <= (outputs.count or 0)
-    if data.classes != outputs.count and not too_few:
+    if outputs.count is not None and data.classes != outputs.count and not too_few:
         return f"the data have {data.classes} {here[data.kind]}, the model {gives}"
     if not model.trained:
         return "the weights are random"
@@ -189,7 +189,7 @@ def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:
 
 
 def _measures(
-    model: Model, inputs: Sequence[TensorSpec], outputs: Meaning, data: Data | None
+    model: Model, inputs: Sequence[TensorSpec], outputs: Guess, data: Data | None
 ) -> Iterator[str]:
     why = why_not_judged(model, outputs, data)
     kind = data.kind if data is not None else outputs.kind
@@ -197,7 +197,9 @@ def _measures(
     if why:
         yield f"# {why}: outputs are compared instead"
     if kind == "boxes":
-        yield "# What the outputs mean: `yolox` and `boxes` in the schema, or a callable of yours."
+        known = " The file says it." if outputs.source == "metadata" else ""
+        known = " A guess by their shapes." if outputs.source == "shape" else known
+        yield f"# What the outputs mean: `yolox`, `boxes`, `rows`, or a callable of yours.{known}"
         yield f"{mark}postprocess: {outputs.postprocess or 'python:decode.py:decode'}"
         yield f"{mark}accuracy: {{metric: map, max_drop: 0.01}}    # may lose one point of mAP"
     elif kind == "pixels":

@@ -12,10 +12,9 @@ from PIL import Image
 from optcli.data import DataSettings
 from optcli.data import open as open_data
 from optcli.errors import InputError
-from optcli.inspection import Tensor
+from optcli.outputs import Guess
 from optcli.scaffold import masks
 from optcli.scaffold.data import described
-from optcli.scaffold.outputs import Meaning, meaning
 from optcli.scaffold.text import Model, why_not_judged
 from optcli.settings import TensorSpec
 
@@ -162,47 +161,13 @@ def test_classes_called_images_and_masks_without_pairs_are_classes(here):
     assert described(here / "data", here).kind == "classes"
 
 
-def spec(*shape: int | str) -> TensorSpec:
-    record = {"name": "x", "dtype": "float32", "shape": list(shape)}
-    ranges = {"batch": {"min": 1, "opt": 8, "max": 32}} if "batch" in shape else {}
-    return TensorSpec.model_validate({**record, **ranges})
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind", "count", "says"),
-    [
-        (["N", 10], "classes", 10, ""),
-        (["N", 21, 416, 416], "pixels", 21, ""),
-        (["N", 21, 104, 104], "pixels", 21, ""),
-        (["N", 2048, 1, 1], "unknown", None, ""),
-        ([1, 3549, 85], "boxes", 80, "yolox: {}"),
-        ([1, 84, 3549], "boxes", 80, "transposed: true"),
-        ([1, 10647, 85], "boxes", 80, "objectness: true"),
-        ([1, 7, 9], "unknown", None, ""),
-    ],
-)
-def test_what_outputs_are(shape, kind, count, says):
-    found = meaning(
-        [Tensor(name="y", dtype="float32", shape=shape)], [spec("batch", 3, 416, 416)], largest=20
-    )
-    assert (found.kind, found.count) == (kind, count)
-    assert says in found.postprocess
-
-
-def test_boxes_that_are_decoded_already():
-    found = meaning(
-        [Tensor(name="y", dtype="float32", shape=(1, 3549, 85))], [spec(1, 3, 416, 416)], largest=409.0
-    )
-    assert found.postprocess == "{yolox: {decoded: true}}"
-
-
 def test_images_in_no_class_folder_have_no_labels(here):
     image(here / "flat" / "1.png")
     image(here / "flat" / "2.png")
     found = described(here / "flat", here)
     assert (found.classes, found.about) == (None, "images without labels")
     model = Model("onnx:m.onnx", "onnx", trained=True)
-    assert "no labels" in why_not_judged(model, Meaning("classes", 1000), found)
+    assert "no labels" in why_not_judged(model, Guess("classes", 1000), found)
 
 
 def test_classes_are_counted_where_the_data_are_read(here):
