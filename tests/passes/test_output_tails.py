@@ -66,6 +66,12 @@ NETWORKS = {
     "PReLU and a weight that is computed from constants": (
         ["v = Transpose w", "c = Conv image v", "d = PRelu c w", "out = Concat c d"], "d out"
     ),
+    "boxes that features are cropped by": (
+        ["f = Conv image w", "c = Conv f w", "b = Add c w", "s = Conv f w", "j = Concat b s",
+         "k = NonMaxSuppression j s", "r = Gather j k", "n = Equal r w", "t = NonZero n",
+         "p = RoiAlign f r", "q = ScatterElements p t w", "out = Gemm q w"],
+        "b j k r n",
+    ),
     # Nothing is kept of these.
     "a classifier with a shortcut": (
         ["a = Conv image w", "b = Conv a w", "c = Add a b", "d = GlobalAveragePool c",
@@ -93,6 +99,10 @@ NETWORKS = {
         "",
     ),
     "a value joined with itself": (["a = Conv image w", "out = Mul a a"], ""),
+    "places of tokens, from the input": (
+        ["a = CumSum image", "b = Mul a image", "c = Gather w b", "out = Gemm c w"], ""
+    ),
+    "no layer": (["a = Sigmoid image", "out = Concat a image"], ""),
 }  # fmt: skip
 
 
@@ -100,7 +110,3 @@ NETWORKS = {
 def test_what_joins_behind_the_last_layers_stays_in_floating_point(name):
     lines, wanted = NETWORKS[name]
     assert kept(*lines) == wanted
-
-
-def test_a_network_without_layers_has_nothing_to_quantize_and_keeps_all_that_joins():
-    assert kept("a = Sigmoid image", "out = Concat a image") == "a out"

@@ -60,6 +60,15 @@ _BY_ELEMENT = frozenset(
     | {"neg", "negative", "pow", "power", "prelu", "relu", "selu", "sigmoid", "silu", "softplus"}
     | {"sqrt", "sub", "subtract", "swish", "tanh", "to", "tocopy"}
 )
+# They take values at places that further inputs give: boxes that features are cropped by end there.
+_TAKES = frozenset(
+    {"gather", "gatherelements", "gathernd", "gridsample", "gridsampler", "index", "roialign", "slice"}
+)
+# They give places and truth values, nothing to compute with.
+_CHOOSES = frozenset(
+    {"and", "argmax", "argmin", "equal", "greater", "greaterorequal", "less", "lessorequal"}
+    | {"nonmaxsuppression", "nms", "nonzero", "not", "or"}
+)
 _MEASURES = frozenset({"shape", "shapeof", "size", "symsize"})  # they read no values
 
 
@@ -83,7 +92,7 @@ def in_onnx(model: ModelProto) -> list[str]:
                 constants[str(value.name)] = tuple(tensor.shape.numpy())
     inner = [value for each in graph.subgraphs() for value in each.inputs]
     given = {str(value.name) for value in (*graph.inputs, *inner)} - constants.keys()
-    own = {node.name for node in graph}
+    own = {node.name for node in graph if node.name}
     return [name for name in joining_tail([*_of_onnx(graph)], given, constants) if name in own]
 
 
@@ -159,60 +168,69 @@ def joining_tail(
     `operators` are in the order in which they can run, `given` are the network's inputs, `shapes` those
     of constants where they are known. What depends on no input but through its shape is constant.
     """
-    computed, joining, layers = _looked_at(operators, given, shapes)
-    reads = [[value for value in each.inputs if value in computed] for each in operators]
     tail, before_layer, before_join = [], set[str](), set[str]()
-    for index in reversed(range(len(operators))):
-        outputs = operators[index].outputs
-        if index in layers or not before_layer.isdisjoint(outputs):
-            before_layer.update(reads[index])
+    for each in reversed(_looked_at(operators, given, shapes)):
+        if each.is_layer or not before_layer.isdisjoint(each.outputs):
+            before_layer.update(each.carries)
             continue
-        tail.append(index)
-        if index in joining or not before_join.isdisjoint(outputs):
-            before_join.update(reads[index])
+        if each.joins or not before_join.isdisjoint(each.outputs):
+            before_join.update(each.reads)
+        tail.append(each)
     names, behind = [], set[str]()
-    for index in reversed(tail):
-        each = operators[index]
-        if index in joining or not behind.isdisjoint(reads[index]):
+    for each in reversed(tail):
+        if each.joins or not behind.isdisjoint(each.reads):
             behind.update(each.outputs)
-        elif before_join.isdisjoint(each.outputs) or not reads[index]:
+        elif before_join.isdisjoint(each.outputs):
             continue
         names.append(each.name)
     return names
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """An operator of the computed values; `carries` are those whose numbers come into its outputs."""
+
+    name: str
+    outputs: tuple[str, ...]
+    reads: Collection[str]
+    carries: Collection[str]
+    joins: bool
+    is_layer: bool
+
+
 def _looked_at(
     operators: Sequence[Operator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[set[str], set[int], set[int]]:
-    """The values that are computed from inputs; the positions of operators that join, and of layers."""
-    computed, shares = {*given}, set[str]()
+) -> list[_Seen]:
+    """The operators that compute from inputs, in order."""
+    computed, from_layers, shares = {*given}, set[str](), set[str]()
     # A value by the one that it is computed from element by element: x · sigmoid(x) joins nothing.
     origin: dict[str, str] = {}
-    joining, layers = set(), set()
-    for index, each in enumerate(operators):
+    seen = []
+    for each in operators:
         kind = each.kind.replace("_", "").lower()
-        read_values = {value for value in each.inputs if value in computed}
-        if kind in _MEASURES or not read_values:
+        reads = {value for value in each.inputs if value in computed}
+        if kind in _MEASURES or not reads:
             continue
-        computed.update(each.outputs)
         by_element = kind in _BY_ELEMENT
-        parts = {origin.get(value, value) for value in read_values} if by_element else read_values
-        if len(parts) > 1:
-            joining.add(index)
-        elif by_element:
+        parts = {origin.get(value, value) for value in reads} if by_element else reads
+        if by_element and len(parts) == 1:
             origin.update(dict.fromkeys(each.outputs, *parts))
-        if kind in _SHARES or (kind in _MOVES and read_values <= shares):
+        if kind in _SHARES or (kind in _MOVES and reads <= shares):
             shares.update(each.outputs)
-        factors = [value for value in each.inputs[:2] if value in computed]
-        weights = [value for value in each.inputs if value not in computed]
-        if (
+        is_layer = (
             kind in _MULTIPLIES
-            and len(factors) == 1
-            and not read_values <= shares  # else it is the expectation of a distribution
-            and any(_is_weight(shapes.get(value)) for value in weights)
-        ):
-            layers.add(index)
-    return computed, joining, layers
+            and len(reads.intersection(each.inputs[:2])) == 1
+            and not reads <= shares  # else it is the expectation of a distribution
+            and any(_is_weight(shapes.get(value)) for value in each.inputs if value not in computed)
+        )
+        if is_layer or not from_layers.isdisjoint(reads):
+            from_layers.update(each.outputs)
+        joins = len(parts) > 1 and not from_layers.isdisjoint(each.outputs)
+        values = () if kind in _CHOOSES else each.inputs[:1] if kind in _TAKES else each.inputs
+        carries = reads.intersection(values)
+        computed.update(each.outputs)
+        seen.append(_Seen(each.name, each.outputs, reads, carries, joins, is_layer))
+    return seen
 
 
 def _is_weight(shape: tuple[int, ...] | None) -> bool:

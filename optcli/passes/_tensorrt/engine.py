@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.engines import EngineError, child, profiles, sidecar
 from optcli.engines.job import Job as Build
 from optcli.errors import StepError
@@ -146,7 +146,10 @@ class EnginePass(Pass):
             strongly_typed=here["strong_typing"],
             product=here["title"],
             job=job,
-            left_out=source.facts.get("kept_in_floating_point", ()),
+            left_out=(
+                *source.facts.get("kept_in_floating_point", ()),
+                *source.facts.get(OUTPUT_TAIL, ()),
+            ),
         )
         build = self._build(prepared, job, here)
         result = child.run(
