@@ -34,7 +34,11 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,
-        **{k: records[k] for k in ("predicted", "label", *detections.NAMES) if k in records},
+        **{
+            k: records[k]
+            for k in ("predicted", "label", "confidence", *detections.NAMES)
+            if k in records
+        },
     }
     about: dict[str, Any] = {
         "samples": len(ids),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
-from optcli.accuracy import bounds, detections, interface, parts, resampling
+from optcli.accuracy import bounds, detections, interface, parts, resampling, scores
 from optcli.accuracy.distances import output_distances
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
@@ -59,6 +59,7 @@ def compare(
         "samples": variant.samples,
         "output_error": output_error(variant, baseline, meanings, score),
         "agreement": agreement,
+        "scores": scores.change_of(variant, baseline, score),
         "stability": variant.stability,
         "doubts": variant.doubts,
         "baseline_doubts": baseline.doubts,

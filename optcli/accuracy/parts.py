@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.outputs import OutputMeaning, Part
+from optcli.outputs.ranges import MOST_SLICES, groups_by_range
 from optcli.results.outcomes import PartDistance
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Slices whose ranges differ by as much hold other things.
-_APART = 10.0
 # A slice counts where it varies by this share of the range of its part,
 _MATTERS = 0.05
 # and a class where it reaches this share of the score from which detections are used.
@@ -32,8 +31,6 @@ _DEAD = 0.01
 _PROMINENT = 0.3
 _WRONG = 0.5
 _BLOCK_VALUES = 1 << 20
-# Slices of a longer dimension are places in a picture or a sequence, not channels or classes.
-_MOST_SLICES = 4096
 _NAMED = 10
 WHOLE = -1  # in place of a dimension: all values as one slice
 
@@ -95,7 +92,11 @@ def _distances(
         axis for axis, size in enumerate(mine.shape[1:]) if part.axis in (None, axis) and size > 1
     ]
     slices = {axis: _slices(mine, theirs, axis) for axis in dimensions or [WHOLE]}
-    axis, groups = _groups(slices, whole=part.kind != "unknown")
+    first = next(iter(slices))
+    axis, groups = first, [np.arange(len(slices[first].low))]
+    if part.kind == "unknown":
+        reaches = {axis: each.reach for axis, each in slices.items()}
+        axis, groups = groups_by_range(reaches) or (axis, groups)
     for members in groups:
         chosen = slices[axis]
         low, high = float(chosen.low[members].min()), float(chosen.high[members].max())
@@ -170,31 +171,6 @@ def _block(mine: np.ndarray, theirs: np.ndarray) -> _Slices:
     )
 
 
-def _groups(slices: dict[int, _Slices], *, whole: bool) -> tuple[int, list[np.ndarray]]:
-    """The dimension to cut along, and the numbers of the slices in each group.
-
-    Slices whose ranges follow one another without a gap of ten times are one group.
-    """
-    import numpy as np
-
-    best, cut, widest = next(iter(slices)), None, _APART
-    for axis, each in slices.items() if not whole else ():
-        reach = each.reach
-        if not 1 < len(reach) <= _MOST_SLICES:
-            continue
-        order = np.argsort(reach, kind="stable")
-        ordered = reach[order]
-        steps = np.divide(
-            ordered[1:], ordered[:-1], out=np.ones(len(order) - 1), where=ordered[:-1] > 0
-        )
-        if steps.max(initial=1.0) >= widest:
-            best, widest = axis, float(steps.max())
-            cut = np.split(order, np.flatnonzero(steps >= _APART) + 1)
-    if cut is None:
-        return best, [np.arange(len(slices[best].low))]
-    return best, [np.sort(group) for group in cut][::-1]
-
-
 def _wrong(part: Part, slices: _Slices, members: np.ndarray, span: float, score: float) -> np.ndarray:
     """Which slices of a part have hardly anything in common with the baseline's."""
     import numpy as np
@@ -225,7 +201,7 @@ def _dead(
     least = _MATTERS * span
     faded = 0
     for dimension, each in slices.items():
-        if len(each.low) > _MOST_SLICES or (dimension != axis and len(members) < len(slices[axis].low)):
+        if len(each.low) > MOST_SLICES or (dimension != axis and len(members) < len(slices[axis].low)):
             continue
         numbers = members if dimension == axis else np.arange(len(each.low))
         still = each.still_varies[numbers] > _DEAD * each.varies[numbers]

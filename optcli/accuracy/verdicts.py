@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.accuracy import interface, policies, saturation, unlabelled
+from optcli.accuracy import interface, policies, saturation, scores, unlabelled
 from optcli.results.outcomes import Accuracy, Outcome, OutputError, Stability, Verdict
 from optcli.settings.accuracy import AccuracySettings
 
@@ -33,7 +33,8 @@ def verdicts(
     from the baseline's (see `unlabelled`) are inconclusive, as advice. `labels`, where the baseline
     does not do better than guessing, blocks. Advice that is given only where there is reason: `batch
     invariance`, `determinism`, `saturation` (INT8 weights of full range meet a CPU without VNNI),
-    `samples` (many have the same content) and `preparation` (not as the decoding expects).
+    `scores` (a fixed threshold lets through over 5 % more or fewer), `samples` (many have the same
+    content) and `preparation` (not as the decoding expects).
     """
     answers = []
     if accuracy.output_error is not None:
@@ -46,6 +47,9 @@ def verdicts(
         answers.append(unjudged(f"{settings.metric} has no value for it or for the baseline", settings))
     if accuracy.stability is not None:
         answers.extend(_stability(accuracy.stability, accuracy.precision or ""))
+    moved = scores.advice(accuracy.scores) if accuracy.scores and not is_baseline else None
+    if moved is not None:
+        answers.append(_advice("scores", moved))
     saturates = saturation.warning(accuracy.full_range_weights, settings)
     if saturates is not None:
         answers.append(_advice("saturation", saturates))

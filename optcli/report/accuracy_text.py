@@ -78,6 +78,12 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
             for each in several
         ]
         yield f"  classes that changed most: {', '.join(changed)}"
+    moved = accuracy.scores
+    if moved is not None and moved.equal is not None:
+        yield (
+            f"  scores: {moved.count} {moved.of} with {moved.threshold:g} or more, the baseline"
+            f" {moved.baseline}; as many at {moved.equal:.3g}"
+        )
     if accuracy.output_error is not None:
         error = accuracy.output_error
         largest = "" if error.max_abs is None else f", largest difference {error.max_abs:.3g}"

@@ -18,6 +18,7 @@ ACCURACY_VERDICTS = (
     "batch invariance",
     "determinism",
     "saturation",
+    "scores",
     "labels",
     "samples",
     "preparation",
@@ -151,6 +152,20 @@ class DetectionChange(Result):
     classes: tuple[tuple[int, int, int], ...] = ()
 
 
+class ScoreChange(Result):
+    """How many `detections`, or a classifier's `answers`, a threshold lets through.
+
+    `count` of the variant, `baseline` of the baseline on the same samples. `equal` is the threshold at
+    which the variant gives as many as the baseline; None where it never does.
+    """
+
+    of: Literal["detections", "answers"]
+    threshold: float
+    count: int
+    baseline: int
+    equal: float | None = None
+
+
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
@@ -230,7 +245,8 @@ class Accuracy(Result):
     has wrong, `improved` the reverse. `mcnemar_p` is the exact p value of no difference. `classes` are
     the classes that changed most. These four are for metrics that call each sample right or wrong; for
     other metrics they are None, and the intervals are bootstrapped over samples. `agreement` is the
-    share of samples whose largest score is in the same place as the baseline's. `distinct` counts the
+    share of samples whose largest score is in the same place as the baseline's, `scores` says how far
+    scores moved. `distinct` counts the
     samples that differ by content; intervals rest on these alone. `largest_change` is the most that the
     metric can lose for each share of samples that change; None where that is not known, and there are
     no bounds then. `baseline_doubts` say why the baseline is no valid reference. `per_class` has the
@@ -252,6 +268,7 @@ class Accuracy(Result):
     improved: int | None = None
     mcnemar_p: float | None = None
     agreement: float | None = None
+    scores: ScoreChange | None = None
     figures: dict[str, Figure] = Field(default_factory=dict)
     classes: tuple[ClassChange, ...] = ()
     per_class: tuple[ClassFigure, ...] = ()

@@ -1,0 +1,37 @@
+"""Where an output holds several things, by the ranges of its values: boxes to 640, scores to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Slices whose ranges differ by as much hold other things.
+_APART = 10.0
+# Slices of a longer dimension are places in a picture or a sequence, not channels or classes.
+MOST_SLICES = 4096
+
+
+def groups_by_range(reaches: Mapping[int, np.ndarray]) -> tuple[int, list[np.ndarray]] | None:
+    """The dimension where slices differ most, and the numbers of the slices in each group.
+
+    `reaches` holds, by dimension, the largest absolute value of each slice. Slices that follow one
+    another without a gap of ten times, by their reach, are one group; slices of zeros belong to the
+    smallest. None where no dimension has such a gap.
+    """
+    import numpy as np
+
+    found, widest = None, _APART
+    for axis, reach in reaches.items():
+        if not 1 < len(reach) <= MOST_SLICES:
+            continue
+        order = np.argsort(reach, kind="stable")
+        ordered = reach[order]
+        steps = np.ones(len(order) - 1)
+        np.divide(ordered[1:], ordered[:-1], out=steps, where=ordered[:-1] > 0)
+        if steps.max() >= widest:
+            groups = np.split(order, np.flatnonzero(steps >= _APART) + 1)
+            found, widest = (axis, [np.sort(group) for group in groups][::-1]), float(steps.max())
+    return found
