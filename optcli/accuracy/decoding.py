@@ -11,6 +11,7 @@ from optcli import user_code
 from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
 from optcli.errors import InputError, did_you_mean
+from optcli.results.outcomes import DecodingNote
 from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
@@ -87,48 +88,50 @@ def make(
     return _users(settings.python, folder)
 
 
-def remarks(
-    settings: PostprocessSettings | None,
-    prepare: Preparation | None,
-    noted: Mapping[str, int] | None = None,
-) -> list[str]:
-    """What decoding noted of how many images; and a preparation that YOLOX was not trained with."""
-    if settings is None or settings.detector is None:
+def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -> list[str]:
+    """What a preparation does otherwise than the detectors that are decoded so were trained with."""
+    if settings is None or settings.yolox is None:
         return []
-    kind, how = settings.detector
-    said = [_note(kind, how, what, images) for what, images in (noted or {}).items()]
     box = prepare.letterbox if prepare else None
-    if kind != "yolox" or (box is not None and box.align == "top_left"):
-        return said
     fault = "fits no letterbox" if box is None else "centres it"
+    if box is not None and box.align == "top_left":
+        return []
     return [
-        *said,
         "YOLOX was trained with the image at the top left of its letterbox, and `prepare` of the"
-        f" evaluation data {fault}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}",
+        f" evaluation data {fault}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}"
     ]
 
 
-def _note(kind: str, how: Mapping[str, Any], what: str, images: int) -> str:
-    place = f"postprocess.{kind}"
-    if what == "columns":
+def notes(noted: Mapping[str, int]) -> list[DecodingNote]:
+    """What `Detector.noted` counted."""
+    found = []
+    for text, images in noted.items():
+        kind, *figures = text.split()
+        note = {"kind": kind, "images": images, "figures": figures}
+        found.append(DecodingNote.model_validate(note))
+    return found
+
+
+def said(note: DecodingNote) -> str:
+    """A note in words."""
+    images = f"{note.images} image{'' if note.images == 1 else 's'}"
+    if note.kind == "columns":
         return (
-            f"{place}: the rows have more numbers than `columns` names, such as those of masks or"
-            " keypoints, and these are left out"
+            "the rows have more numbers than `columns` names, such as those of masks or keypoints, and"
+            " these are left out"
         )
-    of = f"{images} image{'' if images == 1 else 's'}"
-    if what == "misread":
+    if note.kind == "classes":
         return (
-            f"{place}: in {of} there are scores above 1 or class numbers that are no classes of the"
-            " data: the outputs are broken"
+            f"the model has {note.figures[0]} classes and the data have {note.figures[1]}: numbers of"
+            " classes are taken to mean the same in both"
         )
-    if what not in how:
-        _, model, data = what.split()
+    if note.kind == "misread":
         return (
-            f"{place}: the model has {model} classes and the data have {data}: class numbers are taken"
-            " to mean the same in both"
+            f"in {images} there are scores above 1 or class numbers that are no classes of the data:"
+            " the outputs are broken"
         )
-    noun = "candidates for NMS" if what == "max_candidates" else "detections"
-    return f"{place}: of {of} only the best {how[what]} {noun} count (`{what}`)"
+    noun = "candidates for NMS" if note.kind == "max_candidates" else "detections"
+    return f"of {images} only the best {note.figures[0]} {noun} count (`{note.kind}` of `postprocess`)"
 
 
 def decode(step: Decode | Detector, seen: Predictions, size: tuple[int, int]) -> list[Any]:

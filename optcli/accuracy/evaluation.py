@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from optcli import runners, workers
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.observer import Observer, left, rate
-from optcli.results.outcomes import Stability
+from optcli.results.outcomes import DecodingNote, Stability
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +68,7 @@ class Evaluation:
     class_order: str | None = None
     doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    decoding: tuple[DecodingNote, ...] = ()
     largest_change: float | None = None
     full_range: bool | None = None
     metadata: dict[str, str] = field(default_factory=dict)
@@ -81,8 +82,9 @@ class Evaluation:
             for each in about["outputs"]
         )
         stability = about["stability"] and Stability.model_validate(about["stability"])
-        parsed = {"folder": folder, "outputs": outputs, "stability": stability}
+        parsed: dict[str, Any] = {"folder": folder, "outputs": outputs, "stability": stability}
         texts = {name: tuple(about.get(name, ())) for name in ("doubts", "remarks")}
+        parsed["decoding"] = tuple(map(DecodingNote.model_validate, about.get("decoding", ())))
         return Evaluation(**{**about, **parsed, **texts})
 
     def ids(self) -> np.ndarray:

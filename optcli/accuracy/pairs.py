@@ -64,6 +64,7 @@ def compare(
         "doubts": variant.doubts,
         "baseline_doubts": baseline.doubts,
         "remarks": variant.remarks,
+        "decoding": variant.decoding,
         "distinct": int(_clusters(variant).max(initial=-1)) + 1,
         "full_range_weights": variant.full_range,
         "runner": variant.runner,

@@ -126,9 +126,10 @@ def decoded(
 
     `kind` is yolox, boxes or rows, `how` its settings, `size` height and width of the input. `outputs`
     are those of a call, and `image` is the number of the image in it. A model of one image may give
-    them without a dimension for the batch: how many dimensions they have says so. Notes are names of
-    settings whose limit was reached, `columns` where more stand behind those that are read, and
-    `classes MODEL DATA`, both numbers, where the model has other classes than the data.
+    them without a dimension for the batch: how many dimensions they have says so. Notes are a
+    kind and its figures: `max_candidates LIMIT` and `max_detections LIMIT` where there were more,
+    `columns` where more stand behind those that are read, and `classes MODEL DATA` where the numbers of
+    classes differ.
 
     Raises ValueError for outputs of another shape, `MisreadError` for scores above 1 and for numbers of
     classes that are none of the `classes`. Without `refuse` that is noted as `misread`, and detections
@@ -157,7 +158,7 @@ def decoded(
     boxes, scores, numbers = boxes[known], scores[known], numbers[known]
     stay, more = _suppressed(boxes, numbers, how["nms"], how["max_detections"])
     if more:
-        noted.append("max_detections")
+        noted.append(f"max_detections {how['max_detections']}")
     detections = {"boxes": boxes[stay], "scores": scores[stay], "labels": numbers[stay]}
     return detections, tuple(noted)
 
@@ -191,7 +192,7 @@ def _candidates(
         most = len(sound)
     else:
         sound = sound[scores[sound] >= np.partition(scores[sound], -most)[-most]]
-        noted.append("max_candidates")
+        noted.append(f"max_candidates {most}")
     best = sound[np.argsort(-scores[sound], kind="stable")][:most]
     return boxes[places[best]], scores[best], labels[best]
 

@@ -6,8 +6,7 @@ import functools
 import time
 
 from optcli import runners
-from optcli.accuracy import merging, saturation, shards, stability
-from optcli.accuracy.decoding import Detector
+from optcli.accuracy import decoding, merging, saturation, shards, stability
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
 from optcli.kept_samples import Keeping
@@ -47,7 +46,7 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
                 news = time.monotonic()
                 channel.send(Progress(part.count, len(samples)))
         look = functools.partial(stability.look, functools.partial(work.run, model), samples)
-        noted = work.decode.noted if isinstance(work.decode, Detector) else {}
+        noted = work.decode.noted if isinstance(work.decode, decoding.Detector) else {}
         part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None, noted)
     if isinstance(samples, Keeping):
         samples.finish()
@@ -59,7 +58,10 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
     name = request.settings.metric if request.settings else None
     facts = {
         "runner": request.runner,
-        "remarks": work.remarks(shards.noted(request.out, request.jobs)),
+        "remarks": work.remarks(),
+        "decoding": [
+            each.model_dump() for each in decoding.notes(shards.noted(request.out, request.jobs))
+        ],
         "full_range": saturation.full_range(request.artifact),
         "metadata": read_metadata(request.artifact),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.accuracy import interface, policies, saturation, scores, unlabelled
+from optcli.accuracy import decoding, interface, policies, saturation, scores, unlabelled
 from optcli.results.outcomes import Accuracy, Outcome, OutputError, Stability, Verdict
 from optcli.settings.accuracy import AccuracySettings
 
@@ -34,7 +34,8 @@ def verdicts(
     does not do better than guessing, blocks. Advice that is given only where there is reason: `batch
     invariance`, `determinism`, `saturation` (INT8 weights of full range meet a CPU without VNNI),
     `scores` (a fixed threshold lets through over 5 % more or fewer), `samples` (many have the same
-    content) and `preparation` (not as the decoding expects).
+    content), `preparation` (not as the decoding expects) and `decoding` (what it left out, or could
+    not read).
     """
     answers = []
     if accuracy.output_error is not None:
@@ -53,6 +54,9 @@ def verdicts(
     saturates = saturation.warning(accuracy.full_range_weights, settings)
     if saturates is not None:
         answers.append(_advice("saturation", saturates))
+    # What the baseline has too is said there.
+    notes = [each for each in accuracy.decoding if is_baseline or each.kind == "misread"]
+    answers.extend(_advice("decoding", decoding.said(each)) for each in notes)
     if is_baseline:
         for reason in accuracy.doubts:
             answers.append(_advice("labels", reason).model_copy(update={"blocking": True}))

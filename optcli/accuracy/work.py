@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -173,12 +173,9 @@ class Work:
             return self.samples.contents(positions, batch)
         return digests_of(batch, len(positions))
 
-    def remarks(self, noted: Mapping[str, int]) -> list[str]:
-        """What the preparation does otherwise than the decoding takes for granted, and its limits.
-
-        `noted` counts images by what decoding noted of them.
-        """
-        return decoding.remarks(self.request.postprocess, self.request.data.prepare, noted)
+    def remarks(self) -> list[str]:
+        """What the preparation does otherwise than the decoding takes for granted."""
+        return decoding.remarks(self.request.postprocess, self.request.data.prepare)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch, and its detections.

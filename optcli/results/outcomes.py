@@ -22,6 +22,7 @@ ACCURACY_VERDICTS = (
     "labels",
     "samples",
     "preparation",
+    "decoding",
 )
 
 
@@ -166,6 +167,19 @@ class ScoreChange(Result):
     equal: float | None = None
 
 
+class DecodingNote(Result):
+    """What decoding noted of so many `images`.
+
+    `max_candidates`, `max_detections`: there were more than this limit, which `figures` has. `columns`:
+    rows have more numbers than are read. `classes`: so many has the model, and so many the data.
+    `misread`: scores above 1, or class numbers that the data do not have.
+    """
+
+    kind: Literal["max_candidates", "max_detections", "columns", "classes", "misread"]
+    images: int
+    figures: tuple[int, ...] = ()
+
+
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
@@ -278,6 +292,7 @@ class Accuracy(Result):
     doubts: tuple[str, ...] = ()
     baseline_doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    decoding: tuple[DecodingNote, ...] = ()
     full_range_weights: bool | None = None
     output_error: OutputError | None = None
     runner: str | None = None

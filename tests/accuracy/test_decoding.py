@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from plain_network import Network, Samples
 
-from optcli import data
+from optcli import accuracy, data
 from optcli.accuracy import decoding, postprocess
 from optcli.accuracy.metrics import Predictions
+from optcli.accuracy.verdicts import verdicts
 from optcli.errors import InputError
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
@@ -28,6 +29,17 @@ def found(how, outputs, images=1, classes=None):
     """The detections of the images of one call."""
     seen = Predictions(["id"] * images, [None] * images, [{}] * images, outputs)
     return decoding.decode(step(classes, **how), seen, SIZE)
+
+
+def texts_of(detector):
+    """What it noted, in words."""
+    return [decoding.said(each) for each in decoding.notes(detector.noted)]
+
+
+def advised(comparison, **more):
+    """The verdicts on the decoding."""
+    answers = verdicts(comparison, AccuracySettings(metric="map"), **more)
+    return [each for each in answers if each.name == "decoding"]
 
 
 def assert_all(detections, count=3):
@@ -143,8 +155,7 @@ def test_what_stands_behind_the_columns_is_left_out_and_said():
     how = {"rows": {}}
     detector = step(**how)
     assert_all(detector({"o": rows_of("box", "score", "class", "far", "far")}, {}, SIZE))
-    settings = PostprocessSettings.model_validate(how)
-    (said,) = decoding.remarks(settings, None, detector.noted)
+    (said,) = texts_of(detector)
     assert "more numbers than `columns` names" in said
     with pytest.raises(InputError, match="wanted rows of 6: box, score, class"):
         found(how, {"o": rows_of("box", "score")})
@@ -336,15 +347,21 @@ def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch
     good = spoiled(label=[0, 1, 1])
     evaluated = evaluate(lambda x: {"o": good[None]}, **how)
     assert evaluated.value == pytest.approx(1)
-    (said,) = evaluated.remarks
-    assert "of 4 images only the best 1 detections count (`max_detections`)" in said
+    (note,) = evaluated.decoding
+    assert (note.kind, note.images, note.figures) == ("max_detections", 4, (1,))
+    itself = accuracy.compare(evaluated, evaluated)
+    (advice,) = advised(itself, is_baseline=True)
+    assert not advice.blocking
+    assert "of 4 images only the best 1 detections count" in advice.reason
+    assert not advised(itself)
     with pytest.raises(InputError, match="class number 2, and there are 2 classes"):
         evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how, reference=True)
     # A variant whose outputs broke is no fault of the recipe: it is judged.
     broken = spoiled(label=[7, 0, 0.5], score=[2.5, 1.5, 0.6])
-    evaluated = evaluate(lambda x: {"o": broken[None]}, **how)
-    assert evaluated.value == 0
-    assert any("in 4 images there are scores above 1" in said for said in evaluated.remarks)
+    variant = evaluate(lambda x: {"o": broken[None]}, **how)
+    assert variant.value == 0
+    (advice,) = advised(accuracy.compare(variant, evaluated))
+    assert "in 4 images there are scores above 1" in advice.reason
 
 
 @pytest.mark.parametrize(
@@ -362,7 +379,7 @@ def test_a_model_of_other_classes_than_the_data_is_noted(how, classes, said):
     """Rows of six whose classes are 0 and 1 look like scores of two classes."""
     detector = step(classes, boxes=how)
     detector({"o": rows_of("box", "score", "zero")}, {}, SIZE)
-    texts = decoding.remarks(PostprocessSettings.model_validate({"boxes": how}), None, detector.noted)
+    texts = texts_of(detector)
     assert len(texts) == said
     assert all("the model has 2 classes and the data have 3" in text for text in texts)
 
@@ -421,10 +438,9 @@ def test_the_best_candidates_go_into_nms_in_order_and_limits_are_said_once():
         detections = detector({"b": boxes, "s": scores}, {}, SIZE)
         assert detections["boxes"][:, 0].tolist() == [150, 0, 0]
         assert detections["labels"].tolist() == [1, 0, 1]
-    said = decoding.remarks(PostprocessSettings.model_validate(how), None, detector.noted)
-    assert said == [
-        "postprocess.boxes: of 2 images only the best 5 candidates for NMS count (`max_candidates`)",
-        "postprocess.boxes: of 2 images only the best 3 detections count (`max_detections`)",
+    assert texts_of(detector) == [
+        "of 2 images only the best 5 candidates for NMS count (`max_candidates` of `postprocess`)",
+        "of 2 images only the best 3 detections count (`max_detections` of `postprocess`)",
     ]
     few = step(boxes={"scores": "s", "nms": 0.5})
     assert len(few({"b": boxes, "s": scores}, {}, SIZE)["boxes"]) == 40
