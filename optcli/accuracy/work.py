@@ -48,9 +48,16 @@ class Work:
     def decode(self) -> decoding.Decode | decoding.Detector | None:
         request = self.request
         decoded = request.postprocess is not None and request.postprocess.detector is not None
-        names = data.class_names(request.data, request.folder) if decoded else None
-        classes = len(names) if names else None
+        classes = self._classes() if decoded else None
         return decoding.make(request.postprocess, request.folder, classes, refuse=request.reference)
+
+    def _classes(self) -> int | None:
+        """How many classes the data have; None: nobody knows."""
+        try:
+            names = data.class_names(self.request.data, self.request.folder)
+        except InputError:  # a machine may have the prepared samples alone
+            return None
+        return len(names) if names else None
 
     @property
     def kept_bytes(self) -> int:

@@ -333,6 +333,10 @@ def test_classes_by_the_ids_of_coco():
     assert detections["labels"].tolist() == [10, 11, 39]
 
 
+def nowhere(*_):
+    raise InputError("no such data on this machine, which has the prepared samples")
+
+
 def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch):
     monkeypatch.setattr(data, "class_names", lambda *_: ("one", "two"))
 
@@ -360,6 +364,9 @@ def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch
     broken = spoiled(label=[7, 0, 0.5], score=[2.5, 1.5, 0.6])
     variant = evaluate(lambda x: {"o": broken[None]}, **how)
     assert variant.value == 0
+    monkeypatch.setattr(data, "class_names", nowhere)
+    evaluated = evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how, reference=True)
+    assert evaluated.value == 0
     (advice,) = advised(accuracy.compare(variant, evaluated))
     assert "in 4 images there are scores above 1" in advice.reason
 
