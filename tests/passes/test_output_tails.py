@@ -42,6 +42,12 @@ NETWORKS = {
          "a = Sub w l", "b = Add w r", "j = Concat a b", "out = Mul j w"],
         "d e f g h i l r a b j out",
     ),
+    "biases that are added, and a grid": (
+        ["c = Conv image w", "d = Add c vector", "e = Add d w", "s = Conv image w", "t = Add s vector",
+         "out = Concat e t"],
+        "e out",
+    ),
+    "a sum of two layers": (["c = Conv image w", "d = Conv image w", "out = Add c d"], "out"),
     "a grid and a conversion of boxes": (
         ["c = Conv image w", "p s = Split c", "e = Exp p", "b = Add e w", "j = Concat b s",
          "out = MatMul j corners"],

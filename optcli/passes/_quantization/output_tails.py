@@ -205,7 +205,7 @@ def _looked_at(
     computed, from_layers, shares = {*given}, set[str](), set[str]()
     # A value by the one that it is computed from element by element: x · sigmoid(x) joins nothing.
     origin: dict[str, str] = {}
-    seen = []
+    seen, products = [], set[str]()
     for each in operators:
         kind = each.kind.replace("_", "").lower()
         reads = {value for value in each.inputs if value in computed}
@@ -217,11 +217,17 @@ def _looked_at(
             origin.update(dict.fromkeys(each.outputs, *parts))
         if kind in _SHARES or (kind in _MOVES and reads <= shares):
             shares.update(each.outputs)
-        is_layer = (
+        constants = [shapes.get(value) for value in each.inputs if value not in computed]
+        is_product = (
             kind in _MULTIPLIES
             and len(reads.intersection(each.inputs[:2])) == 1
             and not reads <= shares  # else it is the expectation of a distribution
-            and any(_is_weight(shapes.get(value)) for value in each.inputs if value not in computed)
+            and any(map(_is_weight, constants))
+        )
+        if is_product:
+            products.update(each.outputs)
+        is_layer = is_product or (
+            kind == "add" and reads <= products and [*map(_is_bias, constants)] == [True]
         )
         if is_layer or not from_layers.isdisjoint(reads):
             from_layers.update(each.outputs)
@@ -231,6 +237,10 @@ def _looked_at(
         computed.update(each.outputs)
         seen.append(_Seen(each.name, each.outputs, reads, carries, joins, is_layer))
     return seen
+
+
+def _is_bias(shape: tuple[int, ...] | None) -> bool:
+    return shape is not None and sum(size != 1 for size in shape) < 2
 
 
 def _is_weight(shape: tuple[int, ...] | None) -> bool:
