@@ -20,7 +20,8 @@ GROUND = {
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
 BUILD = {
-    *FORMATS_UP, "outputs", "recipe", "formats", "onnx_graphs", "engines", "store", "latency", "accuracy",
+    *FORMATS_UP, "outputs", "recipe", "formats", "onnx_graphs", "engines", "store", "latency",
+    "accuracy",
 }  # fmt: skip
 
 # Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.

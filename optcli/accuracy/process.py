@@ -9,8 +9,8 @@ from optcli import runners
 from optcli.accuracy import decoding, merging, saturation, shards, stability
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
+from optcli.formats import exporter_metadata
 from optcli.kept_samples import Keeping
-from optcli.outputs import read_metadata
 from optcli.workers import Channel, memory
 
 _NEWS_EVERY_S = 0.5
@@ -63,6 +63,6 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
             each.model_dump() for each in decoding.notes(shards.noted(request.out, request.jobs))
         ],
         "full_range": saturation.full_range(request.artifact),
-        "metadata": read_metadata(request.artifact),
+        "metadata": request.artifact.facts.get(exporter_metadata.FACT, {}).get("metadata", {}),
     }
     merging.merge(request.out, request.jobs, name, work.metric, facts)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
 from optcli.inspection import onnx_operations as counting
 from optcli.inspection.findings import operations, operators
@@ -15,7 +16,6 @@ from optcli.onnx_graphs.interface import graphs, input_names, sizes
 from optcli.onnx_graphs.operators import DYNAMIC, PAIR, is_static
 from optcli.onnx_graphs.precision import FLOATS, element_name, precision_of, short_name
 from optcli.onnx_graphs.shapes import inferred, with_sizes
-from optcli.outputs.metadata import said_by_exporter
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
         "outputs": [_tensor(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
-        "metadata": said_by_exporter({each.key: each.value for each in model.metadata_props}),
+        "metadata": exporter_metadata.of_onnx(model),
         **_parameters(model),
     }
     if left:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats import exporter_metadata
 from optcli.formats import openvino as openvino_format
 from optcli.inspection.findings import as_folder, most_of, operations, operators
-from optcli.outputs.metadata import of_openvino
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "inputs": [*map(_tensor, names, model.inputs)],
         "outputs": [*map(_tensor, output_names, model.outputs)],
         "operators": operators(Counter(map(_operator, work))),
-        "metadata": of_openvino(model),
+        "metadata": exporter_metadata.of_openvino(model),
         **_parameters(model),
     }
     quantized = openvino_format.is_quantized(model)

@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optcli import sources
 from optcli.artifact import Format
 from optcli.data import npz
 from optcli.errors import InputError, first_line
 from optcli.formats import aoti as aoti_format
+from optcli.formats import exporter_metadata
 from optcli.formats import openvino as openvino_format
 from optcli.formats import ort as ort_format
 from optcli.inspection import exported as exported_inspection
@@ -37,12 +39,12 @@ class LayoutRequest:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What is known of an artifact that was laid out; `outputs` are names."""
+    """What is known of an artifact that was laid out; `facts` holds the names of its outputs."""
 
     inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
     precision: str
     notes: tuple[str, ...]
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,11 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
     path, out, given, format = request.path, request.out, request.inputs, request.format
     notes: list[str] = []
     outputs: Sequence[str]
+    said: dict[str, Any] = {}
     if format == Format.AOTI:
         inputs, outputs, precision = given, _package(path, out, given), "unknown"
     elif format == Format.OPENVINO:
-        inputs, outputs, precision = _openvino(path, out, given)
+        inputs, outputs, precision, said = _openvino(path, out, given)
     elif format == Format.ORT:
         inputs, outputs, precision = _ort(path, out, given)
     else:
@@ -70,7 +73,8 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
         source = source.model_copy(update={"trust": request.trust})
         written = source.write(out, inputs)
         outputs, precision = written.outputs, written.precision
-    return LaidOut(tuple(inputs), tuple(outputs), precision, tuple(notes))
+        said = {k: v for k, v in (written.facts or {}).items() if k == exporter_metadata.FACT}
+    return LaidOut(tuple(inputs), precision, tuple(notes), {"outputs": list(outputs), **said})
 
 
 def check_samples(request: SamplesRequest, channel: Channel) -> tuple[str, ...]:
@@ -113,7 +117,7 @@ def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[
 
 def _openvino(
     path: Path, out: Path, given: tuple[TensorSpec, ...]
-) -> tuple[tuple[TensorSpec, ...], Sequence[str], str]:
+) -> tuple[tuple[TensorSpec, ...], Sequence[str], str, dict[str, Any]]:
     weights = path.with_suffix(".bin")
     if not weights.is_file():
         raise InputError(
@@ -124,7 +128,9 @@ def _openvino(
     os.symlink(weights, out / openvino_format.WEIGHTS)
     findings = openvino_inspection.look(out, given)
     inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
-    return inputs, [str(each["name"]) for each in findings["outputs"]], str(findings["precision"])
+    outputs = findings["outputs"]
+    said = exporter_metadata.fact(findings["metadata"], outputs)
+    return inputs, [str(each["name"]) for each in outputs], str(findings["precision"]), said
 
 
 def _ort(

@@ -211,7 +211,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
         precision=laid_out.precision,
         size_bytes=_size_bytes(target),
         digest=content,
-        facts={"outputs": list(laid_out.outputs)},
+        facts=laid_out.facts,
         foreign=_is_foreign(target),
         trusted=target.trusted,
     )

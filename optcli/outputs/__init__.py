@@ -6,21 +6,22 @@ What judges, decodes or compares outputs asks here.
 
 from __future__ import annotations
 
-from optcli.outputs.describing import describe
-from optcli.outputs.guessing import Guess, Probe, guess, meanings
+from optcli.outputs.describing import Declared, describe
+from optcli.outputs.guessing import Guess, Probe, decoding, guess, meanings
 from optcli.outputs.meaning import WORDS, OutputMeaning, Part
-from optcli.outputs.metadata import Exported, exported, read_metadata
+from optcli.outputs.metadata import Exported, exported
 
 __all__ = [
     "WORDS",
+    "Declared",
     "Exported",
     "Guess",
     "OutputMeaning",
     "Part",
     "Probe",
+    "decoding",
     "describe",
     "exported",
     "guess",
     "meanings",
-    "read_metadata",
 ]

@@ -46,6 +46,15 @@ class DeclaredOutput(Protocol):
 
 
 @dataclass(frozen=True)
+class Declared:
+    """An output as a file declares it."""
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True)
 class SampleOutput:
     """An output of one sample; a size that varies is 0."""
 

@@ -112,6 +112,16 @@ def meanings(
     ]
 
 
+def decoding(
+    outputs: Sequence[DeclaredOutput], inputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> PostprocessSettings | None:
+    """How to decode the outputs of a detector, as its exporter says; None where it does not."""
+    if exported(metadata) is None:
+        return None
+    said = yaml.safe_load(guess(outputs, inputs, metadata=metadata).postprocess or "null")
+    return PostprocessSettings.model_validate(said) if said else None
+
+
 def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
     """Height and width of the image that a network takes."""
     if not inputs or len(inputs[0].shape) != 4:

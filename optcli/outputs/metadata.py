@@ -1,24 +1,14 @@
-"""What exporters write into a model's file: Ultralytics says the task, the classes and the sizes.
-
-ONNX keeps it in `metadata_props`, OpenVINO in `rt_info` under `model_info`.
-"""
+"""What an exporter says of a model in its metadata: Ultralytics' task, classes and keypoints."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from optcli.artifact import Artifact, Format
-
-if TYPE_CHECKING:
-    from openvino import Model
+from typing import Any, Literal
 
 Task = Literal["detect", "segment", "pose", "obb", "classify"]
 _TASKS: tuple[Task, ...] = ("detect", "segment", "pose", "obb", "classify")
-_KEYS = ("task", "names", "imgsz", "stride", "batch", "kpt_shape")
-_MOST_CHARACTERS = 1_000_000
 _MOST_CLASSES = 100_000
 
 
@@ -29,36 +19,6 @@ class Exported:
     task: Task
     names: tuple[str, ...]
     keypoints: int = 0
-
-
-def read_metadata(artifact: Artifact) -> dict[str, str]:
-    """The entries of a model's file that say what it is; empty for formats that have none."""
-    if artifact.format == Format.ONNX:
-        from optcli.formats import onnx as onnx_format
-
-        if not (artifact.path / onnx_format.FILE).is_file():  # a runner of one's own need not have it
-            return {}
-        found = {each.key: each.value for each in onnx_format.outline(artifact.path).metadata_props}
-    elif artifact.format == Format.OPENVINO:
-        from optcli.formats import openvino as openvino_format
-
-        return of_openvino(openvino_format.open(artifact.path))
-    else:
-        found = {}
-    return said_by_exporter(found)
-
-
-def said_by_exporter(entries: Mapping[str, str]) -> dict[str, str]:
-    """Those entries of a file that say what the model is."""
-    return {k: entries[k] for k in _KEYS if len(entries.get(k, "")) in range(1, _MOST_CHARACTERS)}
-
-
-def of_openvino(model: Model) -> dict[str, str]:
-    """Those entries of an OpenVINO model."""
-    paths = {key: ["model_info", key] for key in _KEYS}
-    return said_by_exporter(
-        {k: str(model.get_rt_info(p).astype(str)) for k, p in paths.items() if model.has_rt_info(p)}
-    )
 
 
 def exported(metadata: Mapping[str, str]) -> Exported | None:

@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
+
+import yaml
 
 from optcli import accuracy, data, environment, outputs, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
+from optcli.formats import exporter_metadata
 from optcli.observer import Observer
 from optcli.pipeline import keys
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
@@ -134,7 +137,10 @@ def compare_all(
     The baseline's outputs are computed once and kept by content. Where it cannot be evaluated there
     is nothing to compare with: the others then have neither, and `unjudged` is their verdict.
     """
-    judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
+    base = next((each for each in subjects if each.name == baseline), None)
+    if base is not None:
+        around = replace(around, recipe=_with_decoding(around.recipe, base.artifact, around.observer))
+    judging = _Judging(around, base)
     judged: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
 
@@ -161,6 +167,26 @@ def compare_all(
     if few:
         around.observer.warned("accuracy", few[0].text)
     return accuracies, failures
+
+
+def _with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> Recipe:
+    """The recipe, with the decoding that the exporter of a detector says where the recipe has none."""
+    said = baseline.facts.get(exporter_metadata.FACT)
+    if recipe.postprocess is not None or said is None:
+        return recipe
+    declared = [
+        outputs.Declared(each["name"], tuple(each["shape"]), each["dtype"]) for each in said["outputs"]
+    ]
+    found = outputs.decoding(declared, recipe.inputs, said["metadata"])
+    if found is None:
+        return recipe
+    written = yaml.safe_dump(
+        found.model_dump(mode="json", exclude_defaults=True), default_flow_style=True, width=1000
+    )
+    observer.warned(
+        "accuracy", f"outputs are decoded as the model's file says: postprocess: {written.strip()}"
+    )
+    return recipe.model_copy(update={"postprocess": found})
 
 
 class _Judging:

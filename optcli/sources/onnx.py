@@ -13,6 +13,7 @@ from optcli import regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
+from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of, output_names
 from optcli.onnx_graphs.precision import precision_of
@@ -73,6 +74,7 @@ class OnnxSource(FileSource):
             "ir_version": int(model.ir_version),
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             **({"renamed_nodes": renamed} if renamed else {}),
+            **exporter_metadata.facts_of_onnx(model),
         }
         return SourceFacts(output_names(model), precision_of(model), facts)
 

@@ -4,10 +4,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from optcli import inspection
+from optcli import inspection, sources
 from optcli.artifact import Artifact, Format
+from optcli.formats import exporter_metadata
 from optcli.inspection.looking import look
-from optcli.outputs import exported, read_metadata
+from optcli.model_files.laying_out import LayoutRequest, lay_out
+from optcli.observer import Silent
+from optcli.outputs import exported
+from optcli.pipeline.accuracy import _with_decoding
+from optcli.recipe import load
+from optcli.settings import TensorSpec
 
 SAID = {"task": "detect", "names": "{0: 'cat', 1: 'dog'}", "stride": "32", "imgsz": "[64, 64]"}
 
@@ -28,7 +34,6 @@ def model():
 
 def test_onnx_says_it_and_inspect_shows_it(model, tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
-    assert read_metadata(Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")) == SAID
     target = inspection.Target("x", "file", "onnx", tmp_path / "model.onnx", {})
     found = look(target, None)
     assert found.metadata == SAID
@@ -47,12 +52,58 @@ def test_openvino_says_it_too(model, tmp_path):
     for key, value in SAID.items():
         converted.set_rt_info(value, ["model_info", key])
     openvino.save_model(converted, tmp_path / "model.xml", compress_to_fp16=False)
-    metadata = read_metadata(Artifact("k", Format.OPENVINO, tmp_path, "fp32", 1, "d"))
-    assert metadata == SAID
-    assert exported(metadata).names == ("cat", "dog")
     found = look(inspection.Target("x", "file", "openvino", tmp_path / "model.xml", {}), None)
+    assert found.metadata == SAID
+    assert exported(found.metadata).names == ("cat", "dog")
     assert found.outputs[0].meaning == "boxes 0 to 3, scores 4 to 5 (by the file's metadata)"
+    # As a model file of no recipe it keeps what it says.
+    out = tmp_path / "out"
+    out.mkdir()
+    laid_out = lay_out(
+        LayoutRequest(tmp_path / "model.xml", Format.OPENVINO, out, (), trust=False), None
+    )
+    assert laid_out.facts[exporter_metadata.FACT]["metadata"] == SAID
 
 
-def test_other_formats_say_nothing(tmp_path):
-    assert read_metadata(Artifact("k", Format.TORCH, tmp_path, "fp32", 1, "d")) == {}
+class Told(Silent):
+    """Keeps the warnings."""
+
+    def __init__(self):
+        self.warnings = []
+
+    def warned(self, step, message):
+        self.warnings.append(message)
+
+
+RECIPE = """
+version: 1
+name: x
+model: {source: "onnx:model.onnx"}
+inputs: [{name: images, shape: [1, 6, 84]}]
+variants: {onnx: []}
+"""
+
+
+def test_a_detector_is_decoded_as_its_exporter_says(model, tmp_path):
+    onnx.save(model, tmp_path / "model.onnx")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    recipe = load(tmp_path / "recipe.yaml")
+    out = tmp_path / "out"
+    out.mkdir()
+    source = sources.named("onnx:model.onnx", tmp_path)
+    facts = source.write(out, [TensorSpec(name="images", shape=(1, 6, 84))]).facts
+    said = Artifact("k", Format.ONNX, out, "fp32", 1, "d", facts)
+    told = Told()
+    found = _with_decoding(recipe, said, told).postprocess
+    assert found.boxes.transposed
+    assert (found.boxes.format, found.boxes.nms) == ("cxcywh", 0.65)
+    assert told.warnings == [
+        "outputs are decoded as the model's file says: postprocess: {boxes: {format: cxcywh, nms: 0.65,"
+        " transposed: true}}"
+    ]
+    # What a recipe says comes first, and without metadata there is nothing to say.
+    (tmp_path / "own.yaml").write_text(f"{RECIPE}postprocess: {{rows: {{}}}}\n")
+    assert _with_decoding(load(tmp_path / "own.yaml"), said, told).postprocess.rows is not None
+    silent = Artifact("k", Format.ONNX, out, "fp32", 1, "d", {})
+    assert _with_decoding(recipe, silent, told) is recipe
+    assert len(told.warnings) == 1
