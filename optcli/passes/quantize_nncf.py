@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -332,10 +333,12 @@ class QuantizeNncf(Pass):
 
         if not (self._is_told() or tail):
             return None
+        # One pattern: NNCF refuses names that it does not find, such as those of casts that it drops.
+        of_tail = [f"^({'|'.join(map(re.escape, tail))})$"] if tail else []
         return nncf.IgnoredScope(
-            names=[*dict.fromkeys((*self.ignored_names, *tail))],
+            names=list(self.ignored_names),
             types=list(self.ignored_types),
-            patterns=list(self.ignored_patterns),
+            patterns=[*self.ignored_patterns, *of_tail],
         )
 
     def _made(self, ready: Ready, quantized: Mapping[str, str]) -> Made:

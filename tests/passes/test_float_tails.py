@@ -6,6 +6,7 @@ import pytest
 from tiny_networks import INPUTS, Noise, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import OUTPUT_TAIL, Format
+from optcli.errors import StepError
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
@@ -133,6 +134,24 @@ def test_openvino_scores_live_and_only_layers_compute_on_integers(openvino, tmp_
     assert len(made.facts[OUTPUT_TAIL]) == len(TAIL)
     assert not rounded(made) & {*made.facts[OUTPUT_TAIL]}
     assert np.abs(scores(made) - scores(openvino)).max() < 0.2
+
+
+def test_nncf_may_drop_a_cast_of_the_tail_and_refuses_a_name_that_is_wrong(detector, tmp_path):
+    model = onnx_format.open(detector.path)
+    last = model.graph.node[-1]
+    model.graph.node.insert(
+        len(model.graph.node) - 1,
+        onnx.helper.make_node("Cast", [last.input[1]], ["same"], name="same", to=1),
+    )
+    last.input[1] = "same"
+    (tmp_path / "cast").mkdir()
+    onnx_format.save(model, tmp_path / "cast")
+    source = artifact(tmp_path / "cast", Format.ONNX, ["output0"])
+    made = quantized(source, tmp_path / "int8", QuantizeNncf, ignored_names=("wide",))
+    assert made.facts["quantized_operators"] == {"Conv": 3}
+    assert "same" in made.facts[OUTPUT_TAIL]
+    with pytest.raises(StepError, match="wider"):
+        quantized(source, tmp_path / "wrong", QuantizeNncf, ignored_names=("wider",))
 
 
 def test_a_tail_in_integers_takes_a_word_and_kills_the_scores(detector, tmp_path):
