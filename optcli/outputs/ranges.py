@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _APART = 10.0
 # Slices of a longer dimension are places in a picture or a sequence, not channels or classes.
 MOST_SLICES = 4096
+# The scale of values beside larger ones: scores that no image raises are no part to be exact in.
+_LEAST_SCALE = 1e-2
 
 
 def groups_by_range(reaches: Mapping[int, np.ndarray]) -> tuple[int, list[np.ndarray]] | None:
@@ -35,3 +37,27 @@ def groups_by_range(reaches: Mapping[int, np.ndarray]) -> tuple[int, list[np.nda
             groups = np.split(order, np.flatnonzero(steps >= _APART) + 1)
             found, widest = (axis, [np.sort(group) for group in groups][::-1]), float(steps.max())
     return found
+
+
+def scaled_parts(reached: np.ndarray) -> Iterator[tuple[Any, float]]:
+    """The parts of an output `[batch, ...]` by the ranges of its values: an index, and its scale.
+
+    `reached` are absolute values. The scale is the largest of a part; what hardly differs from 0 beside
+    larger values has none of its own. A vector for each sample is one part: classes of few samples have
+    no range yet.
+    """
+    import numpy as np
+
+    whole = float(reached.max(initial=0.0)) or 1.0
+    axes = [axis for axis in range(1, reached.ndim) if reached.shape[axis] <= MOST_SLICES]
+    others = {axis: tuple(i for i in range(reached.ndim) if i != axis) for axis in axes}
+    found = None
+    if reached.size and reached.ndim > 2 and np.isfinite(whole):
+        found = groups_by_range({axis: reached.max(axis=others[axis]) for axis in axes})
+    if found is None:
+        yield ..., whole
+        return
+    axis, groups = found
+    for members in groups:
+        part = (slice(None),) * axis + (members,)
+        yield part, max(float(reached[part].max()), min(_LEAST_SCALE, whole))

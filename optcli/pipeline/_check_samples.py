@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
-from optcli.outputs.ranges import MOST_SLICES, groups_by_range
+from optcli.outputs.ranges import scaled_parts
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
 
@@ -157,10 +157,6 @@ class Expected:
         return outputs if relative_error(self.exact(first), alone) <= alike else None
 
 
-# The scale of values beside larger ones: scores that no image raises are no part to be exact in.
-_LEAST_SCALE = 1e-2
-
-
 def relative_error(expected: Feed, actual: Feed) -> float:
     """Largest |difference| over largest |expected|, over all outputs by position; infinity for NaN.
 
@@ -182,29 +178,9 @@ def relative_error(expected: Feed, actual: Feed) -> float:
             errors.append(float((a != b).mean()))
             continue
         difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        error = max(float(difference[part].max()) / scale for part, scale in _parts(np.abs(a)) if scale)
+        error = max(float(difference[part].max()) / scale for part, scale in scaled_parts(np.abs(a)))
         errors.append(error if np.isfinite(error) else np.inf)
     return max(errors)
-
-
-def _parts(reached: np.ndarray) -> Iterator[tuple[Any, float]]:
-    """The parts of an output `[batch, ...]` by the ranges of its values, with the scale of each.
-
-    `reached` are absolute values. What hardly differs from 0 beside others has no scale of its own.
-    """
-    import numpy as np
-
-    whole = float(reached.max()) or 1.0
-    axes = [axis for axis in range(1, reached.ndim) if reached.shape[axis] <= MOST_SLICES]
-    others = {axis: tuple(i for i in range(reached.ndim) if i != axis) for axis in axes}
-    found = groups_by_range({axis: reached.max(axis=others[axis]) for axis in axes})
-    if found is None or not np.isfinite(whole):
-        yield ..., whole
-        return
-    axis, groups = found
-    for members in groups:
-        part = (slice(None),) * axis + (members,)
-        yield part, max(float(reached[part].max()), min(_LEAST_SCALE, whole))
 
 
 def rounding_error(parent: Runner, feed: Feed) -> float:

@@ -104,6 +104,10 @@ def test_an_answer_may_differ_by_the_tolerance_of_its_largest_value():
     wanted = {"scores": np.array([[100.0, 0.0]], np.float32)}
     assert answers.difference({"scores": np.array([[100.05, 0.05]])}, wanted, 1e-3) is None
     assert "0.2 away" in answers.difference({"scores": np.array([[100.0, 0.2]])}, wanted, 1e-3)
+    detector = {"out": np.stack([np.full((4, 9), 300.0), np.full((4, 9), 0.5)], axis=1)}
+    moved = {"out": detector["out"] + np.array([[[0.1], [0]]])}
+    assert answers.difference(moved, detector, 1e-3) is None  # of a box, not of a score
+    assert "0.1 away" in answers.difference({"out": detector["out"] + 0.1}, detector, 1e-3)
     assert "missing" in answers.difference({"other": np.zeros(2)}, wanted, 1e-3)
     assert "shape" in answers.difference({"scores": np.zeros((1, 3))}, wanted, 1e-3)
     assert "not finite" in answers.difference({"scores": np.array([[100.0, np.nan]])}, wanted, 1e-3)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from optcli.outputs.ranges import scaled_parts
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -16,7 +18,7 @@ def difference(
     """What is wrong with the outputs of an answer, in words; None where they are as expected.
 
     Floating-point outputs may differ by `tolerance` times the largest magnitude that is expected in
-    them; other types must be equal.
+    each of their parts, such as boxes and scores; other types must be equal.
     """
     import numpy as np
 
@@ -35,13 +37,14 @@ def difference(
         finite = np.isfinite(wanted)
         if not np.array_equal(np.isfinite(given), finite):
             return f"{name!r} has values that are not finite"
-        largest = float(np.abs(wanted[finite]).max(initial=0.0))
-        apart = float(np.abs(given[finite] - wanted[finite]).max(initial=0.0))
-        if apart > tolerance * (largest or 1.0):
-            return (
-                f"{name!r} is {apart:.3g} away from what is expected, at most"
-                f" {tolerance * (largest or 1.0):.3g} is allowed"
-            )
+        apart = np.abs(np.where(finite, given, 0) - np.where(finite, wanted, 0))
+        for part, scale in scaled_parts(np.abs(np.where(finite, wanted, 0))):
+            largest = float(apart[part].max(initial=0.0))
+            if largest > tolerance * scale:
+                return (
+                    f"{name!r} is {largest:.3g} away from what is expected, at most"
+                    f" {tolerance * scale:.3g} is allowed"
+                )
     return None
 
 
