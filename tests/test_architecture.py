@@ -111,6 +111,7 @@ SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
     "target", "vendor",
 }  # fmt: skip
+_FALSE = re.compile(r"False$|Field\((default=)?False\b")
 _BY_NAME = re.compile(r"optcli(\.\w+)+(:\w+)?")
 
 
@@ -142,6 +143,7 @@ class _Module:
         yield from self._size_and_docstring()
         yield from self._names()
         yield from self._imports()
+        yield from self._trust()
         if self.relative.parent in COPIED or self.relative in ALONE:
             yield from self._own()
         else:
@@ -175,6 +177,22 @@ class _Module:
         for line, name in names:
             for word in FORBIDDEN_WORDS & {part.lower() for part in _words(name)}:
                 yield line, f"{name}: the word {word!r} says nothing; use one of the field"
+
+    def _trust(self) -> Iterator[tuple[int, str]]:
+        """Whatever is called `trust` or `trusted` is false where nobody says it."""
+        for node in ast.walk(self.tree):
+            named: list[tuple[str, ast.expr | None]] = []
+            if isinstance(node, ast.arguments):
+                plain = [*node.posonlyargs, *node.args][::-1]
+                pairs = [*zip(plain, node.defaults[::-1], strict=False)]
+                pairs += zip(node.kwonlyargs, node.kw_defaults, strict=True)
+                named = [(each.arg, default) for each, default in pairs]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                named = [(node.target.id, node.value)]
+            for name, default in named:
+                given = "False" if default is None else ast.unparse(default)
+                if name in ("trust", "trusted") and not _FALSE.match(given):
+                    yield default.lineno if default else 0, f"{name} is {given} where nobody says it"
 
     def _imports(self) -> Iterator[tuple[int, str]]:
         allowed = {self.room, *GROUND, *MAY_IMPORT[self.room]}
@@ -305,6 +323,9 @@ def test_every_room_is_looked_at():
             "store is the ground, it may not import pydantic_core",
         ),
         ("pipeline/steps.py", "def f():\n    import click", "click outside cli"),
+        ("pipeline/steps.py", "def f(path, trust=True): ...", "trust is True where nobody says it"),
+        ("pipeline/steps.py", "def f(*, trusted=1): ...", "trusted is 1 where nobody says it"),
+        ("pipeline/steps.py", "class A:\n    trust: bool = True", "trust is True where nobody says it"),
         ("passes/export.py", "import torch", "torch is loaded with the module"),
         (
             "passes/export.py",
@@ -375,6 +396,10 @@ def test_all_breaches_are_told_at_once_with_their_lines(tmp_path):
         ("report/table.py", "import rich\nprint(1)"),
         ("workers/child.py", "import os\nos._exit(1)"),
         ("pipeline/steps.py", "CALL = 'optcli.latency.process:serve'"),
+        (
+            "pipeline/steps.py",
+            "class A:\n    trust: bool = False\ndef f(path, trust, *, trusted=False): ...",
+        ),
         ("passes/utilise.py", "class ServiceLevel: ...\ndef service_level_ms(): ..."),
     ],
 )

@@ -162,3 +162,10 @@ def test_a_graph_that_works_out_shapes_is_seen_without_parsing(tmp_path, operato
     )
     onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
     assert onnx_format.works_out_shapes(tmp_path) is found
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_a_session_has_as_many_threads_as_are_asked_for(threads):
+    """More would take the cores of what is measured beside it."""
+    session = onnx_format.session(model().SerializeToString(), threads)
+    assert session.get_session_options().intra_op_num_threads == threads

@@ -11,6 +11,7 @@ from tiny_networks import artifact, feed, job
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.onnx_graphs.interface import opset_of
+from optcli.passes._onnx import upgrade
 from optcli.passes._onnx.models import modern
 
 pytestmark = pytest.mark.slow
@@ -66,3 +67,16 @@ def test_an_upgrade_that_does_not_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(version_converter, "convert_version", errs)
     with pytest.raises(StepError, match="does not run any more"):
         upgraded(tmp_path, foreign_models.FILES["detector"](), 13)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e-3])
+def test_how_far_an_upgrade_is_off_is_a_share_of_the_output(tmp_path, monkeypatch, scale):
+    """Rounding in another order is no fault of it, however large the outputs are."""
+    wanted = [np.array([[scale, -scale / 2]], np.float32), np.array([3, 4])]
+    nearly = [wanted[0] * np.float32(1 + 1e-3), wanted[1]]
+    answers = iter([wanted, nearly])
+    monkeypatch.setattr(upgrade, "noise", lambda job: {})
+    monkeypatch.setattr(upgrade, "_outputs", lambda *_: next(answers))
+    asked = job(artifact(tmp_path, Format.ONNX), tmp_path / "out", ())
+    model = onnx.ModelProto()
+    assert upgrade._difference(model, model, asked) == pytest.approx(1e-3, rel=1e-2)

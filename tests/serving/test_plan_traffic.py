@@ -7,6 +7,7 @@ import pytest
 
 import optcli
 from optcli.queueing import Bursts, Cameras, Constant, Gamma, Poisson, Trace
+from optcli.serving.planning import priorities
 from optcli.serving.planning.traffic import missing
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -188,3 +189,17 @@ def test_instances_that_start_get_no_sealed_batches_before_they_are_ready():
     assert scale.min_instances < scale.max_instances or scale.p95_ms_with_min <= 120
     # What waits for an instance that starts would wait for up to three seconds.
     assert scale.p95_ms_with_min <= 120
+
+
+def test_each_priority_scales_down_to_its_own_share_of_the_lowest_traffic(monkeypatch):
+    asked = []
+    real = priorities.autoscaling
+
+    def autoscaling(curve, demand, batching, lowest_per_s, *more):
+        asked.append(lowest_per_s)
+        return real(curve, demand, batching, lowest_per_s, *more)
+
+    monkeypatch.setattr(priorities, "autoscaling", autoscaling)
+    shares = {"high": 0.25, "low": 0.75}
+    optcli.plan(**AFFINE, rate_per_s=200, priorities=shares, semantics="sealed", cold_start_s=3)
+    assert asked == pytest.approx([50, 150])

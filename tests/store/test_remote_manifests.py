@@ -211,3 +211,9 @@ class TestAWholeRemoteStore:
         """The files of an entry lie in a folder of their own."""
         entry, _ = self.found(tmp_path, sealed(body({"fetched-from.txt": [5, CONTENT]})))
         assert entry.origin == f"file://{tmp_path}/remote"
+
+
+@pytest.mark.parametrize("name", ["a/{long}/b", "{long}", "a/{long}"])
+def test_one_part_of_a_name_that_no_file_system_takes_is_enough(name):
+    assert manifest._is_plain(name.format(long="x" * 100))
+    assert not manifest._is_plain(name.format(long="x" * 300))
