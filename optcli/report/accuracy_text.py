@@ -91,6 +91,9 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
         if accuracy.agreement is not None:
             same = f", largest score the same for {wording.percent(accuracy.agreement)}"
         yield f"  outputs against {baseline}: {wording.difference(error)}{largest}{same}"
+        faded = sum(part.faded_count for part in error.parts)
+        if faded:
+            yield f"  {faded} channels or classes that hardly vary in {baseline} are constant here"
 
 
 def _change(accuracy: Accuracy) -> str:
