@@ -64,6 +64,7 @@ class Keeping:
         self._memory_bytes, self._threads = memory_bytes, threads
         self._slots = np.full(len(samples), -1, np.int64)
         self._rows: dict[str, np.ndarray] | None = None
+        self._whole: frozenset[str] = frozenset()
         self._capacity = self._used = 0
         self._facts: dict[int, tuple[str, Any, Mapping[str, Any]]] = {}
         self._others: dict[int, Sample] = {}
@@ -82,7 +83,7 @@ class Keeping:
             assert self._rows is not None
             name, target, meta = self._facts[index]
             inputs = {key: rows[self._slots[index]] for key, rows in self._rows.items()}
-            return Sample(name, inputs, target, meta)
+            return Sample(name, inputs, target, meta, self._whole)
         if index in self._others:
             return self._others[index]
         return self._fresh([index])[index]
@@ -99,9 +100,10 @@ class Keeping:
         facts = [self._facts[position] for position in positions]
         return Batch(
             ids=tuple(name for name, _, _ in facts),
-            inputs={key: rows.take(slots, axis=0) for key, rows in self._rows.items()},
+            inputs=_taken(self._rows, slots, self._whole),
             targets=tuple(target for _, target, _ in facts),
             meta=tuple(meta for _, _, meta in facts),
+            whole=self._whole,
         )
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
@@ -185,6 +187,7 @@ class Keeping:
         """Decide by the first sample where all go, and how many of them."""
         import numpy as np
 
+        self._whole = first.whole
         sample_bytes, count = max(1, _size_bytes(first)), len(self._span)
         free = 0
         if self._folder is not None:
@@ -244,6 +247,7 @@ class Keeping:
             "span": [self._span.start, self._span.stop],
             "total": len(self),
             "inputs": list(self._rows),
+            "whole": sorted(self._whole),
             "ids": [name for name, _, _ in facts],
             "targets": targets if plain else None,
             "metas": [json.loads(text) for text in metas],
@@ -283,7 +287,8 @@ class KeptSet:
         part = self._part(index)
         row = index - part.start
         inputs = {name: rows[row] for name, rows in part.inputs.items()}
-        return Sample(part.ids[row], inputs, part.targets[row], part.metas[part.places[row]])
+        meta = part.metas[part.places[row]]
+        return Sample(part.ids[row], inputs, part.targets[row], meta, part.whole)
 
     def batch(self, positions: Sequence[int]) -> Batch:
         """Some samples, stacked; the arrays are copies."""
@@ -294,9 +299,10 @@ class KeptSet:
         rows = [position - first.start for position in positions]
         return Batch(
             ids=tuple(first.ids[row] for row in rows),
-            inputs={name: array.take(rows, axis=0) for name, array in first.inputs.items()},
+            inputs=_taken(first.inputs, rows, first.whole),
             targets=tuple(first.targets[row] for row in rows),
             meta=tuple(first.metas[first.places[row]] for row in rows),
+            whole=first.whole,
         )
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
@@ -337,6 +343,7 @@ class _Part:
         }
         if any(len(rows) != self.stop - self.start for rows in self.inputs.values()):
             raise ValueError(f"{folder} does not hold the samples that it names")
+        self.whole = frozenset(about.get("whole", ()))
         self.ids: list[str] = about["ids"]
         self.metas = [_restored(each) for each in about["metas"]]
         self.places: list[int] = about["meta"]
@@ -357,6 +364,16 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
+def _taken(
+    stored: Mapping[str, np.ndarray], rows: Sequence[int] | np.ndarray, whole: frozenset[str]
+) -> dict[str, np.ndarray]:
+    """Some rows as the inputs of a batch."""
+    return {
+        name: array[rows[0]] if name in whole else array.take(rows, axis=0)
+        for name, array in stored.items()
+    }
+
+
 def digests_of(batch: Batch, rows: int) -> np.ndarray:
     """A digest of the inputs of each of the first samples of a batch."""
     import numpy as np
@@ -365,7 +382,8 @@ def digests_of(batch: Batch, rows: int) -> np.ndarray:
     for row in range(rows):
         mark = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for name in sorted(batch.inputs):
-            mark.update(np.ascontiguousarray(batch.inputs[name][row]).data)
+            array = batch.inputs[name]
+            mark.update(np.ascontiguousarray(array if name in batch.whole else array[row]).data)
         digests.append(mark.digest())
     return np.array(digests, f"V{_DIGEST_BYTES}")
 

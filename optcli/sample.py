@@ -14,22 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prepared sample. `inputs` maps an input's name to its array, without the batch dimension."""
+    """One prepared sample. `inputs` maps an input's name to its array, without the batch dimension.
+
+    `whole` are inputs that never have one: a batch takes those of its first sample.
+    """
 
     id: str
     inputs: Arrays
     target: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples stacked along a new first dimension; ids, targets and meta in the same order."""
+    """Samples stacked along a new first dimension; ids, targets and meta in the same order.
+
+    Inputs that are `whole` are those of the first sample, as they are.
+    """
 
     ids: tuple[str, ...]
     inputs: Arrays
     targets: tuple[Any, ...]
     meta: tuple[Mapping[str, Any], ...]
+    whole: frozenset[str] = frozenset()
 
 
 class SampleSet(Protocol):
@@ -44,12 +52,16 @@ def collate(samples: Sequence[Sample]) -> Batch:
     """Stack samples into a batch."""
     import numpy as np
 
-    names = samples[0].inputs.keys()
+    whole = samples[0].whole
     return Batch(
         ids=tuple(sample.id for sample in samples),
-        inputs={name: np.stack([sample.inputs[name] for sample in samples]) for name in names},
+        inputs={
+            name: first if name in whole else np.stack([sample.inputs[name] for sample in samples])
+            for name, first in samples[0].inputs.items()
+        },
         targets=tuple(sample.target for sample in samples),
         meta=tuple(sample.meta for sample in samples),
+        whole=whole,
     )
 
 

@@ -66,7 +66,7 @@ class Detector:
             raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
         self.noted.update(noted)
         placement = {"scale": (1.0, 1.0), "padding": (0, 0), **meta}
-        return {**found, "boxes": postprocess.to_original(found["boxes"], placement)}
+        return {**found, "boxes": postprocess.to_original(found["boxes"], placement, self._how)}
 
 
 def make(

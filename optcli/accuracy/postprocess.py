@@ -70,7 +70,7 @@ class Postprocess:
         classes = None if self._names is None else len(self._names)
         found, _ = decoded(self.kind, self._how, outputs, size, image, classes)
         height, width = placement["original_size"]
-        boxes = to_original(found["boxes"], placement).tolist()
+        boxes = to_original(found["boxes"], placement, self._how).tolist()
         rows = zip(boxes, found["scores"].tolist(), found["labels"].tolist(), strict=True)
         best = [{**self._named(label), "score": score, "box": box} for box, score, label in rows]
         return {"image": {"height": height, "width": width}, "boxes": best}
@@ -123,6 +123,8 @@ def decoded(
     refuse: bool = True,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Boxes in pixels of the input, scores and labels of one image, best first; and what to note.
+
+    Boxes that the model gives in pixels of the `original` are left so.
 
     `kind` is yolox, boxes or rows, `how` its settings, `size` height and width of the input. `outputs`
     are those of a call, and `image` is the number of the image in it. A model of one image may give
@@ -421,8 +423,13 @@ def _suppressed(
     return np.array(stay, np.int64), False
 
 
-def to_original(boxes: np.ndarray, placement: Mapping[str, Any]) -> np.ndarray:
-    """Boxes in pixels of the input as pixels of the original: (place - padding) / scale, float64."""
+def to_original(boxes: np.ndarray, placement: Mapping[str, Any], how: Mapping[str, Any]) -> np.ndarray:
+    """Decoded boxes as pixels of the original, float64: (place - padding) / scale.
+
+    Where the settings say that they are in its pixels already, as they are.
+    """
+    if how.get("original"):
+        return boxes.astype(np.float64)
     vertical, horizontal = placement["scale"]
     top, left = placement["padding"]
     edges = boxes.astype(np.float64) - np.array([left, top, left, top])

@@ -19,7 +19,7 @@ from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.environment import version
 from optcli.errors import InputError, did_you_mean, excerpt, raised_as
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, fed
 
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
@@ -86,12 +86,13 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
 def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> PreparedSet:
     """The samples of a role, prepared for a model's inputs and decoded one at a time.
 
+    Inputs with a value are filled here, whatever the source.
     Raises `InputError` for data that cannot be used as declared, `TrustError` for pickled arrays.
     A sample that does not fit the inputs raises `InputError` when it is read.
     """
     from optcli.data.samples import PreparedSet
 
-    return PreparedSet(settings, _collection(settings, folder).open(inputs), inputs)
+    return PreparedSet(settings, _collection(settings, folder).open(fed(inputs)), inputs)
 
 
 def class_names(settings: DataSettings, folder: Path) -> tuple[str, ...] | None:

@@ -66,7 +66,7 @@ class Placed:
 class Images:
     """Turns images into inputs. Safe to call from several threads; Pillow releases the GIL.
 
-    `input` is the name of the model's input.
+    `input` is the name of the model's input that takes the image. Others have a value.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -80,6 +80,7 @@ class Images:
         self._formats: list[str] = settings["formats"]
         self._most_pixels: int = settings["most_pixels"]
         self._steps: dict[str, Any] = settings["steps"]
+        self._values: dict[str, dict[str, Any]] = settings.get("values", {})
 
     @classmethod
     def from_file(cls, path: Path) -> Images:
@@ -91,16 +92,33 @@ class Images:
 
         Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
-        pixels = pixels_of(self._decoded(body), self._steps["channel_order"])
+        pixels = pixels_of(self.decoded(body), self._steps["channel_order"])
         image = transformed(pixels, self._steps, self._most_pixels, self._dtype)
         return self._fitted(laid_out(image.pixels, self._layout, self._shape)), image.placement()
+
+    def feed(
+        self, rows: Sequence[np.ndarray], placements: Sequence[dict[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        """All inputs of a call: prepared images, and what other inputs hold for each of them."""
+        feed = {self.input: np.stack(rows)}
+        for name, how in self._values.items():
+            sizes = [placement["original_size"] for placement in placements]
+            known = {"original_size": sizes, "original_size_wh": [size[::-1] for size in sizes]}
+            value = how["value"]
+            values = np.array(known[value] if isinstance(value, str) else [value] * len(rows))
+            if how["whole"]:
+                feed[name] = values[0].reshape(how["shape"]).astype(how["dtype"])
+            else:
+                feed[name] = values.reshape(len(rows), *how["shape"]).astype(how["dtype"])
+        return feed
 
     def size_of(self, row: np.ndarray) -> tuple[int, int]:
         """Height and width of a prepared image."""
         sizes = row.shape[1:] if self._layout.endswith("chw") else row.shape[:2]
         return int(sizes[0]), int(sizes[1])
 
-    def _decoded(self, body: bytes | bytearray) -> Image.Image:
+    def decoded(self, body: bytes | bytearray) -> Image.Image:
+        """One image as it is stored, turned where the steps say so. Raises as `prepared` does."""
         if not body:
             raise NoImageError("found no bytes, wanted an image")
         wanted = " or ".join(self._formats)

@@ -11,7 +11,7 @@ from optcli.data.preset import resolved
 from optcli.data.settings import DataSettings
 from optcli.errors import InputError, did_you_mean
 from optcli.sample import Sample
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, fed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,8 @@ class PreparedSet:
     def __init__(self, settings: DataSettings, items: Items, inputs: Sequence[TensorSpec]) -> None:
         self._items = items
         self._inputs = tuple(inputs)
-        names = [spec.name for spec in inputs]
+        self._whole = frozenset(spec.name for spec in inputs if spec.whole)
+        names = [spec.name for spec in fed(inputs)]
         self._image = settings.input or names[0]
         if self._image not in names:
             hint = did_you_mean(self._image, names)
@@ -72,12 +73,17 @@ class PreparedSet:
         inputs: dict[str, np.ndarray] = {}
         meta: Mapping[str, Any] = {}
         sizes: dict[str, int] = {}
-        for spec in self._inputs:
+        for spec in fed(self._inputs):
             value = item.raw[spec.name]
             if spec.name == self._image:
                 value, meta = self._prepared(value, spec)
             inputs[spec.name] = _fitted(value, spec, sizes)
-        return Sample(item.id, inputs, item.target, {**item.meta, **meta})
+        meta = {**item.meta, **meta}
+        ordered = {
+            spec.name: inputs[spec.name] if spec.value is None else _filled(spec, meta)
+            for spec in self._inputs
+        }
+        return Sample(item.id, ordered, item.target, meta, self._whole)
 
     def _prepared(self, value: Any, spec: TensorSpec) -> tuple[np.ndarray, Mapping[str, Any]]:
         from optcli.data import steps
@@ -92,6 +98,17 @@ class PreparedSet:
         layout = self._steps.layout or layout_of(spec)
         pixels = steps.laid_out(image.pixels, self._steps, layout, spec.shape[1:])
         return pixels, image.placement()
+
+
+def _filled(spec: TensorSpec, meta: Mapping[str, Any]) -> np.ndarray:
+    """The value of an input that no data feed."""
+    if isinstance(spec.value, str) and "original_size" not in meta:
+        raise InputError(
+            f"input {spec.name!r} takes the size of the original image, which is not known",
+            hint="declare `prepare` for images as they are stored, give each sample of python: the"
+            " meta original_size, or write the size: value: [640, 640]",
+        )
+    return spec.row(meta.get("original_size"))
 
 
 def layout_of(spec: TensorSpec) -> str:

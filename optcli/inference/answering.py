@@ -40,10 +40,13 @@ class Model(Protocol):
 class Prepare(Protocol):
     """From bytes to an input row: `data.images.Images`."""
 
-    input: str
-
     def prepared(self, body: bytes) -> tuple[np.ndarray, dict[str, Any]]:
         """The row and where its pixels lie. Raises ValueError."""
+
+    def feed(
+        self, rows: Sequence[np.ndarray], placements: Sequence[dict[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        """The inputs of a call, of several rows."""
 
     def size_of(self, array: np.ndarray) -> tuple[int, int]:
         """Height and width of a row."""
@@ -197,12 +200,9 @@ class Answering:
         return result, _Times(read, time.perf_counter() - began, time.thread_time() - own)
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
-        import numpy as np
-
-        rows = [each.row for each in batch]
         # A model of a fixed batch size gets copies of the last row, whose answers are left out.
-        rows += [rows[-1]] * (self._least - len(rows))
-        feed = {self._prepare.input: np.stack(rows)}
+        rows = batch + [batch[-1]] * (self._least - len(batch))
+        feed = self._prepare.feed([each.row for each in rows], [each.placement for each in rows])
         began = time.perf_counter()
         outputs = self._run(feed)
         answered.computed_s += time.perf_counter() - began

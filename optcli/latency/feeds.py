@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.settings import TensorSpec, batch_range, size_bytes
+from optcli.settings import TensorSpec, batch_range, image_size, size_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,18 +36,24 @@ def make(
 ) -> dict[int, list[Feed]]:
     """Up to 16 distinct batches per batch size, from an .npz of samples `[n, ...]` by input name.
 
-    Inputs that the file lacks are random within their type. Fewer than 16 where they would take
-    more than 256 MiB.
+    Inputs that the file lacks have their value, or are random within their type. Fewer than 16 where
+    they would take more than 256 MiB.
     """
     import numpy as np
 
     rng = np.random.default_rng(seed)
     arrays = dict(np.load(samples, allow_pickle=False)) if samples is not None else {}
+    image = image_size(inputs)
     feeds: dict[int, list[Feed]] = {}
     for size in batch_sizes:
         count = max(1, min(DISTINCT, _MOST_BYTES // max(1, size_bytes(inputs, size))))
         feeds[size] = [
-            {spec.name: _tensor(spec, arrays, size, turn, rng) for spec in inputs}
+            {
+                spec.name: _tensor(spec, arrays, size, turn, rng)
+                if spec.name in arrays or spec.value is None
+                else spec.filled(size, image)
+                for spec in inputs
+            }
             for turn in range(count)
         ]
     return feeds
@@ -62,6 +68,9 @@ def _tensor(
     if spec.name not in arrays:
         return _random(spec, shape, rng)
     stored = arrays[spec.name]
+    if spec.whole:
+        whole: np.ndarray = stored[turn % len(stored)]
+        return whole
     rows = [(turn * shape[0] + row) % len(stored) for row in range(shape[0])]
     return np.ascontiguousarray(stored[rows], dtype=spec.dtype)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
 from optcli.outputs.ranges import scaled_parts
 from optcli.runners import Runner
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range, fed, image_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,13 +33,14 @@ class Samples:
     """Samples of one kind, and the batches to compare on, by the numbers of their samples.
 
     `arrays` hold all samples, `[n, ...]` by input name. Where `whole`, there is one batch and the
-    arrays are it, whatever their first dimension is.
+    arrays are it, whatever their first dimension is. `shared` are inputs that never have one.
     """
 
     kind: str
     arrays: Feed
     batches: tuple[tuple[int, ...], ...]
     whole: bool = False
+    shared: Feed = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
@@ -47,8 +48,8 @@ class Samples:
     def feed(self, rows: Sequence[int]) -> Feed:
         """The inputs of a batch."""
         if self.whole:
-            return dict(self.arrays)
-        return {name: array[list(rows)] for name, array in self.arrays.items()}
+            return {**self.arrays, **self.shared}
+        return {**{name: array[list(rows)] for name, array in self.arrays.items()}, **self.shared}
 
 
 def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]:
@@ -59,23 +60,39 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]
     """
     import numpy as np
 
-    span = inputs[0].batch_range()
+    span = batch_range(inputs)
     sizes = sorted({size for size in (1, 2, span.opt, span.max) if span.min <= size <= span.max})
     generator = np.random.default_rng(0)
     real = dict(np.load(probe)) if probe is not None else {}
+    image = image_size(inputs)
+    # An input of the whole call, which varies by sample where the batch size is 1 alone.
+    shared = {
+        spec.name: real[spec.name][0] if real else spec.filled(sizes[0], image)
+        for spec in inputs
+        if spec.whole
+    }
+    inputs = [spec for spec in inputs if not spec.whole]
     if real:
         batches = _batches(len(next(iter(real.values()))), sizes)
-        yield Samples("real", {spec.name: real[spec.name] for spec in inputs}, batches)
+        yield Samples("real", {each.name: real[each.name] for each in inputs}, batches, shared=shared)
         sizes = [max((size for size in sizes if size <= _RANDOM), default=sizes[0])]
-    low, high = _range(inputs[0], real) or (None, None)
+    low, high = _range(fed(inputs)[0], real) or (None, None)
     kind = "random" if low is None else f"random ({low:g} to {high:g})"
+
+    def batch(size: int) -> Feed:
+        return {
+            spec.name: _random(spec, size, real, generator)
+            if spec.value is None
+            else spec.filled(size, image)
+            for spec in inputs
+        }
+
     if all(spec.concrete(size)[0] == size for spec in inputs for size in sizes):
-        arrays = {spec.name: _random(spec, sizes[-1], real, generator) for spec in inputs}
-        yield Samples(kind, arrays, tuple(tuple(range(size)) for size in sizes))
+        batches = tuple(tuple(range(size)) for size in sizes)
+        yield Samples(kind, batch(sizes[-1]), batches, shared=shared)
         return
     for size in sizes:
-        arrays = {spec.name: _random(spec, size, real, generator) for spec in inputs}
-        yield Samples(kind, arrays, (tuple(range(size)),), whole=True)
+        yield Samples(kind, batch(size), (tuple(range(size)),), whole=True, shared=shared)
 
 
 def _batches(count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -19,7 +19,7 @@ from optcli.errors import InputError, StepError
 from optcli.formats import torch_devices
 from optcli.pipeline._check_samples import Expected, drawn, relative_error, rounding_error
 from optcli.runners import Runner
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, fed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,7 +206,7 @@ def _guessed(inputs: Sequence[TensorSpec], probe: Path | None) -> list[TensorSpe
     """The inputs of floating point for which neither a range nor data is known."""
     if probe is not None:
         return []
-    return [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]
+    return [spec for spec in fed(inputs) if spec.range is None and spec.dtype.startswith("float")]
 
 
 def _told(

@@ -20,7 +20,7 @@ from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, excerpt
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, fed
 from optcli.settings.postprocess import PostprocessSettings
 
 IMAGES, POSTPROCESS = "images.json", "postprocess.json"
@@ -81,8 +81,9 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     spec = _image_input(samples.data, built.inputs)
     steps = _steps(samples, spec, built.inputs)
     layout = steps.layout or layout_of(spec)
+    images = _images(spec, steps, layout, _values(built.inputs))
     if raw:
-        return ImageServing(_images(spec, steps, layout), {})
+        return ImageServing(images, {})
     follows = _follows(samples, outputs)
     names, notes = _names(samples, _count(follows, outputs))
     postprocess = {
@@ -91,7 +92,7 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
         "names": names and list(names),
         "size": _size(spec, layout),
     }
-    return ImageServing(_images(spec, steps, layout), postprocess, (*notes, _UNPLANNED))
+    return ImageServing(images, postprocess, (*notes, _UNPLANNED))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -103,12 +104,12 @@ def _refused(message: str, hint: str) -> UsageError:
 
 
 def _image_input(settings: DataSettings, inputs: Sequence[TensorSpec]) -> TensorSpec:
-    if len(inputs) > 1:
+    if len(fed(inputs)) > 1:
         raise _refused(
-            f"an image feeds one input, the model has {', '.join(spec.name for spec in inputs)}",
-            "take a variant with one input",
+            f"an image feeds one input, the model has {', '.join(spec.name for spec in fed(inputs))}",
+            "take a variant with one input, or give the others a `value` in the recipe",
         )
-    spec = inputs[0]
+    (spec,) = fed(inputs)
     if settings.input not in (None, spec.name):
         raise _refused(
             f"the data feed the input {settings.input!r}, the model has {spec.name!r}",
@@ -156,7 +157,24 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
     return resolved(settings.prepare or Preparation())
 
 
-def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]:
+def _values(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """The inputs that no image feeds; nothing is said where there are none."""
+    values = {
+        spec.name: {
+            "dtype": spec.dtype,
+            "shape": list(spec.shape if spec.whole else spec.shape[1:]),
+            "whole": spec.whole,
+            "value": spec.value,
+        }
+        for spec in inputs
+        if spec.value is not None
+    }
+    return {"values": values} if values else {}
+
+
+def _images(
+    spec: TensorSpec, steps: Preparation, layout: str, values: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "schema": 1,
         "input": spec.name,
@@ -171,6 +189,7 @@ def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]
         "formats": list(FORMATS),
         "most_pixels": MOST_PIXELS,
         "steps": written_out(steps),
+        **values,
     }
 
 

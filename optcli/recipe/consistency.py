@@ -9,7 +9,7 @@ from optcli.data import DataSettings
 from optcli.errors import did_you_mean
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.sections import roles_of
-from optcli.settings import LatencySettings, SymbolRange, TensorSpec
+from optcli.settings import LatencySettings, SymbolRange, TensorSpec, batch_range, fed, image_size
 
 
 def check_together(
@@ -24,6 +24,7 @@ def check_together(
         if "latency" in sections:
             _batch_sizes(recipe, specs, sections["latency"], problems)
         _data_inputs(recipe, specs, sections.get("data", {}), problems)
+        _values(specs, inputs, sections.get("data", {}), problems)
     if sections.get("accuracy") is not None and "evaluation" not in roles_of(recipe):
         message = "accuracy is measured on data: evaluation, which the recipe does not give"
         hint = "add data: {evaluation: {source: ...}}, or remove accuracy"
@@ -81,7 +82,8 @@ def _batch_sizes(
     if "batch_sizes" not in latency.model_fields_set:
         return  # the default goes by the inputs
     # Beside an input with a batch, one without is no batch of its own: anchors, a prompt.
-    batched = [spec for spec in specs if spec.batch_symbol] or list(specs)
+    batched = [spec for spec in specs if spec.batch_symbol]
+    batched = batched or [spec for spec in specs if not spec.whole]
     written = recipe.value["latency"].value["batch_sizes"].elements()
     for index, size in enumerate(latency.batch_sizes):
         for spec in batched:
@@ -102,9 +104,41 @@ def _data_inputs(
     data: Mapping[str, DataSettings],
     problems: Problems,
 ) -> None:
-    names = [spec.name for spec in specs]
+    names, valued = [spec.name for spec in fed(specs)], {spec.name for spec in specs if spec.value}
     for role, settings in data.items():
         if settings.input is not None and settings.input not in names:
             node = recipe.value["data"].value[role].value["input"]
             message = f"data.{role}.input: there is no input {settings.input!r}"
+            if settings.input in valued:
+                message = f"data.{role}.input: {settings.input!r} has a value, and no data feed it"
             problems.add(node.place, message, did_you_mean(settings.input, names))
+
+
+def _values(
+    specs: tuple[TensorSpec, ...],
+    nodes: Collection[Node],
+    data: Mapping[str, DataSettings],
+    problems: Problems,
+) -> None:
+    """Data feed one input at least, and where the size of the original is wanted there are images."""
+    unprepared = next(
+        (role for role, each in data.items() if each.kind == "npz" and each.prepare is None), None
+    )
+    for spec, node in zip(specs, nodes, strict=True):
+        if spec.value is None:
+            continue
+        sized, most = isinstance(spec.value, str), batch_range(specs).max
+        rows = 1 if spec.whole else spec.batch_range().max
+        message, hint = "", "write the size instead, such as value: [640, 640]"
+        if not fed(specs):
+            message, hint = "every input has a value", "leave out the value of the one that data feed"
+        elif sized and image_size(specs) is None:
+            message = f"{spec.value} is the size of an image, and no input is one"
+        elif sized and unprepared is not None:
+            message = f"{spec.value} is not known: data.{unprepared} holds prepared inputs, no images"
+            hint = f"declare `prepare` for images as they are stored, or {hint}"
+        elif most > rows and (sized or not spec.whole):
+            message = f"the shape has room for {rows} of the up to {most} samples of a batch"
+            hint = f"begin its shape with batch, or let those of the other inputs begin with {rows}"
+        if message:
+            problems.add(node.value["value"].place, f"input {spec.name!r}: {message}", hint)

@@ -20,7 +20,7 @@ from optcli.scaffold.looking import Looked, LookRequest
 from optcli.scaffold.roles import Data
 from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
-from optcli.scaffold.wording import InputText, relative, safe_name
+from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec
 from optcli.workers import run
 
@@ -87,7 +87,7 @@ def draft(
         raise MissingError(missing.what, place=what, hint=missing.hint)
     images = described(data, folder) if data is not None else None
     looked, arguments = _looked(kind, source, inputs, images)
-    specs = looked.inputs
+    specs = sized(looked.inputs)
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
     model = Model(model.source, own, arguments, cached, bool(own or cached or looked.trained))

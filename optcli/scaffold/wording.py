@@ -14,6 +14,8 @@ from optcli.settings import TensorSpec
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./:+~-]*")
 _WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n", "~"}
 _INPUT = re.compile(r"(?P<name>[^\[\]]+?):(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
+# DETR's family takes `orig_target_sizes`, its own export as width and height; SAM `orig_im_size`.
+_SIZE = re.compile(r"(orig(inal)?|image|img|im)_((target|image|img|im)_)?sizes?")
 _BATCH = {"min": 1, "opt": 8, "max": 32}
 _PIXELS = {"min": 224, "opt": 224, "max": 640}
 
@@ -46,7 +48,30 @@ def input_line(spec: TensorSpec) -> str:
         f", {symbol}: {{min: {span.min}, opt: {span.opt}, max: {span.max}}}"
         for symbol, span in spec.ranges.items()
     )
-    return f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}}}"
+    value = f", value: {spec.value}" if spec.value is not None else ""
+    line = f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}{value}}}"
+    if spec.value == "original_size":
+        return f"{line}    # A GUESS: height, width; or original_size_wh, or value: [640, 640]"
+    if spec.value == "original_size_wh":
+        return f"{line}    # A GUESS: width, height; or original_size, or value: [640, 640]"
+    return line
+
+
+def sized(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The inputs, one that by its name takes the size of an image beside a single image so filled."""
+    images = [spec for spec in inputs if len(spec.shape) == 4]
+    if len(images) != 1 or len(inputs) != 2:
+        return tuple(inputs)
+    return tuple(
+        spec.model_copy(
+            update={"value": "original_size_wh" if "target" in spec.name else "original_size"}
+        )
+        if _SIZE.fullmatch(spec.name)
+        and spec.shape in ((images[0].shape[0], 2), *([(2,)] if images[0].shape[0] == 1 else []))
+        and spec.dtype in ("int64", "int32", "float32")
+        else spec
+        for spec in inputs
+    )
 
 
 class InputText:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -67,7 +70,8 @@ class TensorSpec(Settings):
     A dimension is a size or a symbol such as `batch`; a symbol's range stands under its own name
     (`batch: {min: 1, opt: 8, max: 64}`). A first dimension that is a symbol is the batch. ONNX
     dynamic axes, torch.export dimensions and TensorRT profiles are all read from here. `range` says
-    between which bounds the values lie, for the random inputs that conversions are checked on.
+    between which bounds the values lie, for the random inputs that conversions are checked on. An
+    input with a `value` is the same for every sample, or the size of its image: no data feed it.
     """
 
     name: str = Field(min_length=1, description="name of the input, as the network calls it")
@@ -80,6 +84,12 @@ class TensorSpec(Settings):
         None,
         description="smallest and largest value, such as [0, 255]: conversions are checked on random"
         " values between them; default: what the recipe's data show, without data a standard normal",
+    )
+    value: Literal["original_size", "original_size_wh"] | tuple[int | Finite, ...] | None = Field(
+        None,
+        description="what the input holds, where no data feed it: the numbers of every sample, such as"
+        " [640, 640], row by row; `original_size`: height and width of the original image in pixels;"
+        " `original_size_wh`: width and height",
     )
 
     @model_validator(mode="before")
@@ -101,6 +111,66 @@ class TensorSpec(Settings):
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError(f"wanted range: [low, high] with low < high, found {list(self.range)}")
         return self
+
+    @model_validator(mode="after")
+    def _value_fits(self) -> Self:
+        if self.value is None:
+            return self
+        if self.range is not None:
+            raise ValueError("found range beside value, which says all: leave range out")
+        sized, numbers = isinstance(self.value, str), self._numbers()
+        if not any(self._takes(len(numbers), shape) for shape in (self.shape, self.shape[1:])):
+            shape = f"[{', '.join(map(str, self.shape))}]"
+            wanted = "as many numbers as the shape has without the batch"
+            wanted = "shape: [batch, 2], or [2] of a model without a batch" if sized else wanted
+            raise ValueError(f"found value {self._shown()} for the shape {shape}, wanted {wanted}")
+        least, most = _BOUNDS.get(self.dtype, (-math.inf, math.inf))
+        for number in numbers:
+            if not least <= number <= most or (self.dtype in _BOUNDS and number != int(number)):
+                wanted = f"numbers that {self.dtype} can hold"
+                raise ValueError(f"found value {self._shown()}, wanted {wanted}")
+        return self
+
+    def _numbers(self) -> Sequence[float]:
+        """The numbers of a sample; those of an image's size stand for the largest of them."""
+        return (_LONG_SIDE,) * 2 if isinstance(self.value, str) else self.value or ()
+
+    def _shown(self) -> str:
+        return str(self.value if isinstance(self.value, str) else list(self.value or ()))
+
+    @staticmethod
+    def _takes(count: int, shape: Sequence[int | str]) -> bool:
+        """Whether a shape has so many numbers."""
+        sizes = [size for size in shape if isinstance(size, int)]
+        return len(sizes) == len(shape) and math.prod(sizes) == count
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has a value without a dimension for the batch, as SAM's `orig_im_size` [2]."""
+        if self.value is None or self.batch_symbol is not None:
+            return False
+        return len(self.shape) == 1 or not self._takes(len(self._numbers()), self.shape[1:])
+
+    def row(self, original: tuple[int, int] | None) -> np.ndarray:
+        """The value for a sample whose image had this height and width, without the batch.
+
+        That of a `whole` input has the input's own shape.
+        """
+        import numpy as np
+
+        numbers: Any = self.value
+        if isinstance(numbers, str):
+            assert original is not None
+            numbers = original[::-1] if numbers == "original_size_wh" else original
+        shape: Any = self.shape if self.whole else self.shape[1:]
+        return np.array(numbers, self.dtype).reshape(shape)
+
+    def filled(self, batch_size: int, original: tuple[int, int] | None) -> np.ndarray:
+        """The value for a whole batch, all of its images of one size."""
+        import numpy as np
+
+        shape = self.concrete(batch_size)
+        return np.ascontiguousarray(np.broadcast_to(self.row(original), shape))
 
     @property
     def batch_symbol(self) -> str | None:
@@ -128,11 +198,35 @@ class TensorSpec(Settings):
         return tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
 
 
-_FIELDS = ("name", "dtype", "shape", "ranges", "range")
+_FIELDS = ("name", "dtype", "shape", "ranges", "range", "value")
+_BOUNDS = {
+    "bool": (0, 1),
+    "uint8": (0, 255),
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+}
+_LONG_SIDE = 2**15 - 1  # pixels that an image's size must be able to have
+
+
+def fed(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The inputs that data feed: those without a value."""
+    return tuple(spec for spec in inputs if spec.value is None)
+
+
+def image_size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
+    """Height and width of the first input that is an image; None: none is."""
+    for spec in fed(inputs):
+        sizes = spec.concrete(1)[1:]
+        if len(sizes) == 3:
+            last = sizes[2] in (1, 3, 4) and sizes[0] not in (1, 3, 4)
+            return (sizes[0], sizes[1]) if last else (sizes[1], sizes[2])
+        if len(sizes) == 2:
+            return sizes[0], sizes[1]
+    return None
 
 
 def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
     """The batch sizes that all inputs take together; a model without a symbol has just its own."""
+    inputs = [spec for spec in inputs if not spec.whole] or inputs
     ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
     if not ranges:
         return inputs[0].batch_range()

@@ -38,8 +38,14 @@ class YoloxDecoding(Settings):
     output: str | None = Field(None, description="output to decode; default: the first")
 
 
-class _Numbered(Settings):
-    """Detections whose classes the model may count in another way than the data."""
+class _Finished(Settings):
+    """Detections whose classes and boxes the model may count in another way than the data."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if getattr(self, "original", None) and getattr(self, "normalized", False):
+            raise ValueError("found original beside normalized: boxes are in pixels, or in fractions")
+        return self
 
     @model_validator(mode="after")
     def _one_numbering(self) -> Self:
@@ -48,7 +54,7 @@ class _Numbered(Settings):
         return self
 
 
-class BoxDecoding(_Numbered):
+class BoxDecoding(_Finished):
     """Boxes and scores of any detector as detections.
 
     The model has two outputs, boxes `[batch, boxes, 4]` and scores `[batch, boxes, classes]` (or, with
@@ -82,6 +88,11 @@ class BoxDecoding(_Numbered):
         "none", description="which class stands for the background, and is left out"
     )
     normalized: bool = Field(False, description="boxes are in fractions of the input, not in pixels")
+    original: bool | None = Field(
+        None,
+        description="boxes are in pixels of the original image, not of the input; default: true where"
+        " the model is told its size, by an input with `value: original_size`",
+    )
     first_label: int = Field(0, description="the class number of the first class")
     numbering: _Numbering = Field(
         "consecutive",
@@ -109,7 +120,7 @@ class BoxDecoding(_Numbered):
     )
 
 
-class RowDecoding(_Numbered):
+class RowDecoding(_Finished):
     """Rows that are detections already, `[batch, rows, 6]`: box, score and class.
 
     Models that end in NMS, or need none, give such rows: YOLO26, YOLOv10, `nms=True` of Ultralytics,
@@ -124,6 +135,7 @@ class RowDecoding(_Numbered):
     output: str | None = Field(None, description="output of the rows; default: the first")
     format: _Format = Field("xyxy", description=_AS_BOXES)
     normalized: bool = Field(False, description=_AS_BOXES)
+    original: bool | None = Field(None, description=_AS_BOXES)
     first_label: int = Field(0, description=_AS_BOXES)
     numbering: _Numbering = Field("consecutive", description=_AS_BOXES)
     score: float = Field(0.01, ge=0, le=1, description=_AS_BOXES)
@@ -173,3 +185,11 @@ class PostprocessSettings(Abbreviated):
         """Which of `DETECTORS` it is, and its settings as plain data; None for code of the user's."""
         kind = next((each for each in DETECTORS if getattr(self, each) is not None), None)
         return None if kind is None else (kind, getattr(self, kind).model_dump(mode="json"))
+
+    def told_the_size(self) -> Self:
+        """The same for a model that knows the original's size: boxes in pixels are the original's."""
+        for kind in ("boxes", "rows"):
+            how = getattr(self, kind)
+            if how is not None and how.original is None and not how.normalized:
+                return self.model_copy(update={kind: how.model_copy(update={"original": True})})
+        return self

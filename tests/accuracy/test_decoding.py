@@ -452,3 +452,30 @@ def test_the_best_candidates_go_into_nms_in_order_and_limits_are_said_once():
     few = step(boxes={"scores": "s", "nms": 0.5})
     assert len(few({"b": boxes, "s": scores}, {}, SIZE)["boxes"]) == 40
     assert not few.noted
+
+
+# --- boxes that are the original's already ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("original", "moved"), [(None, True), (False, True), (True, False)])
+def test_boxes_in_pixels_of_the_original_are_not_brought_back_again(original, moved):
+    meta = {"original_size": (50, 100), "scale": (2.0, 2.0), "padding": (10, 20)}
+    shift = np.array([20, 10, 20, 10])
+    expected = (BOXES - shift) / 2 if moved else BOXES
+    rows = np.concatenate([BOXES, SCORES[:, None], LABELS[:, None]], axis=1)[None]
+    outputs = {"boxes": BOXES[None], "scores": SCORES[None], "labels": LABELS[None]}
+    for how, given in (
+        ({"boxes": {**NAMED["boxes"], "original": original}}, outputs),
+        ({"rows": {"original": original}}, {"rows": rows}),
+    ):
+        detector = step(**how)
+        assert np.allclose(detector(given, meta, SIZE)["boxes"], expected)
+        kind, settings = PostprocessSettings.model_validate(how).detector
+        served = {"schema": 1, "kind": kind, kind: settings, "names": None, "size": list(SIZE)}
+        answer = postprocess.Postprocess(served).answer(given, meta)
+        assert np.allclose([box["box"] for box in answer["boxes"]], expected)
+
+
+def test_boxes_cannot_be_fractions_and_pixels_of_the_original():
+    with pytest.raises(ValueError, match="original beside normalized"):
+        step(boxes={"normalized": True, "original": True})

@@ -263,7 +263,7 @@ class Watched:
 
     def __init__(self) -> None:
         self._images = images()
-        self.input, self.size_of = self._images.input, self._images.size_of
+        self.feed, self.size_of = self._images.feed, self._images.size_of
         self.begun = self.ended = 0
         self._lock = threading.Lock()
 

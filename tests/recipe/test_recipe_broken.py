@@ -27,6 +27,8 @@ class Broken:
 
 
 INPUT = "  - {name: image, dtype: float32, shape: [batch, 1, 8, 8], batch: {min: 1, opt: 8, max: 64}}"
+SIZE = "\n  - {{name: size, dtype: int64, shape: [batch, 2], batch: {{min: 1, opt: 8, max: 64}}, value: {}}}"
+CALIBRATION = "\ndata:\n  calibration: {source: npz:digits.npz, split: calibration, samples: 16}"
 EVALUATION = "  evaluation:\n    source: npz:digits.npz\n    split: evaluation\n"
 
 TABLE = [
@@ -68,6 +70,16 @@ TABLE = [
     Broken("same input", INPUT, INPUT + "\n" + INPUT, 8, "two inputs have the name 'image'", "own name"),
     Broken("other range", INPUT, INPUT + "\n  - {name: b, shape: [batch, 2], batch: {max: 9}}", 8, "1..8..9 here, but 1..8..64", "same range"),
     Broken("other batch", INPUT, INPUT + "\n  - {name: b, shape: [n, 2]}", 8, "'n' here, but 'batch'", "batch"),
+    # inputs with a value; the data of the good recipe are prepared inputs
+    Broken("value too short", INPUT, INPUT + SIZE.format("[640]"), 8, "found value [640] for the shape [batch, 2]", "change"),
+    Broken("value no whole number", INPUT, INPUT + SIZE.format("[6.5, 2]"), 8, "numbers that int64 can hold", "change"),
+    Broken("value typo", INPUT, INPUT + SIZE.format("originalsize"), 8, "inputs[1].value: found 'originalsize'", "'original_size'"),
+    Broken("value of an image", "max: 64}}", "max: 64}, value: original_size}", 7, "original_size for the shape [batch, 1, 8, 8], wanted shape: [batch, 2]", "change"),
+    Broken("value beside range", INPUT, INPUT + SIZE.format("[1, 2], range: [0, 9]"), 8, "range beside value", "change"),
+    Broken("size of no image", INPUT, INPUT + SIZE.format("original_size"), 8, "data.calibration holds prepared inputs, no images", "declare `prepare`"),
+    Broken("values alone", INPUT, SIZE.format("[1, 2]").strip("\n"), 7, "every input has a value", "leave out the value"),
+    Broken("value without batch", INPUT, INPUT + "\n  - {name: size, shape: [1, 2], value: [1, 2]}", 8, "room for 1 of the up to 64 samples", "begin its shape with batch"),
+    Broken("data feed a value", INPUT + CALIBRATION, INPUT + SIZE.format("[1, 2]") + CALIBRATION.replace("split", "input: size, split"), 10, "'size' has a value, and no data feed it", "image"),
     # data
     Broken("role typo", "  calibration:", "  calibraton:", 9, "unknown key 'calibraton' in data", "'calibration'"),
     Broken("negative samples", "samples: 16", "samples: -1", 9, "found -1, wanted at least 1", "raise"),

@@ -355,3 +355,30 @@ def test_problems_survive_the_way_from_a_worker(loaded: Loaded) -> None:
     again: OptcliError = from_record(json.loads(json.dumps(caught.value.to_record())))
     assert isinstance(again, RecipeError)
     assert again.problems == caught.value.problems
+
+
+IMAGES = ("samples: 16}", "samples: 16, prepare: {}}")
+EVALUATED = ("    split: evaluation\n", "    split: evaluation\n    prepare: {}\n")
+SIZE = (
+    "  - {name: size, dtype: int64, shape: [batch, 2], batch: {min: 1, opt: 8, max: 64}, value: %s}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "decoding", "original"),
+    [
+        ("original_size", "boxes: {}", True),
+        ("original_size_wh", "rows: {}", True),
+        ("original_size", "boxes: {original: false}", False),
+        ("original_size", "boxes: {normalized: true}", None),
+        ("[640, 640]", "boxes: {}", None),
+        ("[640, 640]", "boxes: {original: true}", True),
+    ],
+)
+def test_boxes_of_a_model_that_knows_the_original_size_are_in_its_pixels(
+    loaded, value, decoding, original
+):
+    more = f"{SIZE % value}postprocess: {{{decoding}}}\ndata:\n"
+    recipe = loaded(IMAGES, EVALUATED, ("data:\n", more))
+    how = recipe.postprocess.boxes or recipe.postprocess.rows
+    assert how.original is original

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sized_detector
 from commands import hurried
 from needs import needs
 from tiny_project import write_images, write_model
@@ -254,6 +255,23 @@ def test_large_images_come_in_small_batches(place):
     recipe = loaded(place, draft("nets.py:Sized", place, inputs=given).recipe)
     assert recipe.inputs[0].ranges["batch"].max == 2
     assert recipe.latency.batch_sizes == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "whole", "name", "value"),
+    [
+        ("batch", False, "orig_target_sizes", "original_size_wh"),
+        (1, True, "orig_im_size", "original_size"),
+        ("batch", False, "image_size", "original_size"),
+        ("batch", False, "points", None),
+    ],
+)
+def test_an_input_for_the_size_of_the_image_gets_it(place, rows, whole, name, value):
+    sized_detector.write_model(place / "sized.onnx", rows, whole=whole, name=name)
+    text = draft("sized.onnx", place).recipe
+    assert loaded(place, text).inputs[1].value == value
+    assert ("A GUESS: width, height" in text) == (value == "original_size_wh")
+    assert ("A GUESS: height, width" in text) == (value == "original_size")
 
 
 def test_paths_are_relative_to_the_recipe(place):

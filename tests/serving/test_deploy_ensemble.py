@@ -12,6 +12,7 @@ from typing import Any
 import fake_triton_utils
 import numpy as np
 import pytest
+import sized_detector
 from copied_modules import load
 from small_variants import onnx_model, variant
 
@@ -21,8 +22,9 @@ from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
 from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.prediction.of_recipe import ImageServing
+from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
-from optcli.serving.deploy import ensemble, model_configuration, repository
+from optcli.serving.deploy import ensemble, golden_images, model_configuration, repository
 from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 from optcli.settings.postprocess import PostprocessSettings
@@ -159,6 +161,45 @@ def test_yolox_answers_boxes_one_image_at_a_time(shared: Path, tmp_path: Path) -
         np.testing.assert_allclose(one["box"], other["box"], atol=1e-2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "whole"), [("batch", False), (1, False), (1, True)])
+def test_a_detector_is_told_the_size_of_each_image(
+    tmp_path: Path, rows: int | str, whole: bool
+) -> None:
+    """Answered by the ensemble, and by the golden image of a bundle."""
+    recipe = load_recipe(sized_detector.write_project(tmp_path, rows=rows, whole=whole))
+    sized_detector.write_model(tmp_path / "artifact" / "model.onnx", rows, whole=whole)
+    settings = recipe.data["evaluation"]
+    samples = Samples(data=settings, folder=tmp_path, postprocess=recipe.postprocess)
+    specs = [each.model_dump() for each in recipe.inputs]
+    built = replace(variant(tmp_path / "artifact", Format.ONNX, *specs), samples=samples)
+    batch = 1 if rows == 1 else 4
+    serving = repository_of(built, tmp_path / "out", batch)
+    files = sorted((tmp_path / "set" / "images").iterdir())
+    bodies = [file.read_bytes() for file in files]
+    net = Served(tmp_path / "out")
+    answers = net.answers(*bodies) if rows == "batch" else [net.answers(body)[0] for body in bodies]
+    found = [answer["boxes"][0]["box"] for answer in answers]
+    np.testing.assert_allclose(found, [box for _, box in sized_detector.IMAGES], atol=1e-4)
+    request = LookRequest(
+        "net",
+        built.artifact,
+        built.runner_name,
+        built.options,
+        built.inputs,
+        tmp_path,
+        settings,
+        tmp_path,
+    )
+    look(request, None)  # type: ignore[arg-type]
+    assert golden_images.write(tmp_path, built, serving) == "golden-image.png"
+    golden = json.loads((tmp_path / "golden-answer.json").read_text())
+    np.testing.assert_allclose(golden["boxes"][0]["box"], sized_detector.IMAGES[0][1], atol=1e-4)
+    sent = json.loads((tmp_path / "golden-request.json").read_text())["inputs"][1]
+    assert sent["data"] == [48, 32]
+    assert sent["shape"] == ([2] if whole else [1, 2])
+
+
 def small(folder: Path, rows: int | str) -> BuiltVariant:
     onnx_model(folder / "artifact", {"image": [rows, 3, 4, 4]})
     batch = {"batch": {"min": 1, "opt": 2, "max": 8}} if isinstance(rows, str) else {}
@@ -196,7 +237,7 @@ def test_parts_that_do_not_fit_are_found(tmp_path: Path) -> None:
         ),
         ("net-answer", 'name: "answer"', 'name: "text"', "net-answer has no output answer"),
         ("net", 'name: "logits"', 'name: "scores"', "net has no output logits"),
-        ("net-images", 'value: "prepared"', 'value: "other"', "net takes another image"),
+        ("net-images", 'value: "input image"', 'value: "other"', "net takes another image"),
     ):
         file = out / name / "config.pbtxt"
         text = file.read_text()

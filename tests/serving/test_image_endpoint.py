@@ -91,9 +91,16 @@ class Around:
     """An endpoint and its lane, whose model gives the mean of the image, and what it was asked."""
 
     def __init__(
-        self, modules: Any, folder: Path, *, limit: int = 10, cache: Any = None, **answers: Any
+        self,
+        modules: Any,
+        folder: Path,
+        *,
+        limit: int = 10,
+        cache: Any = None,
+        values: dict[str, Any] | None = None,
+        **answers: Any,
     ):
-        (folder / "images.json").write_text(json.dumps(IMAGES))
+        (folder / "images.json").write_text(json.dumps({**IMAGES, "values": values or {}}))
         (folder / "postprocess.json").write_text(json.dumps({**POSTPROCESS, **answers}))
         self.admission, self.metrics = admitting(modules, limit), Stages()
         self.calls, self.cache = 0, cache
@@ -104,6 +111,7 @@ class Around:
         self.calls += 1
         assert asked.rows == 1
         assert self.admission.inside == 1
+        self.feed = asked.feed
         (row,) = asked.feed["image"]
         return [{"out": row.mean(axis=(1, 2))[None] if self.outputs is None else self.outputs}]
 
@@ -122,6 +130,13 @@ def test_an_image_is_prepared_computed_and_answered(modules: Any, tmp_path: Path
     assert asyncio.run(one.ask(picture(200))) == {"classes": [{"label": 0, "score": 200.0}]}
     assert one.metrics.seen == ["parse", "post"]
     assert one.admission.inside == 0
+
+
+def test_the_model_gets_the_size_of_the_original_too(modules: Any, tmp_path: Path) -> None:
+    value = {"dtype": "int64", "shape": [2], "whole": False, "value": "original_size"}
+    one = Around(modules, tmp_path, values={"size": value})
+    asyncio.run(one.ask(picture(200)))
+    assert one.feed["size"].tolist() == [[7, 9]]
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,17 @@ def test_a_server_is_asked_before_anything_is_sent(url):
         endpoint.asked("http://127.0.0.1:1", "digits")
 
 
+def test_inputs_without_rows_in_common_are_refused(monkeypatch):
+    shapes = {"images": [1, 3, 16, 16], "orig_im_size": [2]}
+    inputs = [{"name": k, "datatype": "INT64", "shape": shape} for k, shape in shapes.items()]
+    about = {"name": "net", "inputs": inputs, "outputs": [{"name": "boxes"}]}
+    monkeypatch.setattr(endpoint, "_require_ready", lambda base, wait_s: None)
+    monkeypatch.setattr(endpoint, "_json", lambda base, page: about)
+    with pytest.raises(UsageError, match=r"no rows in common: images .*, orig_im_size \[2\]") as caught:
+        endpoint.asked("http://127.0.0.1:1", "net")
+    assert "[batch, 2]" in caught.value.hint
+
+
 @pytest.mark.slow
 def test_a_server_that_is_not_ready_is_waited_for_and_then_named():
     with serving(not_ready=1) as url, pytest.raises(RunnerError, match=r"not ready after 0\.3 s"):

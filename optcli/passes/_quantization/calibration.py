@@ -45,7 +45,9 @@ class Feeds:
         self._job = job
         self._set: SampleSet = job.calibration
         self._inputs = tuple(inputs)
-        self.batch_size = max((model_input.shape[0] or 1 for model_input in inputs), default=1)
+        self._whole = {spec.name for spec in job.inputs if spec.whole}
+        first_sizes = (each.shape[0] or 1 for each in inputs if each.name not in self._whole)
+        self.batch_size = max(first_sizes, default=1)
         count = min(samples, len(self._set))
         self._positions = [index * len(self._set) // count for index in range(count)]
         self._rounds = 0
@@ -82,11 +84,12 @@ class Feeds:
                     f"takes; it has {', '.join(sorted(sample.inputs))}",
                     hint="name the recipe's inputs as the model names them",
                 )
-            if not _fits(array.shape, model_input.shape[1:]) or str(array.dtype) != model_input.dtype:
+            wanted = model_input.shape[model_input.name not in self._whole :]
+            if not _fits(array.shape, wanted) or str(array.dtype) != model_input.dtype:
                 raise StepError(
                     f"calibration sample {sample.id!r} does not fit the model's input "
                     f"{model_input.name!r}: found {_text(array.shape)} {array.dtype}, "
-                    f"wanted {_text(model_input.shape[1:])} {model_input.dtype}",
+                    f"wanted {_text(wanted)} {model_input.dtype}",
                     hint="change the preparation under `data: calibration:`",
                 )
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():

@@ -61,6 +61,9 @@ def _seen(job: Job) -> Profile:
     shapes: dict[str, list[tuple[int, ...]]] = {spec.name: [] for spec in job.inputs}
     for rest in _samples(job):
         for spec in job.inputs:
+            if spec.whole:
+                shapes[spec.name].append(rest[spec.name])
+                continue
             sizes = batches if spec.batch_symbol is not None else [int(spec.shape[0])]
             shapes[spec.name] += [(size, *rest[spec.name]) for size in sizes]
     return profiles.of_shapes(shapes)

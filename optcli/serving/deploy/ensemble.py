@@ -40,7 +40,7 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
     """
     config = model_configuration.read(folder / model / FILE)
     configs = {
-        _PREPARE: _prepare(config, serving),
+        _PREPARE: _prepare(config),
         _ANSWER: _answer(config, serving),
         _ENSEMBLE: _ensemble(config, serving),
     }
@@ -93,15 +93,12 @@ def _rows(config: Any, *dims: int) -> list[int]:
     return [*dims] if config.max_batch_size else [1, *dims]
 
 
-def _prepare(config: Any, serving: ImageServing) -> Any:
+def _prepare(config: Any) -> Any:
     kinds = model_configuration.messages()
     made = _python(config, _PREPARE)
     made.input.add(name="image", data_type=kinds.TYPE_STRING, dims=[1])
-    made.output.add(
-        name=serving.images["input"],
-        data_type=config.input[0].data_type,
-        dims=list(config.input[0].dims),
-    )
+    for each in config.input:
+        made.output.add(name=each.name, data_type=each.data_type, dims=list(each.dims))
     made.output.add(name="placement", data_type=kinds.TYPE_FP64, dims=_rows(config, _PLACEMENT))
     return made
 
@@ -124,14 +121,15 @@ def _ensemble(config: Any, serving: ImageServing) -> Any:
     )
     made.input.add(name="image", data_type=kinds.TYPE_STRING, dims=[1])
     made.output.add(name="answer", data_type=kinds.TYPE_STRING, dims=_rows(config, 1))
-    prepared, outputs = "prepared", {name: f"output {name}" for name in serving.outputs}
+    inputs = {each.name: f"input {each.name}" for each in config.input}
+    outputs = {name: f"output {name}" for name in serving.outputs}
     steps: Sequence[tuple[str, dict[str, str], dict[str, str]]] = [
         (
             f"{config.name}-{_PREPARE}",
             {"image": "image"},
-            {serving.images["input"]: prepared, "placement": "placement"},
+            {**inputs, "placement": "placement"},
         ),
-        (config.name, {serving.images["input"]: prepared}, outputs),
+        (config.name, inputs, outputs),
         (
             f"{config.name}-{_ANSWER}",
             {**outputs, "placement": "placement"},

@@ -65,7 +65,8 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
             place=item.place,
             hint="look at `prepare` and `postprocess` in the recipe, or leave --images out",
         ) from error
-    _require_equal(array, inputs[serving.images["input"]][0], item.place)
+    for tensor, made in taking.feed([array], [placement]).items():
+        _require_equal(made, inputs[tensor], item.place)
     name = f"{_NAME}.{_SUFFIXES[kind]}"
     (folder / name).write_bytes(body)
     (folder / ANSWER).write_text(json.dumps(answer) + "\n", encoding="utf-8")

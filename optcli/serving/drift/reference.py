@@ -14,7 +14,7 @@ from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.errors import UsageError
 from optcli.model_files.built_variant import BuiltVariant
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ def summarise(request: ReferenceRequest, channel: Channel) -> int:
     dataset = data.open(request.data, request.folder, request.inputs)
     order = np.random.default_rng(0).permutation(len(dataset))[: request.most]
     steps = resolved(request.data.prepare or Preparation())
-    image = request.data.input or request.inputs[0].name
-    hows = [described(spec, steps if spec.name == image else None) for spec in request.inputs]
+    specs = fed(request.inputs)
+    image = request.data.input or specs[0].name
+    hows = [described(spec, steps if spec.name == image else None) for spec in specs]
     rows: list[list[np.ndarray]] = [[] for _ in hows]
     ids: list[list[np.ndarray]] = [[] for _ in hows]
     for index in sorted(order.tolist()):

@@ -76,7 +76,8 @@ def address(url: str) -> tuple[str, str | None]:
 def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
     """What a server says of a model, once it is ready.
 
-    Raises `UsageError` where nothing answers at the URL and for an unknown model, `RunnerError` where
+    Raises `UsageError` where nothing answers at the URL, for an unknown model and for one whose inputs
+    have no rows in common, `RunnerError` where
     the server is not ready after `wait_s` seconds, `InputError` where it does not speak the protocol.
     """
     base, named = address(url)
@@ -110,6 +111,13 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             f"the server names no inputs or no outputs of {model!r}",
             place=base,
             hint="look at GET /v2/models/NAME",
+        )
+    if len({each.shape[0] for each in inputs if each.shape}) > 1:
+        shapes = ", ".join(f"{each.name} {list(each.shape)}" for each in inputs)
+        raise UsageError(
+            f"a load test sends a sample in each row, and the inputs have no rows in common: {shapes}",
+            place=base,
+            hint="let every input begin with the batch, such as [batch, 2] for the size of an image",
         )
     served = Served(url=base, model=model, platform=str(metadata.get("platform") or ""))
     return Endpoint(served, inputs, outputs)

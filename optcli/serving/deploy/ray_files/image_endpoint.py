@@ -79,7 +79,7 @@ class ImageEndpoint:
             raise Refused(415, str(error)) from error
         except ValueError as error:
             raise Refused(422, str(error)) from error
-        asked = Asked({self._images.input: array[None]}, 1, {})
+        asked = Asked(self._images.feed([array], [placement]), 1, {})
         (outputs,) = await lane.computed(asked, deadline)
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:

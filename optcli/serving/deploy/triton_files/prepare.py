@@ -1,4 +1,4 @@
-"""For Triton's Python backend: images as bytes in, the model's input out, as `images.json` says."""
+"""For Triton's Python backend: images as bytes in, the model's inputs out, as `images.json` says."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class TritonPythonModel:
             return triton.InferenceResponse(
                 error=triton.TritonError(str(error), triton.TritonError.INVALID_ARG)
             )
+        feed = self._images.feed(arrays, placements)
         places = [[*place["original_size"], *place["scale"], *place["padding"]] for place in placements]
         return triton.InferenceResponse(
             output_tensors=[
-                triton.Tensor(self._images.input, np.stack(arrays)),
+                *(triton.Tensor(name, array) for name, array in feed.items()),
                 triton.Tensor("placement", np.array(places, np.float64)),
             ]
         )
