@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
 
-FACT = "exporter"
+FACT = "exporter_metadata"  # `exporter` is what `export_onnx` calls the one that it used
 _KEYS = ("task", "names", "imgsz", "stride", "batch", "kpt_shape")
 _MOST_CHARACTERS = 1_000_000
 
