@@ -55,7 +55,7 @@ def compare(
     if any(each is None for each in (*mine, *theirs)):
         return None
     confident = max(score, CONFIDENT)
-    pairs = [_matched(mine, theirs, image, confident) for image in range(images)]
+    pairs = [matched(mine, theirs, image, confident) for image in range(images)]
     own, other, strangers = (
         np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 6)) for i in range(3)
     )
@@ -76,7 +76,7 @@ def compare(
     )
 
 
-def _matched(
+def matched(
     mine: Sequence[Any], theirs: Sequence[Any], image: int, confident: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the variant and of the baseline for each confident one of its; new ones.

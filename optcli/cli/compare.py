@@ -137,11 +137,11 @@ def _one(report: Report, path: Path, form: str) -> str:
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":
-        from optcli.pipeline.report_files import curves_of
+        from optcli.pipeline.report_files import curves_of, images_of
         from optcli.report import html
 
         curves = curves_of(path.parent, report)
-        return html.page(report, curves.first, curves.further)
+        return html.page(report, curves.first, curves.further, images_of(path.parent, report))
     return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
 
 

@@ -95,6 +95,14 @@ class _BatchSize(click.ParamType[int | None]):
     help="Price of this machine for an hour, or of a worker in a cluster: the summary then says what"
     " 1,000 images cost.",
 )
+@click.option(
+    "--pictures",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="Draw the first N images with their answers, as JPEGs in the folder `pictures` of the output.",
+    metavar="N",
+)
 @click.option("--restart", is_flag=True, help="Remove the answers that are there, and begin anew.")
 @options.artifacts
 @options.trust
@@ -113,6 +121,7 @@ def command(
     workers: int | None,
     address: str,
     cost_per_hour: float | None,
+    pictures: int,
     restart: bool,
     artifacts: Path | None,
     trust: bool,
@@ -149,6 +158,7 @@ def command(
             address=address,
             cost_per_hour=cost_per_hour,
             restart=restart,
+            pictures=pictures,
             recipe=place.recipe,
             trust=trust,
             store=place.opened(store),

@@ -12,6 +12,7 @@ from typing import Any
 from optcli import environment, ray_session, runners
 from optcli.errors import UsageError
 from optcli.inference import copies, ray_data
+from optcli.inference import pictures as drawing
 from optcli.inference.copies import Split
 from optcli.inference.listing import Listing, listing
 from optcli.inference.output import Form, Output
@@ -56,6 +57,7 @@ def infer(
     address: str = ray_session.LOCAL,
     cost_per_hour: float | None = None,
     restart: bool = False,
+    pictures: int = 0,
     recipe: Path | None = None,
     trust: bool = False,
     store: Store | None = None,
@@ -68,14 +70,20 @@ def infer(
     most `per_shard` images. Shards that are there already are not answered again. `batch_size` None:
     the fastest that was measured here. `workers` None: as many as this machine has cores for; on this
     machine a long run measures whether more copies with fewer threads each are faster.
-    `cost_per_hour` is that of this machine, or of one worker of a cluster. `recipe` and `trust` are
-    those of `open_built`.
+    `cost_per_hour` is that of this machine, or of one worker of a cluster. The first `pictures` images
+    are drawn with their answers, in the folder `pictures` of `target`. `recipe` and `trust` are those
+    of `open_built`.
 
-    Raises `UsageError` for an input without images, an output that holds something else, and a recipe
-    that does not say how an image becomes an input; `MissingError` without Ray.
+    Raises `UsageError` for an input without images, an output that holds something else, pictures of
+    raw outputs, and a recipe that does not say how an image becomes an input; `MissingError` without
+    Ray.
     """
     began = time.monotonic()
     observer = observer or Silent()
+    if pictures and raw:
+        raise UsageError(
+            "raw outputs cannot be drawn", place="--pictures", hint="leave out --raw or --pictures"
+        )
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     listed = listing(source, per_shard)
@@ -132,6 +140,7 @@ def infer(
                 )
             )
     kept.tidy()
+    drawn = drawing.write(pictures, listed, kept, source, told.images) if pictures else 0
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
         variant=variant,
@@ -148,6 +157,7 @@ def infer(
         workers=count,
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
+        pictures=drawn,
         cost_per_1000=_cost(cost_per_hour, priced, run_of.images_per_s),
         notes=(*told.notes, *built.samples.notes),
         **run_of.figures(),

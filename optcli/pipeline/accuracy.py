@@ -12,17 +12,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-import yaml
-
 from optcli import accuracy, data, environment, outputs, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
-from optcli.formats import exporter_metadata
-from optcli.observer import Observer
+from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
+from optcli.pipeline.decoding import least_score, with_decoding
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
 from optcli.pipeline.terms import judging_code
@@ -33,7 +31,7 @@ from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.store import Entry, Store, key_of
 
-_EVALUATION = "evaluation"
+EVALUATION = "evaluation"
 _COMPARISON = "comparison"
 # Of an evaluation that takes no longer, starting a process and its libraries is the greater part.
 _SHORT_S = 10.0
@@ -121,12 +119,29 @@ def judge(
     """
     if "evaluation" not in plan.recipe.data:
         return {}, {}
-    subjects = [
+    return compare_all(_subjects(plan, artifacts), plan.baseline, around)
+
+
+def _subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
+    return [
         Subject(v.name, artifacts[v.name], v.runner_name, v.runner, v.runner_options(plan.threads))
         for v in plan.variants
         if v.name in artifacts and not v.unmeasurable
     ]
-    return compare_all(subjects, plan.baseline, around)
+
+
+def evaluations(
+    plan: Plan, artifacts: Mapping[str, Artifact], around: EvaluationContext
+) -> tuple[dict[str, str], float]:
+    """The key of each evaluation that `judge` has used, by variant, and the score that counts.
+
+    The store may have lost one: a comparison that is kept needs none.
+    """
+    base = artifacts[plan.baseline]
+    around = replace(around, recipe=with_decoding(around.recipe, base, Silent()))
+    judging = _Judging(around, None)
+    keys_of = {each.name: key_of(judging._of(each)) for each in _subjects(plan, artifacts)}
+    return keys_of, least_score(around.recipe)
 
 
 def compare_all(
@@ -139,7 +154,7 @@ def compare_all(
     """
     base = next((each for each in subjects if each.name == baseline), None)
     if base is not None:
-        around = replace(around, recipe=_with_decoding(around.recipe, base.artifact, around.observer))
+        around = replace(around, recipe=with_decoding(around.recipe, base.artifact, around.observer))
     judging = _Judging(around, base)
     judged: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
@@ -167,26 +182,6 @@ def compare_all(
     if few:
         around.observer.warned("accuracy", few[0].text)
     return accuracies, failures
-
-
-def _with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> Recipe:
-    """The recipe, with the decoding that the exporter of a detector says where the recipe has none."""
-    said = baseline.facts.get(exporter_metadata.FACT)
-    if recipe.postprocess is not None or said is None:
-        return recipe
-    declared = [
-        outputs.Declared(each["name"], tuple(each["shape"]), each["dtype"]) for each in said["outputs"]
-    ]
-    found = outputs.decoding(declared, recipe.inputs, said["metadata"])
-    if found is None:
-        return recipe
-    written = yaml.safe_dump(
-        found.model_dump(mode="json", exclude_defaults=True), default_flow_style=True, width=1000
-    )
-    observer.warned(
-        "accuracy", f"outputs are decoded as the model's file says: postprocess: {written.strip()}"
-    )
-    return recipe.model_copy(update={"postprocess": found})
 
 
 class _Judging:
@@ -306,8 +301,7 @@ class _Judging:
             metric_output=judged.output if judged else None,
             metadata=baseline.metadata,
         )
-        score = max((getattr(how, "score", 0.0) for _, how in decoding or ()), default=0.0)
-        return accuracy.compare(variant, baseline, confidence, meanings, score)
+        return accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
@@ -316,14 +310,14 @@ class _Judging:
         around, key = self._around, key_of(ingredients)
         anew = around.remeasure and key not in self._fresh
         admission = EvaluationAdmission() if fetch else None
-        entry = around.store.get(_EVALUATION, key, anew=anew, admission=admission)
+        entry = around.store.get(EVALUATION, key, anew=anew, admission=admission)
         if entry is not None:
             return entry
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
         began = time.monotonic()
         samples = Prepared(around.store, around.samples, around.recipe.inputs)
-        with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
+        with around.store.lock(EVALUATION, key), around.store.work(EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
             log = around.logs / f"{subject.name}.accuracy.log"
@@ -359,7 +353,7 @@ class _Judging:
             for path in scratch.iterdir():
                 shutil.move(path, work / path.name)
             scratch.rmdir()
-            entry = around.store.put(_EVALUATION, key, work, {}, ingredients)
+            entry = around.store.put(EVALUATION, key, work, {}, ingredients)
         self._fresh.add(key)
         self._took_s[subject.name] = time.monotonic() - began
         around.observer.finished(step, self._took_s[subject.name])
@@ -394,7 +388,7 @@ class _Judging:
             metric, decoding, users = _judged_by(around, _DECIDES)
             identity = [subject.artifact.digest, subject.runner_name, subject.options]
             self._ingredients[subject.name] = {
-                "step": _EVALUATION,
+                "step": EVALUATION,
                 "artifact": of_value(identity),
                 "data": around.samples,
                 "metric": metric,

@@ -14,6 +14,7 @@ from optcli.pipeline import (
     device_reports,
     devices,
     on_devices,
+    pictures,
     report_files,
     serving_choice,
     view,
@@ -93,6 +94,7 @@ def build(
                 wrong_data = failures.get(to_do.baseline)
                 if isinstance(wrong_data, InputError):  # they can judge no variant
                     raise wrong_data
+                shown = pictures.of_build(to_do, built, judged, judging, folder)
             per_device = on_devices.measured(
                 around, unsettled, made, folder, kept, observer, phases, remeasure=remeasure
             )
@@ -102,7 +104,9 @@ def build(
             ]
             report = device_reports.together(reports, [each.variants for each in around.devices])
             serving = serving_choice.chosen(to_do.recipe, report, folder)
-            report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
+            of_all = {"took_s": phases.took_s, "serving": serving}
+            report = report_files.with_fields(report, {k: {"pictures": v} for k, v in shown.items()})
+            report = report.model_copy(update=of_all)
             first, *others = [each.measured.quantiles for each in per_device]
             further = dict(zip(report.devices, others, strict=True))
             report_files.write(folder, report, report_files.Curves(first, further))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.errors import StoreError
 from optcli.latency.quantiles import quantiles_of
 from optcli.observer import Observer
@@ -14,6 +17,7 @@ from optcli.pipeline import view
 from optcli.pipeline.devices import FOLDER
 from optcli.report import html, markdown
 from optcli.results import Report
+from optcli.results.pictures import FOLDER as PICTURES
 
 _SAMPLES = "samples.npz"
 
@@ -43,7 +47,34 @@ def write(folder: Path, report: Report, curves: Curves) -> None:
     """Write a report in its three forms. Raises `StoreError`."""
     view.write(folder / "report.json", report.to_json() + "\n")
     view.write(folder / "report.md", markdown(report))
-    view.write(folder / "report.html", html.page(report, curves.first, curves.further))
+    images = images_of(folder, report)
+    view.write(folder / "report.html", html.page(report, curves.first, curves.further, images))
+
+
+def with_fields(report: Report, fields: Mapping[str, Mapping[str, Any]]) -> Report:
+    """The report with these fields of its variants."""
+    variants = {
+        name: variant.model_copy(update=dict(fields.get(name, {})))
+        for name, variant in report.variants.items()
+    }
+    return report.model_copy(update={"variants": variants})
+
+
+def images_of(folder: Path, report: Report) -> dict[str, bytes]:
+    """The JPEGs of a report's pictures that lie beside it, as far as they are there, by file."""
+    files = {
+        file
+        for variant in report.variants.values()
+        for each in variant.pictures
+        for file in (each.file, each.baseline_file)
+        # A report from elsewhere may name any file.
+        if re.fullmatch(rf"{PICTURES}/[0-9a-f]+\.jpg", file)
+    }
+    images: dict[str, bytes] = {}
+    for file in sorted(files):
+        with suppress(OSError):
+            images[file] = regular_files.read(folder / file)
+    return {file: content for file, content in images.items() if content.startswith(b"\xff\xd8\xff")}
 
 
 def add(folder: Path, fields: Mapping[str, Mapping[str, Any]], observer: Observer) -> None:
@@ -56,11 +87,7 @@ def add(folder: Path, fields: Mapping[str, Mapping[str, Any]], observer: Observe
     try:
         with view.alone(folder, observer):
             before = Report.load(folder / "report.json")
-            variants = {
-                name: variant.model_copy(update=dict(fields.get(name, {})))
-                for name, variant in before.variants.items()
-            }
-            after = before.model_copy(update={"variants": variants})
+            after = with_fields(before, fields)
             if after != before:
                 write(folder, after, curves_of(folder, after))
     except StoreError as error:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import data, regular_files
+from optcli import data
 from optcli.data import DataSettings, Preparation
+from optcli.data.names import names_in
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.data.steps import written_out
-from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, excerpt
+from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.settings import TensorSpec, fed
@@ -274,7 +275,7 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
     """The names of the classes, and why there are none."""
     said = samples.class_names
     if said is not None:
-        names = said if isinstance(said, tuple) else _names_in(samples.folder, said)
+        names = said if isinstance(said, tuple) else names_in(samples.folder, said)
         if count is not None and len(names) != count:
             raise InputError(
                 f"the recipe names {len(names)} classes, the model has {count}",
@@ -294,23 +295,3 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
         why = f"the data have {len(class_names)} classes, the model {count}"
         return None, (f"answers have class numbers and no names: {why}; {mend}",)
     return class_names, ()
-
-
-def _names_in(folder: Path, file: str) -> tuple[str, ...]:
-    """The lines of a text file. Raises `InputError`."""
-    path = folder / regular_files.expanded(file)
-    hint = "write one name a line, that of label 0 first, in UTF-8"
-    try:
-        lines = regular_files.read(path).decode("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read: {excerpt(reason, 200)}", place=str(path), hint=hint
-        ) from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
-    if empty is not None or not lines:
-        message = f"line {empty} is empty" if empty else "the file is empty"
-        raise InputError(message, place=str(path), hint=hint)
-    return tuple(line.strip() for line in lines)

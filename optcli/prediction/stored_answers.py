@@ -81,7 +81,7 @@ class StoredAnswers:
                     hint="run `optcli infer` again: it answers the missing images",
                 ) from error
             try:
-                for row in _parquet(content) if self.form == "parquet" else _lines(content):
+                for row in rows_of(content, self.form):
                     yield bytes.fromhex(row[DIGEST]), _answer(row)
             except Exception as error:  # pyarrow raises its own kinds, and rows may lack anything
                 raise InputError(
@@ -126,14 +126,14 @@ def opened(uri: str, built: BuiltVariant, serving: ImageServing, place: str) -> 
     return StoredAnswers(uri, str(known.get("format")), tuple(map(str, finished)), len(missing))
 
 
-def _lines(content: bytes) -> Iterator[dict[str, Any]]:
-    yield from map(json.loads, content.splitlines())
+def rows_of(content: bytes, form: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file of answers in its format, `parquet` or `jsonl`."""
+    if form == "parquet":
+        import pyarrow.parquet as parquet
 
-
-def _parquet(content: bytes) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as parquet
-
-    yield from parquet.read_table(io.BytesIO(content)).to_pylist()
+        yield from parquet.read_table(io.BytesIO(content)).to_pylist()
+    else:
+        yield from map(json.loads, content.splitlines())
 
 
 def _answer(row: Mapping[str, Any]) -> dict[str, Any]:

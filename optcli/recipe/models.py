@@ -30,6 +30,7 @@ from optcli.settings.references import (
     SourceReference,
     WeightsReference,
 )
+from optcli.settings.report import ReportSettings
 from optcli.settings.tuning import TuneSettings
 
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -169,6 +170,7 @@ class Recipe(Settings):
     slo: SloSettings | None = None
     gate: GateSettings = GateSettings()
     tune: TuneSettings = TuneSettings()
+    report: ReportSettings = ReportSettings()
 
     path: Path
     folder: Path

@@ -16,6 +16,7 @@ TAKEN = frozenset(("report.json", "report.md", "report.html", "samples.npz", "ar
     "devices",
     "logs",
     "gate",
+    "pictures",
     "profiles",
 }
 # What the folder of all results holds beside those of recipes.

@@ -32,6 +32,9 @@ def lines(result: Inference) -> list[str]:
         said.append(_speed(result))
     if result.cost_per_1000 is not None:
         said.append(f"1,000 images cost {result.cost_per_1000:.4g}.")
+    if result.pictures:
+        drawn = f"{result.pictures} picture{'s' if result.pictures > 1 else ''}"
+        said.append(f"The folder pictures in {result.output} has {drawn}.")
     said += ["", "batch size  images/s of the model alone"]
     for size, images_per_s in sorted(result.rates.items()):
         mark = "  used" if size == result.batch_size else ""

@@ -23,6 +23,7 @@ from optcli.results.outcomes import (
     Result,
     Verdict,
 )
+from optcli.results.pictures import Picture
 from optcli.results.reading import record_of
 from optcli.results.repair import Repair
 from optcli.results.serving import ServingChoice
@@ -242,7 +243,7 @@ class VariantReport(Result):
     `verify-accuracy` found it. `flags` say why figures are missing: `no-gpu` or `no-runtime` for an
     artifact that was built and cannot run here. `checked` is what optcli could check of a variant that
     it skipped, from the steps before the one that cannot be done here. `runner` is the runner's name
-    and effective settings; its flags stand with the rows.
+    and effective settings; its flags stand with the rows. `pictures` lie beside the report.
     """
 
     status: Status
@@ -262,6 +263,7 @@ class VariantReport(Result):
     verdicts: tuple[Verdict, ...] = ()
     repair: Repair | None = None
     layers: Layers | None = None
+    pictures: tuple[Picture, ...] = ()
 
     @field_validator("runner")
     @classmethod

@@ -29,7 +29,7 @@ class Inference(Result):
     `computed_share` that in which it computed; `prepared_share` is the share of their cores' time that
     decoding and preparing images took. `limit` is the model where it computed for 90 % of the time,
     else what it waited for longest: storage (`reading`), decoding and preparing images (`preparing`),
-    or making and writing answers (`answers`).
+    or making and writing answers (`answers`). `pictures` counts the images that were drawn.
     """
 
     schema_version: int = Field(INFERENCE_SCHEMA, alias="schema")
@@ -56,4 +56,5 @@ class Inference(Result):
     prepared_share: float | None = None
     limit: Limit | None = None
     cost_per_1000: float | None = None
+    pictures: int = 0
     notes: tuple[str, ...] = ()

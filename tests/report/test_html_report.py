@@ -23,7 +23,7 @@ from optcli.results import (
     flags,
 )
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "img"}
 QUANTILES = {
     "eager": {1: [2.0 + 0.01 * i for i in range(201)], 8: [8.0 + 0.01 * i for i in range(201)]},
     "onnx": {1: [0.9 + 0.001 * i for i in range(201)]},

@@ -9,16 +9,17 @@ from optcli.report.html.tags import Child, Markup, tag
 
 # A browser that obeys it fetches nothing and runs nothing, whatever a name in a recipe holds.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_WITH_IMAGES = f"{_POLICY}; img-src data:"
 
 
-def document(title: str, *body: Child, footer: Child = None) -> str:
-    """The whole page."""
+def document(title: str, *body: Child, footer: Child = None, images: bool = False) -> str:
+    """The whole page; with `images` it may show those that it holds."""
     style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", http_equiv="Content-Security-Policy", content=_WITH_IMAGES if images else _POLICY),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content=f"optcli {__version__}"),
         tag("title", title),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import engines, layers_text, wording
 from optcli.report.by_device import views
-from optcli.report.html import devices, tables
+from optcli.report.html import devices, pictures, tables
 from optcli.report.html.curves import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
@@ -41,22 +41,27 @@ _GLOSSARY = (
 
 
 def page(
-    report: Report, quantiles: Quantiles, of_devices: Mapping[str, Quantiles] | None = None
+    report: Report,
+    quantiles: Quantiles,
+    of_devices: Mapping[str, Quantiles] | None = None,
+    images: Mapping[str, bytes] | None = None,
 ) -> str:
     """The report of a build as one HTML file. `quantiles` may be empty: curves are left out then.
 
-    `of_devices` are those of further devices, by name.
+    `of_devices` are those of further devices, by name, `images` the JPEGs of its pictures, by file.
     """
     (first, its_notes), *others = views(report)
     further = [
         devices.section_of(each, notes, (of_devices or {}).get(str(each.device), {}), number)
         for number, (each, notes) in enumerate(others, 2)
     ]
+    seen = pictures.shown(report, images or {})
     return document(
         f"{report.recipe.name}: optcli report",
         _header(report),
-        tag("main", *_sections(first, others, its_notes, quantiles, further)),
+        tag("main", *_sections(first, others, its_notes, quantiles, further, seen)),
         footer=[tag("p", each) for each in its_notes.footer],
+        images=seen is not None,
     )
 
 
@@ -78,10 +83,12 @@ def _sections(
     report_notes: Notes,
     quantiles: Quantiles,
     further: Sequence[Markup],
+    seen: Markup | None,
 ) -> Iterator[Markup]:
-    """`others` are the reports of further devices, `further` their sections."""
+    """`others` are the reports of further devices, `further` their sections, `seen` has pictures."""
     yield _answer(report, [advice(each) for each, _ in others])
     yield _results(report, report_notes)
+    yield from filter(None, [seen])
     yield from further
     yield from _distributions(report, quantiles)
     yield from _operating(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-_VOID = frozenset({"br", "meta"})
+_VOID = frozenset({"br", "img", "meta"})
 
 
 class Markup(str):

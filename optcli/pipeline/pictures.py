@@ -1,0 +1,136 @@
+"""Pictures in a build: drawn beside the report where the recipe allows it, and not drawn again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from optcli import workers
+from optcli.accuracy import pictures
+from optcli.accuracy.pictures import PicturesRequest
+from optcli.artifact import Artifact
+from optcli.data.names import names_in
+from optcli.errors import OptcliError, StoreError, raised_as
+from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
+from optcli.pipeline.plan import Plan
+from optcli.results.pictures import FOLDER, Picture, Pictures
+from optcli.results.reading import record_of
+from optcli.store import key_of
+
+_ABOUT = "pictures.json"
+
+
+def of_build(
+    plan: Plan,
+    artifacts: Mapping[str, Artifact],
+    judged: Collection[str],
+    around: EvaluationContext,
+    folder: Path,
+) -> dict[str, tuple[Picture, ...]]:
+    """The pictures of each variant of `judged`, below the build's `folder`.
+
+    Those of an earlier build stay where nothing that decides them has changed, else they are removed.
+    What goes wrong is a warning. Raises `StoreError` where pictures should go and cannot be removed.
+    """
+    recipe, place = plan.recipe, folder / FOLDER
+    with raised_as(StoreError, "old pictures cannot be removed", of=OSError, place=str(place)):
+        for left in folder.glob(f".{FOLDER}-*"):  # of a build that was killed
+            shutil.rmtree(left)
+        others = [name for name in judged if name != plan.baseline]
+        wanted = recipe.report.pictures and plan.baseline in judged and others
+        if not wanted or not pictures.may_have(recipe.data["evaluation"]):
+            _remove(place)
+            return {}
+    try:
+        return _kept_or_drawn(plan, artifacts, others, around, place).variants
+    except OptcliError as error:
+        around.observer.warned("report", f"it has no pictures: {error.message}")
+        return {}
+
+
+def _kept_or_drawn(
+    plan: Plan,
+    artifacts: Mapping[str, Artifact],
+    others: Collection[str],
+    around: EvaluationContext,
+    place: Path,
+) -> Pictures:
+    recipe, store = plan.recipe, around.store
+    names = recipe.class_names
+    if isinstance(names, str):
+        names = names_in(recipe.folder, names)
+    keys, score = evaluations(plan, artifacts, around)
+    deciding = {
+        "baseline": keys[plan.baseline],
+        "variants": {name: keys[name] for name in others},
+        "names": names,
+        "score": score,
+        "seed": recipe.seed,
+        "code": store.digests.of(Path(pictures.__file__)),
+    }
+    key = key_of(deciding)
+    kept = _kept(place)
+    if kept is not None and kept.key == key:
+        return kept
+    found = {
+        name: entry.path
+        for name in (plan.baseline, *others)
+        if (entry := store.get(EVALUATION, keys[name])) is not None
+    }
+    hint = "make room, or set report: {pictures: false}"
+    with raised_as(StoreError, "they cannot be written", of=OSError, place=str(place), hint=hint):
+        _remove(place)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=place.parent))
+        try:
+            drawn = Pictures(key=key)
+            if plan.baseline in found and len(found) > 1:
+                request = PicturesRequest(
+                    data=recipe.data["evaluation"],
+                    folder=recipe.folder,
+                    inputs=recipe.inputs,
+                    baseline=found.pop(plan.baseline),
+                    variants=found,
+                    out=fresh,
+                    class_names=names,
+                    score=score,
+                    seed=recipe.seed,
+                )
+                drawn = workers.run(
+                    "optcli.accuracy.pictures:draw",
+                    request,
+                    Pictures,
+                    log=around.logs / "pictures.log",
+                    timeout_s=around.timeout_s,
+                    confined=(fresh,),
+                ).model_copy(update={"key": key})
+            (fresh / _ABOUT).write_text(drawn.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+            fresh.chmod(0o755)
+            fresh.rename(place)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return drawn
+
+
+def _kept(place: Path) -> Pictures | None:
+    """Pictures of an earlier build that are all there."""
+    try:
+        kept = Pictures.model_validate(record_of(place / _ABOUT))
+    except (OSError, ValueError):
+        return None
+    named = [(p.file, p.baseline_file) for each in kept.variants.values() for p in each]
+    files = {place.parent / file for pair in named for file in pair}
+    return kept if all(map(Path.is_file, files)) else None
+
+
+def _remove(place: Path) -> None:
+    """Remove the folder of pictures, if it is there. Raises `StoreError` for one of somebody else."""
+    if place.exists():
+        if not (place / _ABOUT).is_file():
+            raise StoreError(
+                "this folder is in the way: optcli did not write it",
+                place=str(place),
+                hint="move it away, or choose another place with --artifacts",
+            )
+        shutil.rmtree(place)

@@ -1,0 +1,246 @@
+"""Pictures of what changed: which images are chosen, what is drawn, and how much room they take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from optcli.accuracy import pictures
+from optcli.accuracy.evaluation import ABOUT, SAMPLES
+from optcli.accuracy.pictures import BOTH, LOST, MOST_BYTES, NEW, Marked, PicturesRequest
+from optcli.data import DataSettings
+from optcli.results.pictures import Picture, Pictures
+from optcli.settings import TensorSpec
+
+INPUT = TensorSpec(name="image", shape=("batch", 3, 8, 8))
+Box = tuple[int, Sequence[float], float, int]
+
+
+def evaluation(folder: Path, ids: Sequence[str], **arrays: Any) -> Path:
+    folder.mkdir()
+    about = {"samples": len(ids), "stored": 0, "metric": None, "value": None, "finite": True}
+    (folder / ABOUT).write_text(
+        json.dumps({**about, "outputs": [], "effective": {}, "stability": None})
+    )
+    np.savez(folder / SAMPLES, ids=np.array(ids), **arrays)
+    return folder
+
+
+def classified(folder: Path, ids: Sequence[str], predicted: list[int], sure: list[float]) -> Path:
+    label = np.zeros(len(ids), int)
+    return evaluation(
+        folder, ids, predicted=np.array(predicted), confidence=np.array(sure), label=label
+    )
+
+
+def detected(folder: Path, ids: Sequence[str], found: Sequence[Box]) -> Path:
+    samples, boxes, scores, labels = ([box[part] for box in found] for part in range(4))
+    return evaluation(
+        folder,
+        ids,
+        found_sample=np.array(samples, int),
+        found_box=np.array(boxes, float).reshape(-1, 4),
+        found_score=np.array(scores, float),
+        found_label=np.array(labels, int),
+    )
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> list[str]:
+    """Eight images of noise, 120 x 80 pixels, in two classes."""
+    generator = np.random.default_rng(0)
+    names = [f"{'cat' if index < 4 else 'dog'}/{index}.png" for index in range(8)]
+    for name in names:
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (80, 120, 3), np.uint8)).save(path)
+    return names
+
+
+def drawn(
+    folder: Path,
+    baseline: Path,
+    variants: dict[str, Path],
+    source: str = "imagefolder:images",
+    **prepare: Any,
+) -> dict[str, tuple[Picture, ...]]:
+    (folder / "out" / "pictures").mkdir(parents=True)
+    settings = DataSettings.model_validate({"source": source, "prepare": prepare or None})
+    request = PicturesRequest(
+        data=settings,
+        folder=folder,
+        inputs=(INPUT,),
+        baseline=baseline,
+        variants=variants,
+        out=folder / "out" / "pictures",
+    )
+    found = pictures.draw(request, None)  # type: ignore[arg-type]
+    assert isinstance(found, Pictures)
+    return dict(found.variants)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    return {f"pictures/{p.name}": p.stat().st_size for p in (folder / "out" / "pictures").iterdir()}
+
+
+def test_of_a_classifier_those_that_changed_are_shown_the_surest_first(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    sure = [0.5, 0.6, 0.7, 0.8, 0.9, 0.91, 0.92, 0.93]
+    base = classified(tmp_path / "base", ids, [0] * 8, sure)
+    changed = classified(tmp_path / "v", ids, [1, 0, 1, 1, 1, 0, 0, 0], [0.4] * 8)
+    found = drawn(tmp_path, base, {"int8": changed, "same": base})
+    worst = [each for each in found["int8"] if each.chosen == "worst"]
+    assert [each.image for each in worst] == [ids[4], ids[3], ids[2]]
+    first = worst[0]
+    assert first.answer is not None
+    assert first.baseline_answer is not None
+    assert (first.answer.name, first.baseline_answer.name) == ("dog", "cat")
+    assert (first.answer.confidence, first.baseline_answer.confidence) == (0.4, 0.9)
+    assert first.target is not None
+    assert first.target.name == "cat"
+    assert first.file == first.baseline_file  # nothing is drawn on it
+    # Those at random are the same for all variants, and drawn once.
+    by_chance = {each.image for each in found["same"]}
+    assert len(by_chance) == 2
+    assert by_chance <= {each.image for each in found["int8"]}
+    files = {each.file for of_variant in found.values() for each in of_variant}
+    assert files == sizes(tmp_path).keys()
+    with Image.open(tmp_path / "out" / first.file) as image:
+        assert (image.format, image.size) == ("JPEG", (120, 80))
+
+
+def test_of_a_detector_what_is_lost_new_or_of_another_class_counts_and_is_drawn(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    left, right, low = [5, 20, 40, 50], [60, 20, 110, 60], [20, 62, 90, 78]
+    theirs = [
+        (0, left, 0.9, 0),
+        (0, right, 0.8, 1),
+        (1, left, 0.9, 0),
+        (2, left, 0.9, 0),
+        (2, low, 0.1, 0),
+    ]
+    mine = [(0, right, 0.7, 0), (0, low, 0.6, 1), (1, left, 0.5, 1), (2, left, 0.8, 0)]
+    base, variant = detected(tmp_path / "b", ids, theirs), detected(tmp_path / "v", ids, mine)
+    found = {each.image: each for each in drawn(tmp_path, base, {"int8": variant})["int8"]}
+    worst = [each for each in found.values() if each.chosen == "worst"]
+    assert [each.image for each in worst] == [ids[0], ids[1]]
+    first = worst[0]
+    assert (first.of, first.lost, first.renamed, first.new) == (2, 1, 1, 1)
+    assert (worst[1].of, worst[1].lost, worst[1].renamed, worst[1].new) == (1, 0, 1, 0)
+    assert first.file != first.baseline_file
+    with Image.open(tmp_path / "out" / first.file) as mine_drawn:
+        assert all(_has(mine_drawn, colour) for colour in (LOST, NEW))
+    with Image.open(tmp_path / "out" / first.baseline_file) as theirs_drawn:
+        assert _has(theirs_drawn, BOTH)
+        assert not any(_has(theirs_drawn, colour) for colour in (LOST, NEW))
+
+
+def _has(image: Image.Image, colour: tuple[int, int, int]) -> bool:
+    """Whether over a hundred pixels have about this colour: JPEG changes it a little."""
+    apart = np.abs(np.asarray(image.convert("RGB"), int) - colour).max(axis=2)
+    return bool((apart < 30).sum() > 100)
+
+
+def test_equal_differences_show_images_that_other_variants_show(tmp_path: Path, ids: list[str]) -> None:
+    base = classified(tmp_path / "base", ids, [0] * 8, [0.9] * 8)
+    late = classified(tmp_path / "late", ids, [0, 0, 0, 0, 0, 1, 1, 1], [0.4] * 8)
+    every = classified(tmp_path / "all", ids, [1] * 8, [0.4] * 8)
+    found = drawn(tmp_path, base, {"late": late, "all": every})
+    assert {each.image for each in found["all"]} == {each.image for each in found["late"]}
+
+
+@pytest.mark.slow
+def test_all_pictures_of_a_page_have_300_kb_at_most(tmp_path: Path, ids: list[str]) -> None:
+    generator = np.random.default_rng(0)
+    for name in ids:  # noise, of which JPEG makes most
+        pixels = generator.integers(0, 256, (320, 320, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / name, compress_level=0)
+    base = detected(tmp_path / "base", ids, [(i, [0, 0, 100, 100], 0.9, 0) for i in range(8)])
+    variants = {}
+    for number in range(6):
+        found = [(i, [0, 0, 100, 100], 0.9, 1) for i in range(8) if i % 6 != number]
+        variants[f"v{number}"] = detected(tmp_path / f"v{number}", ids, found)
+    kept = drawn(tmp_path, base, variants)
+    taken = sizes(tmp_path)
+    assert sum(taken.values()) <= MOST_BYTES
+    assert 4 * MOST_BYTES / 3 <= 300_000  # as base64
+    assert kept.keys() == variants.keys()  # each variant has its worst
+    named = {f for each in kept.values() for p in each for f in (p.file, p.baseline_file)}
+    assert named == taken.keys()
+
+
+def test_an_image_that_is_damaged_or_gone_has_no_picture(tmp_path: Path, ids: list[str]) -> None:
+    base = classified(tmp_path / "base", ids, [0] * 8, [0.9] * 8)
+    changed = classified(tmp_path / "v", ids, [1, 0, 0, 0, 0, 0, 0, 1], [0.4] * 8)
+    (tmp_path / "images" / ids[0]).write_bytes(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "images" / ids[7]).unlink()
+    shown = {each.image for each in drawn(tmp_path, base, {"int8": changed})["int8"]}
+    assert not shown & {ids[0], ids[7]}
+
+
+def test_a_photograph_is_turned_where_the_preparation_turns_it(tmp_path: Path, ids: list[str]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.new("RGB", (120, 80), "grey").save(tmp_path / "images" / ids[0], exif=exif)
+    base = classified(tmp_path / "base", ids, [0] * 8, [0.9] * 8)
+    changed = classified(tmp_path / "v", ids, [1] + [0] * 7, [0.4] * 8)
+    for orient, size in ((True, (80, 120)), (False, (120, 80))):
+        place = tmp_path / str(orient)
+        place.mkdir()
+        (place / "images").symlink_to(tmp_path / "images")
+        first = drawn(place, base, {"int8": changed}, orient=orient)["int8"][0]
+        with Image.open(place / "out" / first.file) as image:
+            assert image.size == size
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("uint8", True), ("float32", False)])
+def test_arrays_are_drawn_where_their_values_are_surely_pixels(
+    tmp_path: Path, dtype: str, shown: bool
+) -> None:
+    rows = np.arange(4 * 3 * 8 * 8).reshape(4, 3, 8, 8).astype(dtype)
+    np.savez(tmp_path / "data.npz", image=rows)
+    names = [str(index) for index in range(4)]
+    base = classified(tmp_path / "base", names, [0] * 4, [0.9] * 4)
+    found = drawn(tmp_path, base, {"same": base}, "npz:data.npz", scale=0.5)
+    assert bool(found) is shown
+    if shown:
+        with Image.open(tmp_path / "out" / found["same"][0].file) as image:
+            assert image.size == (160, 160)  # of 8 pixels: enlarged by a whole number
+
+
+@pytest.mark.parametrize(
+    ("source", "prepare", "pixels"),
+    [
+        ("npz:data.npz", None, False),
+        ("npz:data.npz", {"scale": 1}, True),
+        ("python:data.py:samples", {"scale": 1}, False),
+        ("coco:images", None, True),
+    ],
+)
+def test_inputs_that_are_prepared_already_and_users_code_give_no_pictures(
+    source: str, prepare: dict[str, float] | None, pixels: bool
+) -> None:
+    settings = DataSettings.model_validate({"source": source, "prepare": prepare})
+    assert pictures.may_have(settings) is pixels
+
+
+def test_outputs_that_are_no_answers_have_no_pictures(tmp_path: Path, ids: list[str]) -> None:
+    base = evaluation(tmp_path / "base", ids)
+    assert drawn(tmp_path, base, {"same": base}) == {}
+    assert sizes(tmp_path) == {}
+
+
+def test_any_box_and_any_name_can_be_drawn() -> None:
+    marked = [
+        Marked((float("nan"), -5, float("inf"), 900), "猫 0.9"),
+        Marked((50, 50, 10, 10), "x" * 300),
+    ]
+    assert pictures.jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
