@@ -11,7 +11,7 @@ from optcli.inspection.looking import look
 from optcli.model_files.laying_out import LayoutRequest, lay_out
 from optcli.observer import Silent
 from optcli.outputs import exported
-from optcli.pipeline.accuracy import _with_decoding
+from optcli.pipeline.decoding import with_decoding
 from optcli.recipe import load
 from optcli.settings import TensorSpec
 
@@ -94,16 +94,16 @@ def test_a_detector_is_decoded_as_its_exporter_says(model, tmp_path):
     facts = source.write(out, [TensorSpec(name="images", shape=(1, 6, 84))]).facts
     said = Artifact("k", Format.ONNX, out, "fp32", 1, "d", facts)
     told = Told()
-    found = _with_decoding(recipe, said, told).postprocess
+    found = with_decoding(recipe, said, told).postprocess
     assert found.boxes.transposed
     assert (found.boxes.format, found.boxes.nms) == ("cxcywh", 0.65)
     assert told.warnings == [
         "outputs are decoded as the model's file says: postprocess: {boxes: {format: cxcywh, nms: 0.65,"
         " transposed: true}}"
     ]
-    # What a recipe says comes first, and without metadata there is nothing to say.
+    # What a recipe says comes first. Without metadata, as behind a pass, there is nothing to say.
     (tmp_path / "own.yaml").write_text(f"{RECIPE}postprocess: {{rows: {{}}}}\n")
-    assert _with_decoding(load(tmp_path / "own.yaml"), said, told).postprocess.rows is not None
-    silent = Artifact("k", Format.ONNX, out, "fp32", 1, "d", {})
-    assert _with_decoding(recipe, silent, told) is recipe
+    assert with_decoding(load(tmp_path / "own.yaml"), said, told).postprocess.rows is not None
+    silent = Artifact("k", Format.ONNX, out, "fp32", 1, "d", {"exporter": "dynamo", "opset": 18})
+    assert with_decoding(recipe, silent, told) is recipe
     assert len(told.warnings) == 1
