@@ -24,10 +24,10 @@ import onnxruntime
 import openvino
 
 from optcli import data
-from optcli.accuracy import detections, parts, postprocess, unlabelled
+from optcli.accuracy import detections, parts, unlabelled
 from optcli.accuracy.distances import output_distances
 from optcli.data import DataSettings
-from optcli.outputs import describe
+from optcli.outputs import describe, postprocess
 from optcli.results.outcomes import OutputError
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import PostprocessSettings

@@ -103,7 +103,7 @@ MOST_LINES = 450
 # Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
 COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 ALONE = {
-    *(Path("data/images.py"), Path("accuracy/postprocess.py"), Path("prediction/known_answers.py")),
+    *(Path("data/images.py"), Path("outputs/postprocess.py"), Path("prediction/known_answers.py")),
     *(Path("serving/drift/input_statistics.py"), Path("workers/memory.py")),
 }
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.

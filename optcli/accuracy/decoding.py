@@ -49,7 +49,7 @@ class Detector:
         image: int = 0,
     ) -> dict[str, np.ndarray]:
         """The detections of one image of a call: boxes, scores and labels. Raises `InputError`."""
-        from optcli.accuracy import postprocess
+        from optcli.outputs import postprocess
 
         for name in (self._how.get(key) for key in ("output", "boxes", "scores", "labels")):
             if name is not None and name not in outputs:

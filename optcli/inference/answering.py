@@ -53,7 +53,7 @@ class Prepare(Protocol):
 
 
 class Follow(Protocol):
-    """From the outputs of a row to its answer: `accuracy.postprocess.Postprocess`."""
+    """From the outputs of a row to its answer: `outputs.postprocess.Postprocess`."""
 
     def answer(
         self,

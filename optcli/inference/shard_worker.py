@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import optcli
 from optcli import runners
-from optcli.accuracy.postprocess import Postprocess
 from optcli.artifact import Artifact
 from optcli.data.images import Images
 from optcli.errors import MissingError, StepError
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output
+from optcli.outputs.postprocess import Postprocess
 from optcli.prediction import storage
 from optcli.settings import TensorSpec
 

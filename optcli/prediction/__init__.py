@@ -1,6 +1,6 @@
 """From an image to a model's input, and from its outputs to classes or boxes, as a recipe says.
 
-`data.images` and `accuracy.postprocess` need no optcli: they are copied into deployments as they are,
+`data.images` and `outputs.postprocess` need no optcli: they are copied into deployments as they are,
 told by the two files that `of_recipe` makes. Batch inference uses the same modules; `stored_answers`
 reads what it wrote. `known_answers` is copied, too: a file of answers that a server need not compute.
 """
@@ -13,6 +13,6 @@ _OPTCLI = Path(__file__).parents[1]
 # The modules that can be copied, by name, and where they lie.
 COPIED = {
     "images": _OPTCLI / "data" / "images.py",
-    "postprocess": _OPTCLI / "accuracy" / "postprocess.py",
+    "postprocess": _OPTCLI / "outputs" / "postprocess.py",
     "known_answers": _OPTCLI / "prediction" / "known_answers.py",
 }

@@ -13,7 +13,7 @@ from optcli.settings.references import CODE, CodeReference
 _Format = Literal["xyxy", "cxcywh", "xywh"]
 _Numbering = Literal["consecutive", "coco"]
 
-# The keys whose settings `accuracy.postprocess` knows how to follow.
+# The keys whose settings `outputs.postprocess` knows how to follow.
 DETECTORS = ("yolox", "boxes", "rows")
 
 _AS_BOXES = "as under `boxes`"

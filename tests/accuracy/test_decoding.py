@@ -5,10 +5,11 @@ import pytest
 from plain_network import Network, Samples
 
 from optcli import accuracy, data
-from optcli.accuracy import decoding, postprocess
+from optcli.accuracy import decoding
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.verdicts import verdicts
 from optcli.errors import InputError
+from optcli.outputs import postprocess
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings

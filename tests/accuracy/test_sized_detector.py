@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import sized_detector
 
-from optcli.accuracy.postprocess import Postprocess
 from optcli.data.images import Images
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.probe import ProbeRequest, probe
 from optcli.model_files.built_variant import open_built
+from optcli.outputs.postprocess import Postprocess
 from optcli.pipeline import build
 from optcli.prediction.of_recipe import image_serving
 from optcli.store import Store

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from optcli.accuracy.postprocess import Postprocess
 from optcli.data.images import Images
 from optcli.errors import InputError
 from optcli.inference.answering import Answered, Answering
 from optcli.inference.listing import Stored
+from optcli.outputs.postprocess import Postprocess
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import BoxDecoding, RowDecoding
 

@@ -51,8 +51,8 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
         return None
     kind, body = encoded
     inputs, outputs = _tensors(folder / REQUEST, "inputs"), _tensors(folder / RESPONSE, "outputs")
-    from optcli.accuracy.postprocess import Postprocess
     from optcli.data.images import Images
+    from optcli.outputs.postprocess import Postprocess
 
     taking = Images(serving.images)
     try:
