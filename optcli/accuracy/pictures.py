@@ -28,9 +28,14 @@ MOST_BYTES = 225_000
 _WORST, _RANDOM = 3, 2
 # The longest side in pixels and the quality of JPEG: the first at which all pictures are small enough.
 _SIZES = ((320, 80), (320, 60), (320, 40), (224, 45), (160, 40))
+# In memory, where photographs have a hundred times as many pixels.
+_KEPT = 2 * _SIZES[0][0]
 # Boxes that both have, that the variant alone has or gives another class, and that it has not.
 BOTH, NEW, LOST = (0, 114, 178), (200, 80, 10), (168, 32, 26)
 _SIGNS = {BOTH: "", NEW: "+ ", LOST: "- "}
+
+
+_Sized = tuple["Image.Image", tuple[int, int]]  # and the width and height that it had
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,23 +142,18 @@ def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
     return chosen
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(tuple[str, ...]):
     """The names of the classes, as far as they are known."""
-
-    names: tuple[str, ...] | None
 
     @classmethod
     def of(cls, request: PicturesRequest) -> _Names:
-        names = request.class_names
         try:
-            return cls(names or data.class_names(request.data, request.folder))
+            return cls(request.class_names or data.class_names(request.data, request.folder) or ())
         except InputError:
-            return cls(None)
+            return cls()
 
     def of_class(self, label: int) -> str | None:
-        names = self.names or ()
-        return names[label] if 0 <= label < len(names) else None
+        return self[label] if 0 <= label < len(self) else None
 
 
 @dataclass(frozen=True)
@@ -247,13 +247,13 @@ def _file(image: str, variant: str) -> str:
     return f"{FOLDER}/{hashlib.sha256(f'{image} {variant}'.encode()).hexdigest()[:16]}.jpg"
 
 
-def _images(request: PicturesRequest, ids: set[str]) -> dict[str, Image.Image]:
+def _images(request: PicturesRequest, ids: set[str]) -> dict[str, _Sized]:
     """Those of the images that can be read, as RGB and turned as the preparation turns them."""
     from PIL import Image
 
     from optcli.data import steps
 
-    settings, found = request.data, dict[str, Image.Image]()
+    settings, found = request.data, dict[str, _Sized]()
     prepare = settings.prepare or Preparation()
     plain = Preparation(orient=prepare.orient, channel_order="rgb")
     samples = data.open(settings.model_copy(update={"prepare": None}), request.folder, request.inputs)
@@ -272,12 +272,15 @@ def _images(request: PicturesRequest, ids: set[str]) -> dict[str, Image.Image]:
             continue
         if item.id == names[index]:
             flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-            found[item.id] = Image.fromarray(flat.copy()).convert("RGB")
+            image = Image.fromarray(flat.copy()).convert("RGB")
+            size = image.size
+            image.thumbnail((_KEPT, _KEPT))
+            found[item.id] = image, size
     return found
 
 
 def _drawn(
-    shown: Mapping[str, Sequence[_Chosen]], images: Mapping[str, Image.Image], side: int, quality: int
+    shown: Mapping[str, Sequence[_Chosen]], images: Mapping[str, _Sized], side: int, quality: int
 ) -> dict[str, bytes]:
     """All pictures by file; each is drawn once, also where several variants show it."""
     files: dict[str, bytes] = {}
@@ -285,16 +288,23 @@ def _drawn(
         picture = each.picture
         for file, marked in ((picture.baseline_file, each.theirs), (picture.file, each.mine)):
             if file not in files:
-                files[file] = jpeg(images[picture.image], marked, side, quality)
+                image, original = images[picture.image]
+                files[file] = jpeg(image, marked, side, quality, original=original)
     return files
 
 
 def jpeg(
-    image: Image.Image, marked: Sequence[Marked], side: int, quality: int, lines: Sequence[str] = ()
+    image: Image.Image,
+    marked: Sequence[Marked],
+    side: int,
+    quality: int,
+    lines: Sequence[str] = (),
+    original: tuple[int, int] | None = None,
 ) -> bytes:
     """An RGB image with boxes as a JPEG, its longest side `side` pixels; `lines` stand below it.
 
-    A tiny image is enlarged by a whole number, to half of that at most.
+    A tiny image is enlarged by a whole number, to half of that at most. `original` is the width and
+    height of the image that boxes are for, where it is not this one.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -309,7 +319,7 @@ def jpeg(
     shown.paste(image.resize(size, filtered))
     pen = ImageDraw.Draw(shown)
     # Names last, so that no box crosses them; the first one on top.
-    ordered = [(_scaled(each.box, size, image.size), each) for each in reversed(marked)]
+    ordered = [(_scaled(each.box, size, original or image.size), each) for each in reversed(marked)]
     for box, each in ordered:
         pen.rectangle(box, outline=each.colour, width=2)
     for (left, top, *_), each in ordered:

@@ -79,6 +79,8 @@ def _kept_or_drawn(
         for name in (plan.baseline, *others)
         if (entry := store.get(EVALUATION, keys[name])) is not None
     }
+    if len(found) <= len(others):  # what is missing may be there another time
+        key = ""
     hint = "make room, or set report: {pictures: false}"
     with raised_as(StoreError, "they cannot be written", of=OSError, place=str(place), hint=hint):
         _remove(place)

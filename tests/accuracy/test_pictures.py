@@ -201,6 +201,17 @@ def test_a_photograph_is_turned_where_the_preparation_turns_it(tmp_path: Path, i
             assert image.size == size
 
 
+def test_boxes_of_a_photograph_lie_where_they_were_found(tmp_path: Path, ids: list[str]) -> None:
+    Image.new("RGB", (2000, 1000), "grey").save(tmp_path / "images" / ids[0])
+    base = detected(tmp_path / "base", ids, [(0, [1000, 500, 1500, 900], 0.9, 0)])
+    first = drawn(tmp_path, base, {"none": detected(tmp_path / "none", ids, [])})["none"][0]
+    with Image.open(tmp_path / "out" / first.baseline_file) as image:
+        assert image.size == (320, 160)
+        pixels = np.asarray(image, int)
+    assert np.abs(pixels[90:140, 160:162] - BOTH).max() < 90
+    assert np.abs(pixels[90:140, 170:230] - 128).max() < 40
+
+
 @pytest.mark.parametrize(("dtype", "shown"), [("uint8", True), ("float32", False)])
 def test_arrays_are_drawn_where_their_values_are_surely_pixels(
     tmp_path: Path, dtype: str, shown: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_they_are_drawn_again_where_one_is_missing(built: Project) -> None:
     (built.artifacts / "tiny" / "pictures" / min(before)).unlink()
     built.build()
     assert files(built).keys() == before.keys()
+
+
+def test_without_the_answers_there_are_none_until_they_are_there_again(built: Project) -> None:
+    kept = built.store / "entries" / "evaluation"
+    kept.rename(built.store / "gone")
+    (built.artifacts / "tiny" / "pictures" / min(files(built))).unlink()
+    assert built.build().variants["same"].pictures == ()
+    shutil.rmtree(kept, ignore_errors=True)
+    (built.store / "gone").rename(kept)
+    assert len(built.build().variants["same"].pictures) == 2
 
 
 def test_private_data_have_none_and_earlier_ones_are_removed(
