@@ -30,6 +30,7 @@ data:
 postprocess: {{boxes: {{boxes: boxes, scores: scores, labels: labels}}}}
 accuracy: {{metric: map, max_drop: 0.5}}
 latency: {{launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}}
+report: {{pictures: false}}
 variants:
   plain: []
   optimized: [optimize_onnx]

@@ -49,10 +49,9 @@ def answers(built, folder):
     "settings",
     [
         {"value": "original_size_wh"},
-        {"value": "[16, 16]"},  # the input's own size: boxes in its pixels are brought back
         {"value": "original_size_wh", "rows": 1, "whole": True},
     ],
-    ids=["original size", "constant", "without a batch"],
+    ids=["by image", "without a batch"],
 )
 def test_it_is_built_judged_and_asked(tmp_path, settings):
     recipe = sized_detector.write_project(tmp_path, **settings)

@@ -7,6 +7,9 @@ from tiny_networks import IMAGE, Heard, Noise, artifact, job
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.passes._quantization.calibration import Feeds, ModelInput
+from optcli.passes._tensorrt.profiles import profiles_of
+from optcli.sample import Sample
+from optcli.settings import TensorSpec
 
 TAKES = (ModelInput("image", "float32", (None, 3, None, 16)),)
 
@@ -80,3 +83,24 @@ def test_a_sample_that_does_not_fit_says_found_and_wanted(tmp_path, takes, messa
 def test_a_sample_that_is_not_finite_is_an_error(tmp_path):
     with pytest.raises(StepError, match="NaN or infinity"):
         list(feeds(tmp_path, Noise((IMAGE,), scale=float("nan"))))
+
+
+def test_an_input_without_a_batch_is_fed_as_it_is(tmp_path):
+    """SAM's `orig_im_size`: its first size is no batch size, neither here nor in TensorRT's profile."""
+    specs = (
+        TensorSpec(name="size", dtype="int64", shape=(2,), value="original_size"),
+        TensorSpec(name="image", shape=(1, 3, 16, 16)),
+    )
+    image = np.zeros((3, 16, 16), np.float32)
+    samples = [
+        Sample(str(n), {"size": np.array([20 + n, 30]), "image": image}, whole=frozenset({"size"}))
+        for n in range(3)
+    ]
+    made = job(artifact(tmp_path, Format.ONNX), tmp_path / "out", specs, calibration=samples)
+    takes = [ModelInput("size", "int64", (2,)), ModelInput("image", "float32", (1, 3, 16, 16))]
+    found = Feeds(made, takes, 300)
+    assert found.batch_size == 1
+    assert [each["size"].tolist() for each in found] == [[20, 30], [21, 30], [22, 30]]
+    assert {each["image"].shape for each in found} == {(1, 3, 16, 16)}
+    (profile,) = profiles_of("seen", made)
+    assert profile["size"]["max"] == [2]
