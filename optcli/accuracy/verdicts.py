@@ -10,6 +10,8 @@ from optcli.settings.accuracy import AccuracySettings
 
 # The share of samples that differ by content, below which it is said.
 _DIFFERENT = 0.95
+# What limits leave out of fewer images than this share changes little: it is told, and doubts nothing.
+_LIMITS, _FEW_IMAGES = ("max_candidates", "max_detections"), 0.05
 _SOUND = "finite, and they depend on the input"
 _LOOK = ": look at the weights and the data"
 _DECLARE = "; accuracy: {interface: any} allows that"
@@ -56,7 +58,10 @@ def verdicts(
         answers.append(_advice("saturation", saturates))
     # What the baseline has too is said there.
     notes = [each for each in accuracy.decoding if is_baseline or each.kind == "misread"]
-    answers.extend(_advice("decoding", decoding.said(each)) for each in notes)
+    for each in notes:
+        told = _advice("decoding", decoding.said(each))
+        few = each.kind in _LIMITS and each.images < _FEW_IMAGES * accuracy.samples
+        answers.append(told.model_copy(update={"outcome": "accept"}) if few else told)
     if is_baseline:
         for reason in accuracy.doubts:
             answers.append(_advice("labels", reason).model_copy(update={"blocking": True}))

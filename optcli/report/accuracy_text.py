@@ -46,7 +46,8 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
             yield f"  {figure} {wording.percent(values.baseline)}"
     for verdict in variant.verdicts:
         judging = verdict.name in ACCURACY_VERDICTS
-        if not judging or (name == baseline and verdict.outcome == "accept"):
+        sound = verdict.outcome == "accept" and verdict.name != "decoding"
+        if not judging or (name == baseline and sound):
             continue
         named = verdict.name in ("accuracy", "outputs")
         yield f"  {verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"

@@ -358,6 +358,10 @@ def test_the_classes_of_the_data_are_known_to_the_decoding(evaluate, monkeypatch
     (advice,) = advised(itself, is_baseline=True)
     assert not advice.blocking
     assert "of 4 images only the best 1 detections count" in advice.reason
+    assert advice.outcome == "inconclusive"
+    # Where it leaves something out of a few images it is told, and is no doubt.
+    (told,) = advised(itself.model_copy(update={"samples": 100}), is_baseline=True)
+    assert (told.outcome, told.reason) == ("accept", advice.reason)
     assert not advised(itself)
     with pytest.raises(InputError, match="class number 2, and there are 2 classes"):
         evaluate(lambda x: {"o": spoiled(label=2)[None]}, **how, reference=True)
