@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
+from optcli.outputs.detection_sets import detections_apart
 from optcli.outputs.ranges import scaled_parts
 from optcli.runners import Runner
 from optcli.settings import TensorSpec, batch_range, fed, image_size
@@ -178,8 +179,9 @@ def relative_error(expected: Feed, actual: Feed) -> float:
     """Largest |difference| over largest |expected|, over all outputs by position; infinity for NaN.
 
     An output that holds things of other ranges, such as boxes and scores, is taken apart: a thousandth
-    of a box in pixels is more than a score. Of whole numbers, such as labels, the share that differs:
-    the last digit decides between two classes that are as likely.
+    of a box in pixels is more than a score. Detections that are as likely may stand in another order.
+    Of whole numbers, such as labels, the share that differs: the last digit decides between two classes
+    that are as likely.
     """
     import numpy as np
 
@@ -197,7 +199,8 @@ def relative_error(expected: Feed, actual: Feed) -> float:
         difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
         error = max(float(difference[part].max()) / scale for part, scale in scaled_parts(np.abs(a)))
         errors.append(error if np.isfinite(error) else np.inf)
-    return max(errors)
+    apart = detections_apart(expected, actual) if max(errors) > 0 else None
+    return max(errors) if apart is None else min(apart, max(errors))
 
 
 def rounding_error(parent: Runner, feed: Feed) -> float:

@@ -17,6 +17,7 @@ from optcli import runners
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.formats import torch_devices
+from optcli.outputs.detection_sets import all_tie
 from optcli.pipeline._check_samples import Expected, drawn, relative_error, rounding_error
 from optcli.runners import Runner
 from optcli.settings import TensorSpec, fed
@@ -34,6 +35,11 @@ _USUAL_RANGES = ((0.0, 1.0), (0.0, 255.0))
 
 # Of a parent in half precision: ten units of its last place.
 _HALF_TOLERANCES = {"fp16": 5e-3, "bf16": 4e-2}
+
+_UNTRAINED = (
+    "the detections of the model are all as likely, so that rounding decides which are given: load"
+    " trained weights"
+)
 
 # Networks in which roundings grow, such as deep ones with random weights, are right to ten times what
 # one rounding of their inputs does to them: each layer rounds. Beyond two percent nothing is right.
@@ -115,7 +121,9 @@ class Comparison:
                 "the artifact does not compute what its parent computes: at batch size"
                 f" {len(rows)} on {samples.kind} inputs the outputs differ by"
                 f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
-                hint=_hint(self._parent, child, self._inputs, self._probe, allowed),
+                hint=_UNTRAINED
+                if all_tie(expected.of(rows))
+                else _hint(self._parent, child, self._inputs, self._probe, allowed),
             )
         return error, allowed
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from optcli.outputs.detection_sets import all_tie
 from optcli.pipeline._check_samples import relative_error
 
 RANDOM = np.random.default_rng(0)
@@ -50,3 +51,59 @@ def test_labels_count_by_the_share_that_differs():
     labels = np.arange(10)
     assert relative_error({"y": labels}, {"y": np.where(labels < 2, 99, labels)}) == 0.2
     assert relative_error({"y": np.zeros((0, 4))}, {"y": np.zeros((0, 4))}) == 0
+
+
+def detections(order=None, images=1, **changes):
+    """Boxes, scores and labels of some images, in an order; the scores of the first two are equal."""
+    boxes, labels = BOXES[:images].transpose(0, 2, 1)[:, :20], np.tile(np.arange(20) % 3, (images, 1))
+    scores = np.tile(np.linspace(0.9, 0.1, 20, dtype=np.float32), (images, 1))
+    scores[:, 1] = scores[:, 0]
+    made = {"boxes": boxes, "scores": scores, "labels": labels, **changes}
+    order = np.arange(20) if order is None else order
+    return {name: array[:, order] for name, array in made.items()}
+
+
+SWAPPED = np.array([1, 0, *range(2, 20)])
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_equal_detections_may_stand_in_another_order(images):
+    expected = detections(images=images)
+    assert relative_error(expected, detections(SWAPPED, images)) == 0
+    assert relative_error(expected, detections(np.arange(20)[::-1], images)) == 0
+    one = {name: array[0] for name, array in expected.items()}
+    assert relative_error(one, {k: v[0] for k, v in detections(SWAPPED).items()}) == 0
+    rows = np.concatenate(
+        [expected["boxes"], expected["scores"][..., None], expected["labels"][..., None]], axis=-1
+    ).astype(np.float32)
+    assert relative_error({"out": rows}, {"out": rows[:, SWAPPED]}) == 0
+
+
+def test_other_detections_are_as_far_as_they_are():
+    expected = detections()
+    assert relative_error(expected, detections(scores=expected["scores"] * 0.9)) == pytest.approx(
+        0.1, rel=0.1
+    )
+    labels = expected["labels"].copy()
+    labels[0, 4] = 7
+    assert relative_error(expected, detections(SWAPPED, labels=labels)) > 0.04
+    moved = expected["boxes"].copy()
+    moved[0, 3] += 64
+    found = relative_error(expected, detections(SWAPPED, boxes=moved))
+    assert found == pytest.approx(64 / expected["boxes"].max(), rel=0.5)
+    # The weakest that is kept may be another one that is as weak; others may not be gone.
+    weak = expected["boxes"].copy()
+    weak[0, -1] += 64
+    assert relative_error(expected, detections(boxes=weak)) == 0
+    one = {name: array[:, :1] for name, array in expected.items()}
+    assert relative_error(one, {**one, "boxes": one["boxes"] + 64}) > 0.1
+    images = detections(images=2)
+    exchanged = {name: array[::-1] for name, array in images.items()}
+    assert relative_error(images, exchanged) > 0.01
+
+
+def test_detections_that_are_all_as_likely_are_told_from_others():
+    expected = detections()
+    assert not all_tie(expected)
+    assert all_tie({**expected, "scores": np.full((1, 20), 0.011, np.float32)})
+    assert not all_tie({"y": SCORES})
