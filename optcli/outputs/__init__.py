@@ -6,7 +6,7 @@ What judges, decodes or compares outputs asks here.
 
 from __future__ import annotations
 
-from optcli.outputs.describing import Declared, describe
+from optcli.outputs.describing import Declared, SampleOutput, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, meanings
 from optcli.outputs.meaning import WORDS, OutputMeaning, Part
 from optcli.outputs.metadata import Exported, exported
@@ -19,6 +19,7 @@ __all__ = [
     "OutputMeaning",
     "Part",
     "Probe",
+    "SampleOutput",
     "decoding",
     "describe",
     "exported",

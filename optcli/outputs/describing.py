@@ -13,7 +13,7 @@ from optcli.settings.outputs import SIZES, Kind, OutputSettings
 from optcli.settings.postprocess import PostprocessSettings, RowDecoding
 
 # What metrics read, where they read an output itself.
-_OF_METRICS: Mapping[str, Kind] = {
+OF_METRICS: Mapping[str, Kind] = {
     "top1": "logits",
     "top5": "logits",
     "calibration_error": "logits",
@@ -102,7 +102,7 @@ def describe(
     said = {name: _of_settings(outputs[names.index(name)], each) for name, each in settings.items()}
     said = {**_of_decoding(outputs, postprocess), **said}
     read = metric_output or (names[0] if names else None)
-    kind = _OF_METRICS.get(metric or "")
+    kind = OF_METRICS.get(metric or "")
     if postprocess is None and kind is not None and read in names:
         said.setdefault(str(read), (Part(kind),))
     known = exported(metadata or {})

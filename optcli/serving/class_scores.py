@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optcli.model_files.built_variant import Samples
+from optcli.outputs import SampleOutput, describe
 from optcli.recipe import load
-
-# The metrics that read an output as scores [samples, classes].
-METRICS = frozenset({"top1", "top5", "calibration_error"})
 
 
 def of_samples(samples: Samples, outputs: Sequence[str], *, answers_classes: bool) -> str | None:
@@ -21,10 +19,15 @@ def of_samples(samples: Samples, outputs: Sequence[str], *, answers_classes: boo
     if samples.postprocess is not None or not outputs:
         return None
     if samples.metric is None:
-        says_so = answers_classes or samples.class_names is not None
-    else:
-        says_so = samples.metric in METRICS
-    return (samples.output or outputs[0]) if says_so else None
+        named = answers_classes or samples.class_names is not None
+        return (samples.output or outputs[0]) if named else None
+    meanings = describe(
+        [SampleOutput(name, None, "float32") for name in outputs],
+        metric=samples.metric,
+        metric_output=samples.output,
+    )
+    scores = [each.output for each in meanings if each.parts[0].kind == "logits"]
+    return scores[0] if scores else None
 
 
 def of_recipe(path: Path, outputs: Sequence[str]) -> str | None:
