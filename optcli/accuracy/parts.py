@@ -7,7 +7,7 @@ ranges of its slices differ most: boxes of 0..640 and scores of 0..1 are two gro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,7 +76,7 @@ def part_distances(
         return ()
     return tuple(
         distance
-        for part in meaning.parts
+        for part in _with_class_numbers(meaning.parts, theirs)
         for distance in _distances(meaning.output, part, part.of(mine), part.of(theirs), score)
     )
 
@@ -86,8 +86,11 @@ def _distances(
 ) -> Iterator[PartDistance]:
     import numpy as np
 
-    if part.kind in ("class_numbers", "rows"):
-        return  # the distance of two class numbers says nothing, rows change places
+    if part.kind == "rows":
+        return  # rows change places
+    if part.kind == "class_numbers":
+        yield _agreement(output, part, mine, theirs)
+        return
     dimensions = [
         axis for axis, size in enumerate(mine.shape[1:]) if part.axis in (None, axis) and size > 1
     ]
@@ -128,6 +131,48 @@ def _distances(
             wrong=tuple(part.start + int(each) for each in wrong[:_NAMED]),
             wrong_count=len(wrong),
         )
+
+
+def _with_class_numbers(parts: Sequence[Part], theirs: np.ndarray) -> Sequence[Part]:
+    """The parts; of an unknown output one slice of whole numbers among others is class numbers."""
+    import numpy as np
+
+    if [part.kind for part in parts] != ["unknown"] or parts[0].axis is not None or theirs.ndim < 3:
+        return parts
+    whole = theirs == np.round(theirs)
+    for axis in range(1, theirs.ndim):
+        size = theirs.shape[axis]
+        others = tuple(i for i in range(theirs.ndim) if i != axis)
+        if not 4 < size <= MOST_SLICES:  # a box and its class at least
+            continue
+        numbers = np.flatnonzero(whole.all(axis=others))
+        if len(numbers) == 1:
+            values = np.take(theirs, numbers[0], axis)
+            if values.min() >= 0 and values.max() >= 1 and np.ptp(values) > 0:
+                at = int(numbers[0])
+                cut = [("unknown", 0, at), ("class_numbers", at, at + 1), ("unknown", at + 1, size)]
+                return [Part(kind, axis - 1, start, stop) for kind, start, stop in cut if start < stop]  # type: ignore[arg-type]
+    return parts
+
+
+def _agreement(output: str, part: Part, mine: np.ndarray, theirs: np.ndarray) -> PartDistance:
+    """Class numbers agree or do not: the noise is the share of those that differ."""
+    import numpy as np
+
+    differing = float((mine != theirs).mean())
+    still = np.ptp(mine) > 0 or np.ptp(theirs) == 0
+    return PartDistance(
+        output=output,
+        part=part.kind,
+        axis=None if part.axis is None else part.axis + 1,
+        of=None if part.stop is None else (part.start, part.stop),
+        sqnr_db=-10 * math.log10(differing) if differing else None,
+        max_abs=float(np.abs(mine - theirs).max(initial=0.0)),
+        low=float(theirs.min()),
+        high=float(theirs.max()),
+        dead=() if still else (part.start,),
+        dead_count=0 if still else 1,
+    )
 
 
 def _slices(mine: np.ndarray, theirs: np.ndarray, axis: int) -> _Slices:

@@ -50,7 +50,9 @@ def named(part: PartDistance) -> str:
     what = "" if part.part == "unknown" else WORDS[part.part]
     where = ""
     if part.of is not None and part.axis is not None:
-        where = f"{part.of[0]} to {part.of[1] - 1} of dimension {part.axis}"
+        first, last = part.of[0], part.of[1] - 1
+        where = f"{first} to {last}" if last > first else f"{first}"
+        where += f" of dimension {part.axis}"
         if not what:
             where += f", values from {part.low:.3g} to {part.high:.3g}"
     text = f"output {part.output!r}" + (f", {what}" if what else "")
@@ -126,7 +128,11 @@ def _far_parts(parts: tuple[PartDistance, ...]) -> Iterator[str]:
     """Parts by themselves, where the values of an output are not all of one kind."""
     several = {part.output for part in parts if part.of is not None}
     for part in parts:
-        if _scaled(part):
+        if part.part == "class_numbers":
+            differing = 0.0 if part.sqnr_db is None else 10 ** (-part.sqnr_db / 10)
+            if differing > 1 - _SAME:
+                yield f"{named(part)}: {differing:.0%} of them differ"
+        elif _scaled(part):
             yield f"{named(part)}: on average {part.scale:.2f} times the baseline's values"
         elif part.output in several and part.sqnr_db is not None and part.sqnr_db < DOUBTFUL_DB:
             yield (

@@ -133,6 +133,26 @@ def test_honest_rounding_of_each_part_is_no_doubt():
     assert judged(mine, theirs) == (None, None)
 
 
+def test_a_column_of_class_numbers_counts_by_agreement():
+    theirs = detector(classes=1)
+    labels = np.random.default_rng(1).integers(0, 80, (8, 1, 60)).astype(np.float32)
+    theirs = np.concatenate([theirs, labels], axis=1).transpose(0, 2, 1)  # boxes, score, class
+    few, many = theirs.copy(), theirs.copy()
+    few[0, :10, 5] = 3
+    many[:2, :, 5] = 3
+    assert judged(few, theirs) == (None, None)
+    died, doubtful = judged(many, theirs)
+    assert died is None
+    assert "class numbers (5 of dimension 2): 25% of them differ" in str(doubtful)
+    assert "100% of them differ" in str(judged(theirs + np.eye(6, dtype=np.float32)[5], theirs)[1])
+    gone = theirs.copy()
+    gone[..., 5] = 0
+    assert "class numbers" in str(judged(gone, theirs)[0])
+    # Whole numbers in several columns are pixels.
+    pixels = np.round(theirs)
+    assert {each.part for each in part_distances(UNKNOWN, pixels, pixels, 0.0)} == {"unknown"}
+
+
 def test_outputs_of_one_kind_stay_one_part():
     theirs = np.random.default_rng(0).normal(0, 1, (20, 10)).astype(np.float32)
     (part,) = part_distances(UNKNOWN, theirs + 0.001, theirs, 0.0)
