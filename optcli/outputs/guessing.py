@@ -123,10 +123,11 @@ def decoding(
 
 
 def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
-    """Height and width of the image that a network takes."""
-    if not inputs or len(inputs[0].shape) != 4:
+    """Height and width of the image that a network takes; other inputs may stand before it."""
+    image = next((spec for spec in inputs if len(spec.shape) == 4), None)
+    if image is None:
         return None
-    sizes = [size if isinstance(size, int) else inputs[0].ranges[size].opt for size in inputs[0].shape]
+    sizes = [size if isinstance(size, int) else image.ranges[size].opt for size in image.shape]
     height, width = sizes[2:] if sizes[1] in (1, 3) else sizes[1:3]
     return height, width
 

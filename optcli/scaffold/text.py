@@ -145,7 +145,7 @@ def prepared(
             outputs.prepare,
             "size, channels and scale are what detectors with such outputs usually take",
         )
-    spec = inputs[0]
+    spec = next((each for each in inputs if len(each.shape) == 4), inputs[0])
     if len(spec.shape) != 4:
         return Preparing("{scale: 1/255}", "the model does not say what its values were scaled by")
     sizes = [size if isinstance(size, int) else spec.ranges[size].opt for size in spec.shape[1:]]

@@ -50,6 +50,11 @@ def test_a_shape_is_guessed(shape, kind, count, says):
     assert says in found.postprocess
 
 
+def test_an_input_that_is_no_image_may_stand_first():
+    sized = TensorSpec.model_validate({"name": "size", "dtype": "int64", "shape": ["batch", 2]})
+    assert guess(outputs([1, 84, CELLS]), [sized, IMAGE]).count == 80
+
+
 def test_boxes_that_are_decoded_already():
     found = guess(outputs([1, CELLS, 85]), [spec(1, 3, 416, 416)], probe=Probe(409, rows=False))
     assert found.postprocess == "{yolox: {decoded: true}}"
