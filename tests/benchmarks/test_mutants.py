@@ -166,11 +166,14 @@ def test_a_real_run_goes_on_where_it_ended(mutants, changes, tree, tmp_path, mon
     ]
     costs.write_text("\n".join(map(json.dumps, [{}, *tests])))
     results.write_text(json.dumps({"id": known.id}) + "\n")
+    # What comes to a place is all that its mutant meets; where nothing was seen to, it meets all.
+    reached = tmp_path / "reached"
+    reached.write_text(f"{killed.id} tests/near/test_near.py::test_larger (call)\n")
     options = {"results": results, "costs": costs, "tree": tree, "minutes": 1, "jobs": 1, "only": None}
-    mutants.run(Namespace(mutants=drawn, **options))
+    mutants.run(Namespace(mutants=drawn, reached=reached, **options))
     _, first, second = mutants.read(results)
     assert (first["outcome"], first["how"], first["level"]) == ("killed", "failure", "fast")
-    assert first["test"] == "tests/near/test_near.py::test_larger"
+    assert (first["test"], first["tried"]) == ("tests/near/test_near.py::test_larger", 1)
     assert (second["outcome"], second["tried"], second["cut"]) == ("survived", 2, False)
     assert second["id"] == survives.id
     assert (tree / "optcli" / "near" / "numbers.py").read_text() == LARGER
