@@ -14,7 +14,6 @@ from optcli.accuracy import (
     decoding,
     labels,
     merging,
-    postprocess,
     resampling,
     shards,
 )
@@ -24,6 +23,7 @@ from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings, Preparation
 from optcli.errors import InputError
 from optcli.observer import Silent
+from optcli.outputs import postprocess
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.postprocess import PostprocessSettings
