@@ -97,12 +97,12 @@ def scope(error: OutputError) -> str:
     seen = f"{detections.images} images"
     if not detections.confident:
         return (
-            f"on {seen} the baseline has no detection with a score of {detections.score:g}: nothing is"
-            " known of detections, and labels or other images would show it"
+            f"on {seen} the baseline has no detection with a score of {detections.score:g} or more:"
+            " nothing is known of detections, and labels or other images would show it"
         )
     return (
         f"on {seen} {detections.same} of the baseline's {detections.confident} detections with a score"
-        f" of {detections.score:g} are the same; what the baseline itself misses only labels show"
+        f" of {detections.score:g} or more are the same; what the baseline misses only labels show"
     )
 
 

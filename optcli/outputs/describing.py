@@ -21,6 +21,7 @@ OF_METRICS: Mapping[str, Kind] = {
 }
 MASK_COEFFICIENTS = 32
 Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
+_ROW: list[Sized] = [("boxes", 4), ("scores", 1), ("class_numbers", 1)]  # a row that is a detection
 
 
 class Output(Protocol):
@@ -124,7 +125,10 @@ def _meaning(
 
 def _of_settings(output: Output, settings: OutputSettings) -> tuple[Part, ...]:
     """The parts that a recipe names. Raises `InputError` where the output is of another size."""
-    sizes = [(part.kind, part.size or SIZES.get(part.kind)) for part in settings.parts]
+    sizes: list[Sized] = []
+    for part in settings.parts:
+        size = part.size or SIZES.get(part.kind)
+        sizes += _ROW if part.kind == "rows" else [(part.kind, size)]
     if len(sizes) == 1 and settings.axis is None and settings.parts[0].size is None:
         return (Part(sizes[0][0]),)
     if output.shape is None:
@@ -232,7 +236,7 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
     forms: list[tuple[int, list[Sized]]] = [
         (0, [("boxes", 4), ("scores", classes), *behind]),
         (1, [("boxes", 4), ("objectness", 1), ("scores", classes), *behind]),
-        (1, [("boxes", 4), ("scores", 1), ("class_numbers", 1), *behind]),
+        (1, [*_ROW, *behind]),
     ]
     found: dict[str, tuple[Part, ...]] = {}
     for axis, sizes in forms:

@@ -20,7 +20,7 @@ from optcli.outputs.describing import (
 )
 from optcli.outputs.meaning import OutputMeaning, Part, Source
 from optcli.outputs.metadata import Exported, exported
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, image_size
 from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -124,12 +124,7 @@ def decoding(
 
 def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
     """Height and width of the image that a network takes; other inputs may stand before it."""
-    image = next((spec for spec in inputs if len(spec.shape) == 4), None)
-    if image is None:
-        return None
-    sizes = [size if isinstance(size, int) else image.ranges[size].opt for size in image.shape]
-    height, width = sizes[2:] if sizes[1] in (1, 3) else sizes[1:3]
-    return height, width
+    return image_size([spec for spec in inputs if len(spec.shape) == 4])
 
 
 def _is_map(shape: Shape, height: int, width: int) -> bool:

@@ -251,8 +251,9 @@ def test_each_detection_is_matched_once_and_rather_with_its_class():
 def test_the_scope_of_an_acceptance_is_said():
     change, _ = change_of(BASE)
     error = OutputError(finite=True, constant=False, samples=2, detections=change)
-    assert "on 2 images 20 of the baseline's 20 detections with a score of 0.25 are the same" in scope(
-        error
+    assert (
+        "on 2 images 20 of the baseline's 20 detections with a score of 0.25 or more are the same"
+        in scope(error)
     )
     nothing = DetectionChange(images=3, score=0.25, confident=0, same_place=0, same=0, new=0)
     error = error.model_copy(update={"detections": nothing})
