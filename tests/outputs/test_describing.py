@@ -116,6 +116,8 @@ def test_the_recipe_comes_before_the_metadata():
         (["boxes", {"scores": 3}], (7, 20), Part("scores", 0, 4, 7)),
         (["boxes", {"kind": "scores", "size": 3}], (20, 7), Part("scores", 1, 4, 7)),
         ([{"scores": 3}, "boxes"], (2, 20, 7), Part("boxes", 2, 3, 7)),
+        ("rows", (300, 6), Part("class_numbers", 1, 5, 6)),
+        (["rows", {"mask_coefficients": 32}], (300, 38), Part("scores", 1, 4, 5)),
     ],
 )
 def test_parts_lie_along_the_dimension_of_their_size(value, shape, wanted):
