@@ -165,7 +165,9 @@ def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch):
     for name in ("plain", "copied"):
         (measured,) = report.variants[name].latency
         assert measured.speedup is None
-        assert report.variants[name].verdicts[-1].outcome == "inconclusive"
+        # What a copy is over the plain model is measured, and chance decides it at two calls.
+        (verdict,) = [each for each in report.variants[name].verdicts if each.name == "speed-up"]
+        assert verdict.outcome == "inconclusive"
     assert report.recommended is None
     assert report.recommendation == "Nothing can be recommended: the baseline gpu has no latency."
     assert report.exit_code == 0
