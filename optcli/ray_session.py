@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,13 @@ def started(address: str, cores: int, variables: dict[str, str] | None = None) -
         else:
             given |= {"address": address}
         try:
-            with _quiet(), _set({**(_OWN if address == LOCAL else {}), **(variables or {})}):
+            # Ray puts the current folder first among those from which its workers import: a `numpy.py`
+            # that lies there would run in place of the library.
+            with (
+                chdir(own),
+                _quiet(),
+                _set({**(_OWN if address == LOCAL else {}), **(variables or {})}),
+            ):
                 ray.init(**given)
         except ConnectionError as error:
             raise MissingError(

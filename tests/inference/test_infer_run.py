@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from foreign_modules import imported, write_foreign_modules
 from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
@@ -47,8 +49,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     Image.new("RGB", (4, 4), (9, 200, 40)).save(folder / "stored" / "a" / "010.bmp")
     for name, content in BROKEN.items():
         (folder / "stored" / name).write_bytes(content)
-    with ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
+    current = write_foreign_modules(folder / "current")
+    with chdir(current), ray_session.started(ray_session.LOCAL, max(usable_cores(), 2)):
         yield folder
+    assert not imported(current)
 
 
 def run(project: Path, target: Path, **options: Any) -> Inference:

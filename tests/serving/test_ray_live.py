@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as triton
+from foreign_modules import imported, write_foreign_modules
 from ray_cluster import command_line
 from small_bundles import already_started, bundled, changed, gate, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
@@ -55,6 +56,7 @@ class Verb:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.current = write_foreign_modules(folder.parent / "current")
         self.process: subprocess.Popen[str] | None = None
 
     def server(self) -> Running:
@@ -68,6 +70,7 @@ class Verb:
         command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
         # A shell starts what runs in its background with the signal ignored.
         heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        heard["cwd"] = self.current
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **heard)
         assert self.process.stdout is not None
         said = json.loads(self.process.stdout.readline())
@@ -128,6 +131,7 @@ def served(tmp_path_factory) -> Iterator[Served]:
     if (process := found.verb.process) is not None:
         process.send_signal(signal.SIGINT)
         process.communicate()
+    assert not imported(found.verb.current)
 
 
 @pytest.fixture(autouse=True)

@@ -83,6 +83,8 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
     from ray import serve
 
     os.environ.update(THEIRS)
+    # Ray puts the current folder first among those from which replicas import.
+    os.chdir(HERE)
     bundle = json.loads((HERE / "bundle.json").read_text())
     ray.init(
         address="local",
