@@ -181,16 +181,17 @@ def _needs(packages: Iterable[str]) -> str:
 
 
 def _sources() -> str:
-    from optcli import data, registry, sources
+    from optcli import sources
+    from optcli.data import layouts
 
     lines = ["# Sources of models and data", "", "## Models", "", "What `model.source` may say."]
     for name in sources.names():
         module = inspect.getmodule(sources.find(name))
         lines += ["", f"### `{name}:` model", "", *_paragraphs(inspect.getdoc(module) or "")]
     lines += ["", "## Data", "", "What `data.ROLE.source` may say."]
-    for name in data.KINDS:
-        module = importlib.import_module(f"optcli.data.{name}")
-        kind = registry.only_subclass(module, data.Collection)
+    for name in layouts.names():
+        kind = layouts.find(name)
+        module = inspect.getmodule(kind)
         lines += ["", f"### `{name}:` data", "", *_paragraphs(inspect.getdoc(module) or "")]
         lines += ["", *_paragraphs(inspect.getdoc(kind) or "")]
     return "\n".join(lines)

@@ -1,41 +1,40 @@
 """Where samples come from and how they are prepared: one file is one kind of source.
 
-`npz:digits.npz` is read by `optcli/data/npz.py`. Checking and keys need no heavy library; samples
-are opened in workers, decoded one at a time, and every one is checked against the model's inputs.
+`npz:digits.npz` is read by `optcli/data/layouts/npz.py`. Checking and keys need no heavy library;
+samples are opened in workers, decoded one at a time, and every one is checked against the model's
+inputs.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import registry, regular_files
+from optcli import environment, regular_files
+from optcli.data import layouts
 from optcli.data.collection import Collection, Finding
 from optcli.data.identity import disjoint
 from optcli.data.preparation import Preparation
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.environment import version
-from optcli.errors import InputError, did_you_mean, excerpt, raised_as
+from optcli.errors import InputError, MissingError, did_you_mean, excerpt, raised_as
 from optcli.settings import TensorSpec, fed
 
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
 __all__ = [
-    "KINDS",
     "DataSettings",
     "Preparation",
     "class_names",
     "disjoint",
     "ingredients",
+    "listed",
     "open",
     "problems",
 ]
-
-KINDS = ("coco", "imagefolder", "npz", "python", "torchvision")
 
 
 def problems(settings: DataSettings, folder: Path) -> list[Finding]:
@@ -43,10 +42,10 @@ def problems(settings: DataSettings, folder: Path) -> list[Finding]:
 
     `folder` is the one that paths are relative to. Looks at what exists, not into the samples.
     """
-    if settings.kind not in KINDS:
-        return [
-            ("source", f"unknown data source {settings.kind!r}", did_you_mean(settings.kind, KINDS))
-        ]
+    known = layouts.names()
+    if settings.kind not in known:
+        hint = did_you_mean(settings.kind, known)
+        return [("source", f"unknown data source {settings.kind!r}", hint)]
     findings = []
     split = settings.split
     if split and split.file:
@@ -67,20 +66,22 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
     """
     message = "cannot read the data"
     hint = "look at its permissions"
+    collection = _collection(settings, folder)
     with raised_as(InputError, message, of=OSError, reason=str, place=settings.source, hint=hint):
-        content = _collection(settings, folder).ingredients(digests)
-    libraries = ["numpy", "pillow"]
-    preset = (settings.prepare and settings.prepare.preset) or ""
-    if settings.kind == "torchvision" or preset.startswith("torchvision:"):
-        libraries.append("torchvision")
-    if preset.startswith("timm:"):
-        libraries.append("timm")
+        content = collection.ingredients(digests)
+    preset, colon, _ = ((settings.prepare and settings.prepare.preset) or "").partition(":")
+    libraries = {"numpy", "pillow", *collection.needs.packages, *([preset] if colon else [])}
     return {
         "settings": settings.without_paths(),
         "content": content,
         "code": digests.of_folder(Path(__file__).parent),
-        "versions": {name: version(name) for name in libraries},
+        "versions": {name: version(name) for name in sorted(libraries)},
     }
+
+
+def listed(settings: DataSettings, folder: Path) -> Iterator[Path]:
+    """Files whose names take part in the choice of samples: `ingredients` need not read all of them."""
+    return _collection(settings, folder).listed()
 
 
 def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> PreparedSet:
@@ -104,9 +105,12 @@ def class_names(settings: DataSettings, folder: Path) -> tuple[str, ...] | None:
 
 
 def _collection(settings: DataSettings, folder: Path) -> Collection:
-    if settings.kind not in KINDS:
-        hint = did_you_mean(settings.kind, KINDS)
+    """The source of a role. Raises `InputError`, and `MissingError` where its library is not here."""
+    known = layouts.names()
+    if settings.kind not in known:
+        hint = did_you_mean(settings.kind, known)
         raise InputError(f"unknown data source {settings.kind!r}", place=settings.source, hint=hint)
-    module = importlib.import_module(f"{__name__}.{settings.kind}")
-    kind = registry.only_subclass(module, Collection)  # type: ignore[type-abstract]
+    kind = layouts.find(settings.kind)
+    for missing in environment.missing(kind.needs):
+        raise MissingError(missing.what, place=settings.source, hint=missing.hint)
     return kind(settings, folder)

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from optcli import regular_files
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
+from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.settings import TensorSpec
 
@@ -59,7 +60,14 @@ class Items(ABC):
 
 @dataclass(frozen=True)
 class Collection(ABC):
-    """A data source as a recipe names it. Subclasses: one per file, named by `source`'s kind."""
+    """A data source as a recipe names it. Subclasses: one per file of `layouts`, named by its kind.
+
+    `reads` says what stands behind the colon of `source`: a path, the user's code, or a name. `needs`
+    are libraries beside NumPy and Pillow.
+    """
+
+    reads: ClassVar[Literal["path", "code", "name"]] = "path"
+    needs: ClassVar[Needs] = Needs()
 
     settings: DataSettings
     folder: Path
@@ -98,6 +106,10 @@ class Collection(ABC):
     @abstractmethod
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         """What the chosen samples hold, by content. Plain JSON data; no heavy import."""
+
+    def listed(self) -> Iterator[Path]:
+        """Files whose names take part in the choice of samples, whether they are chosen or not."""
+        return iter(())
 
     @abstractmethod
     def open(self, inputs: Sequence[TensorSpec]) -> Items:

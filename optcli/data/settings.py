@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -59,19 +59,31 @@ class Split(Abbreviated):
         return self.of if self.file or self.seed is not None else self.name
 
 
+def _reads(kind: str) -> str:
+    """What stands behind a kind's colon: a path, code or a name. A layout says so itself."""
+    from optcli.data import layouts
+
+    return layouts.find(kind).reads if kind in layouts.names() else "name"
+
+
+class _DataReference(SourceReference):
+    def is_file(self, kind: str) -> bool:
+        return _reads(kind) == "path"
+
+
 class DataSettings(Abbreviated):
     """Where the samples of one role come from, which of them are taken and how they are prepared.
 
-    `source` is `npz:PATH`, `imagefolder:PATH`, `coco:PATH`, `torchvision:DATASET` or
-    `python:FILE.py:CALLABLE`; paths are relative to the recipe. `samples` takes that many, spread
+    `source` is the [layout](sources.md#data) of the data and their place, such as `npz:PATH` or
+    `torchvision:DATASET`; paths are relative to the recipe. `samples` takes that many, spread
     evenly over the split by `seed`. Nothing is downloaded unless `download` says so.
     """
 
     short_for: ClassVar[str] = "source"
 
-    source: Annotated[str, SourceReference(files=("coco", "imagefolder", "npz"))] = Field(
+    source: Annotated[str, _DataReference()] = Field(
         min_length=1,
-        description="npz:PATH, imagefolder:PATH, coco:PATH, torchvision:DATASET, python:FILE.py:NAME",
+        description="the layout of the data, a colon, and where they lie",
         examples=["npz:digits.npz", "imagefolder:photos", "torchvision:CIFAR10"],
     )
     root: RecipePath | None = Field(
@@ -111,6 +123,17 @@ class DataSettings(Abbreviated):
     def place(self) -> str:
         """What stands behind the colon of `source`."""
         return self.source.partition(":")[2]
+
+    def with_paths(self, moved: Callable[[str], str]) -> DataSettings:
+        """The same data with every path in the settings changed; the user's code is left as it is."""
+        changed: dict[str, Any] = {"files": tuple(map(moved, self.files))}
+        if _reads(self.kind) == "path":
+            changed["source"] = f"{self.kind}:{moved(self.place)}"
+        if self.root is not None:
+            changed["root"] = moved(self.root)
+        if self.split is not None and self.split.file:
+            changed["split"] = self.split.model_copy(update={"file": moved(self.split.file)})
+        return self.model_copy(update={k: v for k, v in changed.items() if v != getattr(self, k)})
 
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""

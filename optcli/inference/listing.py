@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.data.imagefolder import SUFFIXES
+from optcli.data.image_files import SUFFIXES
 from optcli.errors import InputError, UsageError, first_line
 from optcli.prediction.storage import Place, place_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from optcli import sources
 from optcli.artifact import Format
-from optcli.data import npz
+from optcli.data.layouts import npz
 from optcli.errors import InputError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exporter_metadata

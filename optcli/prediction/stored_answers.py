@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcli.data.imagefolder import FORMATS
+from optcli.data.image_files import FORMATS
 from optcli.digest import of_value
 from optcli.errors import InputError, StoreError, UsageError, first_line
 from optcli.model_files.built_variant import BuiltVariant

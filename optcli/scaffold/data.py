@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from optcli.data import DataSettings, class_names
-from optcli.data.imagefolder import SUFFIXES
+from optcli.data.image_files import SUFFIXES
 from optcli.errors import InputError
 from optcli.scaffold import coco, masks
 from optcli.scaffold.roles import Data, limited, require, shares, two_parts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optcli import regular_files
-from optcli.data.imagefolder import FORMATS, SUFFIXES
+from optcli.data.image_files import FORMATS, SUFFIXES
 from optcli.errors import InputError, raised_as
 from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
 from optcli.scaffold.wording import quoted, relative

@@ -90,7 +90,11 @@ class SourceReference(Reference):
         kind, colon, what = text.partition(":")
         if self.code(text) is not None:
             return CODE.moved(text, old, new)
-        return f"{kind}{colon}{_File().moved(what, old, new)}" if kind in self.files else text
+        return f"{kind}{colon}{_File().moved(what, old, new)}" if self.is_file(kind) else text
+
+    def is_file(self, kind: str) -> bool:
+        """Whether a path stands behind the colon of a kind."""
+        return kind in self.files
 
     def code(self, text: str) -> str | None:
         kind, _, what = text.partition(":")

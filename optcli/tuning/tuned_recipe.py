@@ -61,16 +61,10 @@ def changes(data: Mapping[str, DataSettings], recipe: Recipe) -> dict[str, Any]:
 
 def _placed(settings: DataSettings, folder: Path) -> DataSettings:
     """The settings with absolute paths: the recipe that names them may lie elsewhere."""
-    updates: dict[str, Any] = {}
-    if settings.kind in ("npz", "imagefolder", "coco"):
-        updates["source"] = f"{settings.kind}:{folder / regular_files.expanded(settings.place)}"
-    elif settings.kind == "python":
-        updates["source"] = f"python:{folder / settings.place}"
-    if settings.root is not None:
-        updates["root"] = str(folder / regular_files.expanded(settings.root))
-    if settings.files:
-        updates["files"] = tuple(str(folder / regular_files.expanded(f)) for f in settings.files)
-    return settings.model_copy(update=updates)
+    placed = settings.with_paths(lambda path: str(folder / regular_files.expanded(path)))
+    if settings.kind != "python":
+        return placed
+    return placed.model_copy(update={"source": f"python:{folder / settings.place}"})
 
 
 def text(

@@ -130,7 +130,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 12\n%%EndComments\nshowpa
 def test_no_image_starts_a_program(classes, monkeypatch):
     from PIL import EpsImagePlugin
 
-    from optcli.data.imagefolder import open_image
+    from optcli.data.image_files import open_image
     from optcli.scaffold import masks
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was started"))

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from optcli import passes, registry, runners, sources
 from optcli.artifact import Format
+from optcli.data import layouts
 from optcli.passes import Pass
 from optcli.recipe import Recipe, load
 from optcli.runners import Runner
@@ -184,6 +185,7 @@ _CLASSES: dict[str, dict[str, type]] = {
         "torch": TorchRunner,
     },
     sources.__name__: {"net": Net, "onnx": Net},
+    layouts.__name__: {name: layouts.find(name) for name in layouts.names()},
 }
 
 

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from optcli import data, passes, registry, runners, sources
 from optcli.accuracy import metrics
+from optcli.data import layouts
 from optcli.recipe.models import PassUse, Recipe, RunnerUse, written_fields
 from optcli.recipe.validation import models_in
 from optcli.settings import Settings
@@ -115,15 +116,13 @@ def test_the_walk_finds_what_was_forgotten() -> None:
     ("owner", "kinds"),
     [
         (Recipe.model_fields["model"].annotation, sources.names()),
-        (data.DataSettings, data.KINDS),
+        (data.DataSettings, layouts.names()),
     ],
 )
 def test_of_every_kind_of_source_it_is_known_whether_it_is_a_file(owner: Any, kinds: Any) -> None:
     (mark,) = (m for m in owner.model_fields["source"].metadata if isinstance(m, SourceReference))
     libraries = {"timm", "torchvision"}
-    assert {*mark.files, "python"} | libraries >= {*kinds}
-    assert {*mark.files} <= {*kinds}
-    assert not {*mark.files} & {"python", *libraries}
+    assert {kind for kind in kinds if not mark.is_file(kind)} == {"python", *libraries} & {*kinds}
 
 
 def test_what_is_of_one_machine_is_not_taken_from_elsewhere() -> None:

@@ -25,7 +25,6 @@ from optcli.store.remote.connection import Connection, DeniedError, GoneError
 from optcli.store.remote.manifest import object_of
 
 _KIND = "input"
-_FILES = ("coco", "imagefolder", "npz")
 
 
 class UnreachableError(Exception):
@@ -88,20 +87,11 @@ def project_of(
             user_code.digest(reference, folder, noting)
         for settings in roles.values():
             data.ingredients(settings, folder, noting)
-            names |= _listed(settings, folder)
+            names |= {Path(os.path.abspath(path)) for path in data.listed(settings, folder)}
     except (OptcliError, OSError) as error:
         raise UnreachableError(f"the recipe's code or data cannot be read: {error}") from error
     relative = {role: _relative(of, folder) for role, of in roles.items()}
     return Project(relative, noting.files, frozenset(names))
-
-
-def _listed(settings: DataSettings, folder: Path) -> set[Path]:
-    """The files whose names alone take part in the choice of samples, among others."""
-    if settings.kind != "imagefolder":
-        return set()
-    root = os.path.abspath(folder / regular_files.expanded(settings.place))
-    walked = os.walk(root, followlinks=True)
-    return {Path(parent, name) for parent, _, names in walked for name in names}
 
 
 def _relative(settings: DataSettings, folder: Path) -> DataSettings:
@@ -110,16 +100,7 @@ def _relative(settings: DataSettings, folder: Path) -> DataSettings:
     def moved(text: str) -> str:
         return Path(os.path.relpath(folder / regular_files.expanded(text), folder)).as_posix()
 
-    changed: dict[str, Any] = {}
-    if settings.kind in _FILES:
-        changed["source"] = f"{settings.kind}:{moved(settings.place)}"
-    if settings.root:
-        changed["root"] = moved(settings.root)
-    if settings.files:
-        changed["files"] = tuple(moved(file) for file in settings.files)
-    if settings.split is not None and settings.split.file:
-        changed["split"] = settings.split.model_copy(update={"file": moved(settings.split.file)})
-    return settings.model_copy(update=changed)
+    return settings.with_paths(moved)
 
 
 def send(connection: Connection, files: Mapping[Path, tuple[int, str]]) -> None:

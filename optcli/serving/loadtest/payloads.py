@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import regular_files
-from optcli.data.npz import DAMAGED
+from optcli.data.layouts.npz import DAMAGED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 

@@ -11,16 +11,12 @@ from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.image_files import SUFFIXES, folders_in, images_below, is_image, open_image
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
-# What is opened as an image, whatever it is called: Pillow's other readers are little used, and that of
-# EPS starts Ghostscript on what it finds.
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-_MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
 _LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed
 
 
@@ -45,11 +41,11 @@ class ImageFolder(Collection):
         if not regular_files.is_folder(self.path):
             return [("source", f"no such folder: {excerpt(self.settings.place)}", _nearest(self.path))]
         if self.part and not regular_files.is_folder(self.path / self.part):
-            folders = _folders(self.path)
+            folders = folders_in(self.path)
             message = f"no folder {excerpt(self.part)!r} in the data"
             return [("split", message, did_you_mean(self.part, folders))]
         try:
-            if not any(_images(self._base)):
+            if not any(images_below(self._base)):
                 hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
                 return [("source", f"no images in {excerpt(self.settings.place)}", hint)]
             _ = self._classes
@@ -66,6 +62,10 @@ class ImageFolder(Collection):
             record["files"] = of_value([[name, digest] for name, _, digest in marks])
         record["targets"] = of_value([target for _, target, _ in marks])
         return record
+
+    def listed(self) -> Iterator[Path]:
+        walked = os.walk(self.path, followlinks=True)
+        return (Path(parent, name) for parent, _, names in walked for name in names)
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         hint = "use an npz with one array per input"
@@ -96,7 +96,7 @@ class ImageFolder(Collection):
         targets = {name: number for number, name in enumerate(classes)}
         files = []
         root, start = len(str(self.path)) + 1, len(str(base)) + 1  # text: sets are large, Path is slow
-        for place in _images(base):
+        for place in images_below(base):
             target = targets[place[start:].partition(os.sep)[0]] if classes else None
             files.append(ImageFile(place[root:].replace(os.sep, "/"), place, target))
         return sorted(files, key=lambda file: file.id)
@@ -126,29 +126,13 @@ class ImageItems(Items):
         return file.id, of_file(Path(file.path))
 
 
-def open_image(path: str) -> Any:
-    """An image of Pillow, decoded. Raises `InputError` where the file is none."""
-    from PIL import Image
-
-    try:
-        with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
-            image.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"not a readable image: {excerpt(reason, 200)}",
-            place=path,
-            hint="replace the file or take it out of the data",
-        ) from error
-    return image
-
-
 def _class_folders(base: Path) -> tuple[Path, list[str]]:
     """Where the class folders lie, and their sorted names; none for a flat folder."""
     while True:
-        direct = {name for name in _folders(base) if any(map(_is_image, os.listdir(base / name)))}
-        folders = [name for name in _folders(base) if name in direct or any(_images(base / name))]
-        flat = any(_is_image(entry.name) for entry in os.scandir(base) if entry.is_file())
+        every = folders_in(base)
+        direct = {name for name in every if any(map(is_image, os.listdir(base / name)))}
+        folders = [name for name in every if name in direct or any(images_below(base / name))]
+        flat = any(is_image(entry.name) for entry in os.scandir(base) if entry.is_file())
         if flat and folders:
             raise InputError(
                 f"{base.name} holds both images and folders of images ({', '.join(folders[:3])})",
@@ -164,57 +148,8 @@ def _class_folders(base: Path) -> tuple[Path, list[str]]:
         base = base / folders[0]
 
 
-def _folders(base: Path) -> list[str]:
-    return sorted(
-        entry.name
-        for entry in os.scandir(base)
-        if entry.is_dir() and _shown(entry.name) and not _leads_up(str(base), entry.name)
-    )
-
-
-def _images(base: Path) -> Iterator[str]:
-    """Paths of all images below a folder, links followed; one that leads back up adds nothing.
-
-    Raises `InputError` for a folder that is reached in two ways: its images would count twice.
-    """
-    seen: dict[tuple[int, int], str] = {}
-    for root, folders, names in os.walk(base, followlinks=True):
-        status = os.stat(root)
-        first = seen.setdefault((status.st_dev, status.st_ino), root)
-        folders[:] = [name for name in filter(_shown, folders) if not _leads_up(root, name)]
-        if len(seen) > _MOST_FOLDERS:
-            raise InputError(
-                f"more than {_MOST_FOLDERS} folders lie below {excerpt(str(base))}",
-                hint="name the folder of the images itself",
-            )
-        if first != root:
-            raise InputError(
-                f"{os.path.basename(root)} and {os.path.basename(first)} are the same folder",
-                place=root,
-                hint="remove the link: each image counts once",
-            )
-        yield from (os.path.join(root, name) for name in names if _is_image(name))
-
-
-def _leads_up(root: str, name: str) -> bool:
-    """Whether a folder is a link to the one that it lies in, or to one above that."""
-    place = os.path.join(root, name)
-    if not os.path.islink(place):
-        return False
-    own, target = os.path.realpath(root), os.path.realpath(place)
-    return os.path.commonpath([own, target]) == target
-
-
-def _is_image(name: str) -> bool:
-    return _shown(name) and name.lower().endswith(SUFFIXES)
-
-
-def _shown(name: str) -> bool:
-    return not name.startswith(".")
-
-
 def _nearest(path: Path) -> str:
     parent = path.parent
     if not regular_files.is_folder(parent):
         return f"{excerpt(str(parent))} does not exist"
-    return did_you_mean(path.name, _folders(parent)) or "a path relative to the recipe"
+    return did_you_mean(path.name, folders_in(parent)) or "a path relative to the recipe"

@@ -35,6 +35,8 @@ class PythonData(Collection):
     declared `files` are what the samples are known by. What cannot be indexed is read whole.
     """
 
+    reads = "code"
+
     def problems(self) -> list[Finding]:
         findings: list[Finding] = []
         wrong = user_code.problem(self.settings.place, self.folder)

@@ -12,7 +12,8 @@ from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError, MissingError, did_you_mean
+from optcli.environment import Needs
+from optcli.errors import InputError, did_you_mean
 from optcli.settings import TensorSpec
 
 
@@ -54,6 +55,9 @@ class TorchvisionDataset(Collection):
 
     Nothing is fetched unless `download: true`.
     """
+
+    reads = "name"
+    needs = Needs(("torchvision",))
 
     def problems(self) -> list[Finding]:
         layout = DATASETS.get(self.settings.place)
@@ -112,12 +116,8 @@ class TorchvisionDataset(Collection):
 
     def _load(self) -> Any:
         from PIL import EpsImagePlugin
+        from torchvision import datasets
 
-        try:
-            from torchvision import datasets
-        except ImportError as error:
-            message = f"{self.settings.source} needs torchvision: {error}"
-            raise MissingError(message, hint="pip install torchvision") from error
         # torchvision opens any format, and Pillow starts Ghostscript on an image that is EPS.
         EpsImagePlugin.gs_binary = False
         layout = DATASETS[self.settings.place]

@@ -11,7 +11,7 @@ from typing import Any
 from optcli import regular_files
 from optcli.data.annotations import Annotations, read
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.imagefolder import open_image
+from optcli.data.image_files import open_image
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests, of_file
 from optcli.errors import InputError, excerpt

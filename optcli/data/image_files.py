@@ -1,0 +1,85 @@
+"""Image files below a folder, whatever the layout: which count as images, and how one is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from optcli import regular_files
+from optcli.errors import InputError, excerpt
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+# What is opened as an image, whatever it is called: Pillow's other readers are little used, and that of
+# EPS starts Ghostscript on what it finds.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+_MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
+
+
+def open_image(path: str) -> Any:
+    """An image of Pillow, decoded. Raises `InputError` where the file is none."""
+    from PIL import Image
+
+    try:
+        with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"not a readable image: {excerpt(reason, 200)}",
+            place=path,
+            hint="replace the file or take it out of the data",
+        ) from error
+    return image
+
+
+def folders_in(base: Path) -> list[str]:
+    """The sorted names of the folders in a folder, without hidden ones and links that lead up."""
+    return sorted(
+        entry.name
+        for entry in os.scandir(base)
+        if entry.is_dir() and _shown(entry.name) and not _leads_up(str(base), entry.name)
+    )
+
+
+def images_below(base: Path) -> Iterator[str]:
+    """Paths of all images below a folder, links followed; one that leads back up adds nothing.
+
+    Raises `InputError` for a folder that is reached in two ways: its images would count twice.
+    """
+    seen: dict[tuple[int, int], str] = {}
+    for root, folders, names in os.walk(base, followlinks=True):
+        status = os.stat(root)
+        first = seen.setdefault((status.st_dev, status.st_ino), root)
+        folders[:] = [name for name in filter(_shown, folders) if not _leads_up(root, name)]
+        if len(seen) > _MOST_FOLDERS:
+            raise InputError(
+                f"more than {_MOST_FOLDERS} folders lie below {excerpt(str(base))}",
+                hint="name the folder of the images itself",
+            )
+        if first != root:
+            raise InputError(
+                f"{os.path.basename(root)} and {os.path.basename(first)} are the same folder",
+                place=root,
+                hint="remove the link: each image counts once",
+            )
+        yield from (os.path.join(root, name) for name in names if is_image(name))
+
+
+def _leads_up(root: str, name: str) -> bool:
+    """Whether a folder is a link to the one that it lies in, or to one above that."""
+    place = os.path.join(root, name)
+    if not os.path.islink(place):
+        return False
+    own, target = os.path.realpath(root), os.path.realpath(place)
+    return os.path.commonpath([own, target]) == target
+
+
+def is_image(name: str) -> bool:
+    """Whether a file counts as an image, by its name."""
+    return _shown(name) and name.lower().endswith(SUFFIXES)
+
+
+def _shown(name: str) -> bool:
+    return not name.startswith(".")
