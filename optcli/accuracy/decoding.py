@@ -47,12 +47,15 @@ class Detector:
         meta: Mapping[str, Any],
         size: tuple[int, int],
         image: int = 0,
-    ) -> dict[str, np.ndarray]:
-        """The detections of one image of a call: boxes, scores and labels. Raises `InputError`."""
-        from optcli.outputs import postprocess
+    ) -> dict[str, Any]:
+        """The detections of one image of a call: boxes, scores and labels. Raises `InputError`.
 
-        for name in (self._how.get(key) for key in ("output", "boxes", "scores", "labels")):
-            if name is not None and name not in outputs:
+        Where the settings name them, `masks`, `keypoints` or `corners` as well.
+        """
+        from optcli.outputs import instances, postprocess
+
+        for name in postprocess.outputs_of(self._how):
+            if name not in outputs:
                 hint = did_you_mean(name, list(outputs))
                 raise InputError(f"the model has no output {name!r}", place="postprocess", hint=hint)
         place = f"postprocess.{self._kind}"
@@ -65,8 +68,8 @@ class Detector:
         except ValueError as error:
             raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
         self.noted.update(noted)
-        placement = {"scale": (1.0, 1.0), "padding": (0, 0), **meta}
-        return {**found, "boxes": postprocess.to_original(found["boxes"], placement, self._how)}
+        placement = {"scale": (1.0, 1.0), "padding": (0, 0), "original_size": size, **meta}
+        return instances.in_original(found, placement, self._how, size)
 
 
 def make(

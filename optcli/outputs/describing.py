@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,7 @@ from optcli.errors import InputError, did_you_mean
 from optcli.outputs.meaning import OutputMeaning, Part
 from optcli.outputs.metadata import Exported, exported
 from optcli.settings.outputs import SIZES, Kind, OutputSettings
-from optcli.settings.postprocess import PostprocessSettings, RowDecoding
+from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, RowDecoding
 
 # What metrics read, where they read an output itself.
 OF_METRICS: Mapping[str, Kind] = {
@@ -20,6 +21,7 @@ OF_METRICS: Mapping[str, Kind] = {
     "miou": "class_map",
 }
 MASK_COEFFICIENTS = 32
+MOST_ROWS = 1000  # after NMS; candidates before it are more
 Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
 _ROW: list[Sized] = [("boxes", 4), ("scores", 1), ("class_numbers", 1)]  # a row that is a detection
 
@@ -169,25 +171,55 @@ def _of_decoding(
     if postprocess.yolox is not None:
         sizes: list[Sized] = [("boxes", 4), ("objectness", 1), ("scores", None)]
         return _parts(outputs, {postprocess.yolox.output or first: (1, sizes)})
-    if postprocess.rows is not None:
-        return _parts(outputs, {postprocess.rows.output or first: (1, _columns(postprocess.rows))})
-    if postprocess.boxes is None:
+    how = postprocess.rows or postprocess.boxes
+    if how is None:
         return {}
-    how = postprocess.boxes
+    whole: dict[str, Kind] = {}
+    if how.prototypes is not None:
+        whole[how.prototypes] = "prototypes"
+    if postprocess.rows is not None:
+        table = {postprocess.rows.output or first: (1, _columns(postprocess.rows, outputs))}
+    else:
+        table = _candidates(postprocess.boxes, first, outputs, whole)  # type: ignore[arg-type]
+    return {
+        **_parts(outputs, table),
+        **{each.name: (Part(whole[each.name]),) for each in outputs if each.name in whole},
+    }
+
+
+def _candidates(
+    how: BoxDecoding, first: str, outputs: Sequence[Output], whole: dict[str, Kind]
+) -> dict[str, tuple[int, list[Sized]]]:
+    """The dimension and the parts of the output that holds boxes; others are `whole`."""
+    if isinstance(how.keypoints, str):
+        whole[how.keypoints] = "keypoints"
     name = how.boxes or first
     if how.scores is not None:
-        whole: dict[str, Kind] = {name: "boxes", how.scores: "scores"}
+        whole |= {name: "boxes", how.scores: "scores"}
         if how.labels is not None:
             whole[how.labels] = "class_numbers"
-        return {each.name: (Part(whole[each.name]),) for each in outputs if each.name in whole}
-    sizes = [("boxes", 4), ("objectness", 1)] if how.objectness else [("boxes", 4)]
-    sizes.append(("scores", how.classes))
-    if how.classes is not None:
+        return {}
+    behind = _behind(how, outputs)
+    sizes: list[Sized] = [("boxes", 4), ("objectness", 1)] if how.objectness else [("boxes", 4)]
+    sizes += [("scores", how.classes), *behind]
+    if how.classes is not None and how.prototypes is None:
         sizes.append(("unknown", None))
-    return _parts(outputs, {name: (0 if how.transposed else 1, sizes)})
+    return {name: (0 if how.transposed else 1, sizes)}
 
 
-def _columns(rows: RowDecoding) -> list[Sized]:
+def _behind(how: BoxDecoding | RowDecoding, outputs: Sequence[Output]) -> list[Sized]:
+    """What a decoding reads behind the classes of a row."""
+    if how.prototypes is not None:
+        if isinstance(how, RowDecoding) or how.classes is not None:
+            return [("mask_coefficients", None)]
+        shape = next((each.shape for each in outputs if each.name == how.prototypes), None)
+        return [("mask_coefficients", shape[0] if shape else MASK_COEFFICIENTS)]
+    if how.angle:
+        return [("angle", 1)]
+    return [("keypoints", math.prod(how.keypoints))] if isinstance(how.keypoints, tuple) else []
+
+
+def _columns(rows: RowDecoding, outputs: Sequence[Output]) -> list[Sized]:
     """What stands in a row that is a detection; the number of an image is no result."""
     kinds: dict[str, Sized] = {
         "box": ("boxes", 4),
@@ -195,7 +227,8 @@ def _columns(rows: RowDecoding) -> list[Sized]:
         "class": ("class_numbers", 1),
         "image": ("unknown", 1),
     }
-    return [*(kinds[column] for column in rows.columns), ("unknown", None)]
+    sizes = [*(kinds[column] for column in rows.columns), *_behind(rows, outputs)]
+    return sizes if rows.prototypes is not None else [*sizes, ("unknown", None)]
 
 
 def _parts(
@@ -230,13 +263,17 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
         return {first.name: (Part("logits"),)} if shape == (classes,) else {}
     behind: list[Sized] = {
         "segment": [("mask_coefficients", MASK_COEFFICIENTS)],
-        "pose": [("keypoints", known.keypoints)],
+        "pose": [("keypoints", math.prod(known.keypoints))],
         "obb": [("angle", 1)],
     }.get(known.task, [])  # type: ignore[assignment]
+    # Of one class, both forms of rows are as wide: there are fewer detections than candidates.
+    in_rows: list[list[Sized]] = [
+        [*_ROW, *behind],
+        [("boxes", 4), ("objectness", 1), ("scores", classes), *behind],
+    ]
     forms: list[tuple[int, list[Sized]]] = [
         (0, [("boxes", 4), ("scores", classes), *behind]),
-        (1, [("boxes", 4), ("objectness", 1), ("scores", classes), *behind]),
-        (1, [*_ROW, *behind]),
+        *((1, sizes) for sizes in (in_rows if shape[0] <= MOST_ROWS else in_rows[::-1])),
     ]
     found: dict[str, tuple[Part, ...]] = {}
     for axis, sizes in forms:
@@ -244,6 +281,7 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
             found[first.name] = tuple(_along(axis, sizes, shape[axis]))
             break
     for other in outputs[1:]:
-        if known.task == "segment" and other.shape and other.shape[0] == MASK_COEFFICIENTS:
+        shape = other.shape or ()
+        if known.task == "segment" and len(shape) == 3 and MASK_COEFFICIENTS in (shape[0], shape[2]):
             found[other.name] = (Part("prototypes"),)
     return found

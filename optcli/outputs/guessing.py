@@ -5,6 +5,8 @@ By the metadata of the file where there are some, else by shapes, which is a gue
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,6 +15,7 @@ import yaml
 
 from optcli.outputs.describing import (
     MASK_COEFFICIENTS,
+    MOST_ROWS,
     DeclaredOutput,
     describe,
     of_exporter,
@@ -25,9 +28,8 @@ from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 
 _STRIDES = (8, 16, 32)
-_KEYPOINTS = 1 + 17 * 3  # a score, and COCO's keypoints: behind the box of a pose
+_KEYPOINTS = (17, 3)  # COCO's
 _ROWS = 6
-_MOST_ROWS = 1000  # after NMS; candidates before it are more
 Shape = Sequence[int | str | None]
 
 
@@ -80,8 +82,8 @@ def guess(
     if len(shape) == 4 and isinstance(shape[1], int) and shape[1] > 1 and _is_map(shape, *size):
         return Guess("pixels", shape[1])
     if len(shape) == 3:
-        masks = any(_is_prototypes(each.shape, *size) for each in outputs[1:])
-        return _boxes(shape[1], shape[2], size, probe, classes, masks=masks)
+        prototypes = [each.name for each in outputs[1:] if _is_prototypes(each.shape, *size)]
+        return _boxes(shape[1], shape[2], size, probe, classes, prototypes)
     return Guess("unknown", source="unknown")
 
 
@@ -157,27 +159,43 @@ def _exported(
         return Guess("classes", count, source="metadata")
     parts = of_exporter(of_one_sample(outputs), known).get(outputs[0].name, ()) if outputs else ()
     kinds = [part.kind for part in parts]
-    if "boxes" not in kinds or known.task == "obb":
-        what = "rotated boxes" if known.task == "obb" else "another form than the exporter's own"
-        note = f"the file says `task: {known.task}`, and its outputs have {what}: write a decoding"
+    if "boxes" not in kinds:
+        what = "another form than the exporter's own: write a decoding"
+        note = f"the file says `task: {known.task}`, and its outputs have {what}"
         return Guess("unknown", count, prepare=_letterbox(size), source="metadata", note=note)
-    note = {
-        "segment": "masks are not judged: only the boxes of this segmentation model are",
-        "pose": "keypoints are not judged: only the boxes of this pose model are",
-    }.get(known.task, "")
-    return Guess("boxes", count, _decoding(parts, count), _letterbox(size), "metadata", note)
+    meant = of_exporter(of_one_sample(outputs), known)
+    prototypes = next((name for name in meant if meant[name][0].kind == "prototypes"), None)
+    said = _decoding(parts, count, prototypes, known.keypoints)
+    note = ""
+    if "mask_coefficients" in kinds and prototypes is None:
+        note = "its output of prototypes is not there: only the boxes of this model are judged"
+    return Guess("boxes", count, said, _letterbox(size), "metadata", note)
 
 
-def _decoding(parts: Sequence[Part], count: int) -> str:
+def _decoding(
+    parts: Sequence[Part], count: int, prototypes: str | None, keypoints: tuple[int, int]
+) -> str:
     """The decoding of candidates by columns or by rows, or of rows that are detections."""
     kinds = [part.kind for part in parts]
-    if "class_numbers" in kinds:
-        return "{rows: {}}"
-    said = ["format: cxcywh"]
+    finished = "class_numbers" in kinds
+    said = ["format: cxcywh"] if not finished or "angle" in kinds else []
     said += ["transposed: true"] if parts[0].axis == 0 else []
     said += ["objectness: true"] if "objectness" in kinds else []
-    said += [f"classes: {count}"] if kinds[-1] != "scores" else []
+    said += [f"classes: {count}"] if not finished and kinds[-1] != "scores" else []
+    said += _more(
+        prototypes if "mask_coefficients" in kinds else None,
+        keypoints if "keypoints" in kinds else None,
+    )
+    said += ["angle: true"] if "angle" in kinds else []
+    if finished:
+        return f"{{rows: {{{', '.join(said)}}}}}"
     return f"{{boxes: {{{', '.join([*said, 'nms: 0.65'])}}}}}"
+
+
+def _more(prototypes: str | None, keypoints: tuple[int, int] | None) -> list[str]:
+    """What stands behind the classes of a row."""
+    said = [] if prototypes is None else [f"prototypes: {json.dumps(prototypes)}"]
+    return said if keypoints is None else [*said, f"keypoints: [{keypoints[0]}, {keypoints[1]}]"]
 
 
 def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | None:
@@ -210,8 +228,7 @@ def _boxes(
     size: tuple[int, int],
     probe: Probe | None,
     classes: int | None,
-    *,
-    masks: bool,
+    prototypes: Sequence[str],
 ) -> Guess:
     """The outputs of the YOLO families, told by how many cells their grids have."""
     height, width = size
@@ -227,17 +244,17 @@ def _boxes(
         prepare = f"{{{box}, channel_order: bgr}}"
         return Guess("boxes", columns - 5, f"{{yolox: {options}}}", prepare)
     if columns == cells and rows > 4:
-        if masks and rows > 4 + MASK_COEFFICIENTS:
-            count = rows - 4 - MASK_COEFFICIENTS
-            said = f"format: cxcywh, transposed: true, classes: {count}, nms: 0.65"
-            note = "masks are not judged: only the boxes of this segmentation model are"
-            return Guess("boxes", count, f"{{boxes: {{{said}}}}}", _letterbox(size), note=note)
-        if rows - 4 == _KEYPOINTS and classes != _KEYPOINTS:
-            said = "format: cxcywh, transposed: true, classes: 1, nms: 0.65"
-            note = "these are taken for boxes with 17 keypoints, which are not judged"
-            return Guess("boxes", 1, f"{{boxes: {{{said}}}}}", _letterbox(size), note=note)
-        boxes = "{boxes: {format: cxcywh, transposed: true, nms: 0.65}}"
-        return Guess("boxes", rows - 4, boxes, _letterbox(size))
+        count, more, note = rows - 4, list[str](), ""
+        if prototypes and count > MASK_COEFFICIENTS:
+            count -= MASK_COEFFICIENTS
+            more = _more(prototypes[0], None)
+        elif count == 1 + math.prod(_KEYPOINTS) and classes != count:
+            count, more = 1, _more(None, _KEYPOINTS)
+            note = "these are taken for boxes with 17 keypoints"
+        said = ["format: cxcywh, transposed: true"]
+        said += [f"classes: {count}", *more] if more else []
+        boxes = f"{{boxes: {{{', '.join([*said, 'nms: 0.65'])}}}}}"
+        return Guess("boxes", count, boxes, _letterbox(size), note=note)
     if rows == 3 * cells and columns > 5:
         boxes = "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}"
         return Guess("boxes", columns - 5, boxes, _letterbox(size))
@@ -245,4 +262,4 @@ def _boxes(
 
 
 def _few(rows: Any, cells: int) -> bool:
-    return not isinstance(rows, int) or (rows <= _MOST_ROWS and rows != cells)
+    return not isinstance(rows, int) or (rows <= MOST_ROWS and rows != cells)

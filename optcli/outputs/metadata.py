@@ -14,11 +14,11 @@ _MOST_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Exported:
-    """What Ultralytics' exporter says of a model; `keypoints` is how many numbers a box has of them."""
+    """What Ultralytics' exporter says of a model; `keypoints`: how many a box has, and of what size."""
 
     task: Task
     names: tuple[str, ...]
-    keypoints: int = 0
+    keypoints: tuple[int, int] = (0, 0)
 
 
 def exported(metadata: Mapping[str, str]) -> Exported | None:
@@ -32,7 +32,7 @@ def exported(metadata: Mapping[str, str]) -> Exported | None:
     sound = sound and all(isinstance(each, int) and 0 < each < _MOST_CLASSES for each in shape)
     if task == "pose" and not sound:
         return None
-    return Exported(task, names, shape[0] * shape[1] if task == "pose" else 0)
+    return Exported(task, names, (shape[0], shape[1]) if task == "pose" else (0, 0))
 
 
 def _literal(text: str) -> Any:

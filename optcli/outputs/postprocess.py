@@ -2,9 +2,10 @@
 
 Classes are the best few with their probability; `label` is the class number from 0. Boxes are
 [left, top, right, bottom]: they are decoded, those of a small score left out, overlapping ones of a
-class suppressed (NMS), and the rest brought back to pixels of the original image. Needs NumPy.
-Answers are plain data, ready for JSON. optcli's own evaluation decodes boxes with the same functions;
-bundles have a copy of this file, which imports nothing of optcli.
+class suppressed (NMS), and the rest brought back to pixels of the original image. A box may have a
+mask, keypoints or the corners of a rotated box. Needs NumPy. Answers are plain data, ready for JSON.
+optcli's own evaluation decodes boxes with the same functions; bundles have a copy of this file and of
+the two that it imports.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+
+if __package__:
+    from optcli.outputs import instances, suppression
+else:  # in a bundle, where the three lie beside each other
+    import instances  # type: ignore[no-redef]
+    import suppression  # type: ignore[no-redef]
 
 FILE = "postprocess.json"
 # COCO's classes by its ids, which leave out some numbers: -1.
@@ -26,8 +33,21 @@ _RANK = 2  # of boxes, or rows, of one image
 _LARGEST_SCORE = 1.01
 # Class numbers in few bits are nearly whole; what is further away is none.
 _NO_CLASS = 0.25
-# Boxes in pixels of the input, [n, 4]; scores and labels [n], or scores [n, classes] and no labels.
-_Candidates: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+# What of the settings names an output.
+_NAMES = ("output", "boxes", "scores", "labels", "prototypes", "masks", "keypoints")
+
+
+class _Candidates(NamedTuple):
+    """Boxes in pixels of the input, [n, 4]; scores and labels [n], or scores [n, classes] alone.
+
+    `more` has a row for each box: coefficients of its mask or a map of it, keypoints, or an angle, of
+    which the boxes are centre, width and height.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray | None
+    more: dict[str, np.ndarray]
 
 
 class Postprocess:
@@ -70,9 +90,12 @@ class Postprocess:
         classes = None if self._names is None else len(self._names)
         found, _ = decoded(self.kind, self._how, outputs, size, image, classes)
         height, width = placement["original_size"]
-        boxes = to_original(found["boxes"], placement, self._how).tolist()
-        rows = zip(boxes, found["scores"].tolist(), found["labels"].tolist(), strict=True)
-        best = [{**self._named(label), "score": score, "box": box} for box, score, label in rows]
+        found = instances.in_original(found, placement, self._how, size)
+        columns = (found[name].tolist() for name in ("boxes", "scores", "labels"))
+        best = [
+            {**self._named(label), "score": score, "box": box, **instances.described(found, index)}
+            for index, (box, score, label) in enumerate(zip(*columns, strict=True))
+        ]
         return {"image": {"height": height, "width": width}, "boxes": best}
 
     def _named(self, label: int) -> dict[str, Any]:
@@ -81,7 +104,7 @@ class Postprocess:
         return {"label": label, "name": self._names[label]}
 
     def _classes(self, outputs: Mapping[str, np.ndarray], image: int) -> list[dict[str, Any]]:
-        scores = _output(outputs, self._how["output"]).astype(np.float64)
+        scores = instances.output(outputs, self._how["output"]).astype(np.float64)
         scores = scores[image] if scores.ndim > 1 else scores
         if scores.ndim > 1 and all(size == 1 for size in scores.shape[1:]):
             scores = scores.reshape(scores.shape[0])
@@ -104,6 +127,12 @@ def _shares(scores: np.ndarray, activation: str) -> np.ndarray:
     return np.clip(_activated(scores, activation), 0, 1) if activation != "none" else scores
 
 
+def outputs_of(how: Mapping[str, Any]) -> tuple[str, ...]:
+    """The outputs that the settings of a kind name, each once."""
+    named = (how.get(key) for key in _NAMES)
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
+
+
 class MisreadError(ValueError):
     """Outputs that are something else than the settings say; `message`, and what to do (`hint`)."""
 
@@ -124,7 +153,9 @@ def decoded(
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Boxes in pixels of the input, scores and labels of one image, best first; and what to note.
 
-    Boxes that the model gives in pixels of the `original` are left so.
+    Boxes that the model gives in pixels of the `original` are left so. What a box has beside these is
+    there by the names `coefficients` and `prototypes`, `maps`, `keypoints` and `corners`, as
+    `instances.in_original` reads it.
 
     `kind` is yolox, boxes or rows, `how` its settings, `size` height and width of the input. `outputs`
     are those of a call, and `image` is the number of the image in it. A model of one image may give
@@ -139,15 +170,15 @@ def decoded(
     """
     noted: list[str] = []
     if kind == "rows":
-        boxes, scores, labels = _rows(how, outputs, size, image, noted)
+        read = _rows(how, outputs, size, image, noted)
     else:
-        read, main = (_yolox, how["output"]) if kind == "yolox" else (_boxes, how["boxes"])
-        boxes, scores, labels = read(how, _of_image(outputs, main, image), size)
-        if labels is None and classes is not None and how.get("numbering") != "coco":
-            count = scores.shape[1] + how.get("first_label", 0)
+        reader, main = (_yolox, how["output"]) if kind == "yolox" else (_boxes, how["boxes"])
+        read = reader(how, _of_image(outputs, main, image), size)
+        if read.labels is None and classes is not None and how.get("numbering") != "coco":
+            count = read.scores.shape[1] + how.get("first_label", 0)
             if count != classes:
                 noted.append(f"classes {count} {classes}")
-    boxes, scores, labels = _candidates(boxes, scores, labels, how, noted)
+    places, scores, labels = _candidates(read, how, noted)
     numbers, wrong = _class_numbers(labels, how, classes)
     if len(scores) and scores[0] > _LARGEST_SCORE:
         message = f"a detection has the score {scores[0]:.4g}, wanted 0 to 1"
@@ -157,22 +188,29 @@ def decoded(
             raise wrong
         noted.append("misread")
     known = np.flatnonzero(numbers >= 0)
-    boxes, scores, numbers = boxes[known], scores[known], numbers[known]
-    stay, more = _suppressed(boxes, numbers, how["nms"], how["max_detections"])
-    if more:
+    places, scores, numbers = places[known], scores[known], numbers[known]
+    limits = (numbers, how["nms"], how["max_detections"])
+    boxes, angles = read.boxes[places], read.more.get("angles")
+    if angles is None:
+        stay, left_out = suppression.suppressed(boxes, *limits)
+    else:
+        stay, left_out = suppression.rotated_suppressed(boxes, angles[places], *limits)
+    if left_out:
         noted.append(f"max_detections {how['max_detections']}")
-    detections = {"boxes": boxes[stay], "scores": scores[stay], "labels": numbers[stay]}
-    return detections, tuple(noted)
+    boxes, more = boxes[stay], {name: array[places[stay]] for name, array in read.more.items()}
+    if angles is not None:
+        more = {"corners": instances.corners_of(boxes, more["angles"])}
+        boxes = instances.enclosing(more["corners"])
+    if how.get("prototypes") is not None:
+        more["prototypes"] = instances.prototypes(how, outputs, image, more["coefficients"].shape[1])
+    return {"boxes": boxes, "scores": scores[stay], "labels": numbers[stay], **more}, tuple(noted)
 
 
 def _candidates(
-    boxes: np.ndarray,
-    scores: np.ndarray,
-    labels: np.ndarray | None,
-    how: Mapping[str, Any],
-    noted: list[str],
+    read: _Candidates, how: Mapping[str, Any], noted: list[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes, scores and class numbers of what has a large enough score, best first."""
+    """Places of the boxes, scores and class numbers of what has a large enough score, best first."""
+    boxes, scores, labels, more = read
     if labels is not None:
         if not len(boxes) == len(scores) == len(labels):
             counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels"
@@ -186,6 +224,8 @@ def _candidates(
             columns = scores[places].argmax(axis=1)
         scores, labels = scores[places, columns], columns + how.get("first_label", 0)
     finite: np.ndarray = np.isfinite(boxes).all(axis=1)
+    for array in more.values():
+        finite &= np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
     sound = np.flatnonzero(
         (scores > how["score"]) & np.isfinite(scores) & np.isfinite(labels) & finite[places]
     )
@@ -196,14 +236,14 @@ def _candidates(
         sound = sound[scores[sound] >= np.partition(scores[sound], -most)[-most]]
         noted.append(f"max_candidates {most}")
     best = sound[np.argsort(-scores[sound], kind="stable")][:most]
-    return boxes[places[best]], scores[best], labels[best]
+    return places[best], scores[best], labels[best]
 
 
 def _of_image(
     outputs: Mapping[str, np.ndarray], main: str | None, image: int
 ) -> Mapping[str, np.ndarray]:
     """The outputs of one image of a call. If `main`, its boxes, is `[n, ...]`, there is no batch."""
-    array = _output(outputs, main)
+    array = instances.output(outputs, main)
     if array.ndim > _RANK and len(array) > image:
         return {name: each[image] if each.ndim else each for name, each in outputs.items()}
     if array.ndim > _RANK or image:
@@ -215,7 +255,7 @@ def _yolox(
     how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
 ) -> _Candidates:
     """Centre = (out + grid)·stride, size = exp(out)·stride, score = objectness·class score (YOLOX)."""
-    rows = _output(outputs, how["output"]).astype(np.float32)
+    rows = instances.output(outputs, how["output"]).astype(np.float32)
     grid, stride = _grid(how["strides"], size)
     if rows.ndim != _RANK or rows.shape[1] < 6 or (len(rows) != len(grid) and not how["decoded"]):
         raise ValueError(
@@ -227,7 +267,7 @@ def _yolox(
         with np.errstate(over="ignore"):
             centre, extent = (centre + grid) * stride, np.exp(extent) * stride
     boxes = np.concatenate([centre - extent / 2, centre + extent / 2], axis=1)
-    return boxes, rows[:, 4:5] * rows[:, 5:], None
+    return _Candidates(boxes, rows[:, 4:5] * rows[:, 5:], None, {})
 
 
 def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -242,34 +282,39 @@ def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np
 def _boxes(
     how: Mapping[str, Any], outputs: Mapping[str, np.ndarray], size: tuple[int, int]
 ) -> _Candidates:
-    rows = _output(outputs, how["boxes"]).astype(np.float32)
+    rows = instances.output(outputs, how["boxes"]).astype(np.float32)
     rows = rows.T if how["transposed"] else rows
     behind = (how["classes"] or 1) + how["objectness"]
     if rows.ndim != _RANK or rows.shape[1] < (4 if how["scores"] else 4 + behind):
         wanted = "[boxes, 4]" if how["scores"] else "[boxes, 4 + classes]"
         raise ValueError(f"the boxes have the shape {list(rows.shape)}, wanted {wanted}")
-    boxes = _corners(rows[:, :4], how, size)
+    boxes, more = _corners(rows[:, :4], how, size), instances.own(how, outputs, len(rows), size)
     if how["scores"] is None:
-        scores = rows[:, 4:]
+        end = rows.shape[1] - instances.count_behind(how, outputs)
+        if how["classes"] is not None:
+            end = 4 + behind
+        scores = rows[:, 4:end]
+        more |= instances.behind(how, rows[:, end:], size)
     else:
-        scores = _output(outputs, how["scores"]).astype(np.float32)
+        scores = instances.output(outputs, how["scores"]).astype(np.float32)
         scores = scores.T if how["transposed"] and scores.ndim == _RANK else scores
     if how["labels"] is not None:
-        labels = _output(outputs, how["labels"]).reshape(-1)
+        labels = instances.output(outputs, how["labels"]).reshape(-1)
         sigmoid = how["activation"] == "sigmoid"
-        return boxes, _activated(scores, "sigmoid" if sigmoid else "none").reshape(-1), labels
+        scores = _activated(scores, "sigmoid" if sigmoid else "none")
+        return _Candidates(boxes, scores.reshape(-1), labels, more)
     if scores.ndim != _RANK or len(scores) != len(boxes):
         raise ValueError(
             f"the scores have the shape {list(scores.shape)}, wanted [{len(boxes)}, classes]"
         )
-    behind = int(how["objectness"])
-    objectness, scores = scores[:, :behind], scores[:, behind:][:, : how["classes"]]
+    first = int(how["objectness"])
+    objectness, scores = scores[:, :first], scores[:, first:][:, : how["classes"]]
     scores = _activated(scores, how["activation"])
-    if behind:
+    if first:
         # A share in itself, whatever function makes shares of the classes' scores.
         scores = scores * _activated(objectness, "sigmoid" if how["activation"] != "none" else "none")
     scores = {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[how["background"]]
-    return boxes, scores, None
+    return _Candidates(boxes, scores, None, more)
 
 
 def _rows(
@@ -281,29 +326,32 @@ def _rows(
 ) -> _Candidates:
     """Rows that are detections already: a column is a number of the box, its score or its class."""
     names = [each for name in how["columns"] for each in [name] * (4 if name == "box" else 1)]
-    rows = _output(outputs, how["output"])
+    rows = instances.output(outputs, how["output"])
     if rows.ndim < _RANK or rows.shape[-1] < len(names):
         wanted = ", ".join(how["columns"])
         raise ValueError(
             f"the output has the shape {list(rows.shape)}, wanted rows of {len(names)}: {wanted}"
         )
-    if rows.shape[-1] > len(names):
+    more = rows.shape[-1] - len(names)
+    if more > (more if how["prototypes"] is not None else instances.count_behind(how, outputs)):
         noted.append("columns")
     together = "image" in names and (rows.ndim == _RANK or len(rows) == 1)
     if not together:
-        rows = _output(_of_image(outputs, how["output"], image), how["output"])
+        rows = instances.output(_of_image(outputs, how["output"], image), how["output"])
     rows = rows.reshape(-1, rows.shape[-1]).astype(np.float32)
     if "image" in names:
         # The numbers of the images of a call; rows that hold nothing have a number below 0.
         numbers = rows[:, names.index("image")]
         rows = rows[numbers == image if together else numbers >= 0]
     box, score, label = (names.index(name) for name in ("box", "score", "class"))
-    return _corners(rows[:, box : box + 4], how, size), rows[:, score], rows[:, label]
+    boxes = _corners(rows[:, box : box + 4], how, size)
+    behind = instances.behind(how, rows[:, len(names) :], size)
+    return _Candidates(boxes, rows[:, score], rows[:, label], behind)
 
 
 def _corners(boxes: np.ndarray, how: Mapping[str, Any], size: tuple[int, int]) -> np.ndarray:
-    """Left, top, right and bottom in pixels of the input."""
-    if how["format"] != "xyxy":
+    """Left, top, right and bottom in pixels of the input; of a rotated box as they are."""
+    if how["format"] != "xyxy" and not how["angle"]:
         first, extent = boxes[:, :2], boxes[:, 2:]
         first = first - extent / 2 if how["format"] == "cxcywh" else first
         boxes = np.concatenate([first, first + extent], axis=1)
@@ -365,10 +413,10 @@ def _of_scores(kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarr
         return "the columns stand in another order: `columns` names them"
     if kind == "yolox":
         return "the model gives logits, or is no YOLOX with its sigmoid: look at `boxes`"
-    rows = _output(outputs, how["boxes"])
+    rows = instances.output(outputs, how["boxes"])
     rows = np.swapaxes(rows, -1, -2) if how["transposed"] else rows
     apart = how["scores"] is not None
-    scores = _output(outputs, how["scores"]) if apart else rows[..., 4:]
+    scores = instances.output(outputs, how["scores"]) if apart else rows[..., 4:]
     if not apart and scores.shape[-1] > 1:
         number = scores[..., 1]
         if scores[..., 0].max() <= _LARGEST_SCORE and (number == np.rint(number)).all():
@@ -379,66 +427,3 @@ def _of_scores(kind: str, how: Mapping[str, Any], outputs: Mapping[str, np.ndarr
     if apart:
         return "the output holds no scores, or logits: look at `scores` and `activation`"
     return "pixels or other numbers are read as classes: look at `transposed`, `objectness`, `classes`"
-
-
-def _suppressed(
-    boxes: np.ndarray, labels: np.ndarray, threshold: float | None, most: int
-) -> tuple[np.ndarray, bool]:
-    """Places of the `most` best boxes that stay after NMS by class, and whether more would stay.
-
-    The boxes are sorted, best first. A box leaves where one of its class that stays overlaps it by more
-    than the threshold: torchvision's `batched_nms`, number by number. None: all stay.
-    """
-    if threshold is None:
-        return np.arange(min(most, len(boxes))), len(boxes) > most
-    # Overlaps are float32: those above the threshold are those above the next float32 below it.
-    limit = np.float32(threshold)
-    if limit > threshold:
-        limit = np.nextafter(limit, np.float32(0))
-    order = np.argsort(labels, kind="stable")  # boxes of a class lie side by side
-    left, top, right, bottom = np.ascontiguousarray(boxes[order].T)
-    areas = (right - left) * (bottom - top)
-    ends = np.searchsorted(labels[order], labels, side="right").tolist()
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    there = np.ones(len(order), bool)
-    width, height, inner = np.empty((3, len(order)), boxes.dtype)
-    stay: list[int] = []
-    with np.errstate(divide="ignore", invalid="ignore"):  # boxes without an area
-        for index, place in enumerate(places.tolist()):
-            if not there[place]:
-                continue
-            if len(stay) == most:
-                return np.array(stay), True
-            stay.append(index)
-            rest = slice(place + 1, ends[index])
-            w, h, low = (buffer[: rest.stop - rest.start] for buffer in (width, height, inner))
-            np.minimum(right[rest], right[place], out=w)
-            w -= np.maximum(left[rest], left[place], out=low)
-            np.minimum(bottom[rest], bottom[place], out=h)
-            h -= np.maximum(top[rest], top[place], out=low)
-            w = np.multiply(np.maximum(w, 0, out=w), np.maximum(h, 0, out=h), out=w)
-            union = np.subtract(np.add(areas[rest], areas[place], out=h), w, out=h)
-            there[rest] &= ~(np.divide(w, union, out=w) > limit)
-    return np.array(stay, np.int64), False
-
-
-def to_original(boxes: np.ndarray, placement: Mapping[str, Any], how: Mapping[str, Any]) -> np.ndarray:
-    """Decoded boxes as pixels of the original, float64: (place - padding) / scale.
-
-    Where the settings say that they are in its pixels already, as they are.
-    """
-    if how.get("original"):
-        return boxes.astype(np.float64)
-    vertical, horizontal = placement["scale"]
-    top, left = placement["padding"]
-    edges = boxes.astype(np.float64) - np.array([left, top, left, top])
-    original: np.ndarray = edges / np.array([horizontal, vertical, horizontal, vertical])
-    return original
-
-
-def _output(outputs: Mapping[str, np.ndarray], name: str | None) -> np.ndarray:
-    name = name or next(iter(outputs))
-    if name not in outputs:
-        raise ValueError(f"the model has no output {name!r}, it has {', '.join(outputs)}")
-    return outputs[name]

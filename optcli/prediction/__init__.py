@@ -1,8 +1,9 @@
 """From an image to a model's input, and from its outputs to classes or boxes, as a recipe says.
 
-`data.images` and `outputs.postprocess` need no optcli: they are copied into deployments as they are,
-told by the two files that `of_recipe` makes. Batch inference uses the same modules; `stored_answers`
-reads what it wrote. `known_answers` is copied, too: a file of answers that a server need not compute.
+`data.images` and `outputs.postprocess`, with the two modules that this one imports, need no optcli:
+they are copied into deployments as they are, told by the two files that `of_recipe` makes. Batch
+inference uses the same modules; `stored_answers` reads what it wrote. `known_answers` is copied, too: a
+file of answers that a server need not compute.
 """
 
 from __future__ import annotations
@@ -14,5 +15,9 @@ _OPTCLI = Path(__file__).parents[1]
 COPIED = {
     "images": _OPTCLI / "data" / "images.py",
     "postprocess": _OPTCLI / "outputs" / "postprocess.py",
+    "instances": _OPTCLI / "outputs" / "instances.py",
+    "suppression": _OPTCLI / "outputs" / "suppression.py",
     "known_answers": _OPTCLI / "prediction" / "known_answers.py",
 }
+# What turns outputs into answers: the first imports the others.
+ANSWERING = ("postprocess", "instances", "suppression")

@@ -7,6 +7,7 @@ without optcli. What they cannot carry is refused here, before anything is writt
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.outputs.postprocess import outputs_of
 from optcli.settings import TensorSpec, fed
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -60,9 +62,7 @@ class ImageServing:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs of the model that answers are made of, in the order of their use."""
-        how = self.postprocess[self.postprocess["kind"]]
-        names = (how.get(key) for key in ("output", "boxes", "scores", "labels"))
-        return tuple(dict.fromkeys(name for name in names if name is not None))
+        return outputs_of(self.postprocess[self.postprocess["kind"]])
 
 
 def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool = False) -> ImageServing:
@@ -233,9 +233,8 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
 
 def _require_outputs(how: dict[str, Any], outputs: Sequence[Tensor]) -> None:
     known = [each.name for each in outputs]
-    for key in ("output", "boxes", "scores", "labels"):
-        name = how.get(key)
-        if name is not None and known and name not in known:
+    for name in outputs_of(how):
+        if known and name not in known:
             raise _refused(
                 f"postprocess reads the output {name!r}, and the model has {', '.join(known)}",
                 did_you_mean(name, known) or "correct `postprocess` in the recipe",
@@ -264,11 +263,22 @@ def _count(follows: dict[str, Any], outputs: Sequence[Tensor]) -> int | None:
         tensor = _tensor(outputs, how["scores"] or how["boxes"])
         place = -2 if how["transposed"] else -1
         others = (0 if how["scores"] else 4) + how["objectness"] + (how["background"] != "none")
+        others += _behind(how, outputs)
     shape = tensor.shape if tensor is not None else None
     if shape is None or len(shape) < (2 if place == 1 else 3):
         return None
     size = shape[place]
     return size - others if isinstance(size, int) and size > others else None
+
+
+def _behind(how: dict[str, Any], outputs: Sequence[Tensor]) -> int:
+    """How many numbers stand behind the classes, as far as the outputs tell."""
+    prototypes = _tensor(outputs, how["prototypes"]) if how["prototypes"] else None
+    if prototypes is not None and prototypes.shape is not None and len(prototypes.shape) == _RANK:
+        count = prototypes.shape[1]
+        return count if isinstance(count, int) else 0
+    points = how["keypoints"]
+    return math.prod(points) if isinstance(points, list) else int(how["angle"])
 
 
 def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

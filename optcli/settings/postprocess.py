@@ -17,6 +17,7 @@ _Numbering = Literal["consecutive", "coco"]
 DETECTORS = ("yolox", "boxes", "rows")
 
 _AS_BOXES = "as under `boxes`"
+_Points = tuple[Annotated[int, Field(ge=1)], Literal[2, 3]]
 
 
 class YoloxDecoding(Settings):
@@ -45,6 +46,24 @@ class _Finished(Settings):
     def _one_size(self) -> Self:
         if getattr(self, "original", None) and getattr(self, "normalized", False):
             raise ValueError("found original beside normalized: boxes are in pixels, or in fractions")
+        return self
+
+    @model_validator(mode="after")
+    def _one_thing_behind_the_classes(self) -> Self:
+        prototypes, points, angle = (
+            getattr(self, name) for name in ("prototypes", "keypoints", "angle")
+        )
+        points = points if isinstance(points, tuple) else None
+        behind = [prototypes is not None, points is not None, bool(angle)]
+        if sum(behind) > 1:
+            raise ValueError("found several of prototypes, keypoints and angle: one stands in a row")
+        if any(behind) and (getattr(self, "scores", None) or getattr(self, "labels", None)):
+            raise ValueError(
+                "prototypes, keypoints: [17, 3] and angle are of rows that hold boxes and scores:"
+                " found outputs of their own for `scores` or `labels`"
+            )
+        if angle and getattr(self, "format", None) != "cxcywh":
+            raise ValueError("a box with an angle has its centre, width and height: format: cxcywh")
         return self
 
     @model_validator(mode="after")
@@ -78,8 +97,26 @@ class BoxDecoding(_Finished):
     classes: int | None = Field(
         None,
         ge=1,
-        description="how many scores of classes there are, that of the background counted; what stands"
-        " behind them (mask coefficients, keypoints, an angle) is left out; default: all are scores",
+        description="how many scores of classes there are, that of the background counted; default: all"
+        " but what `prototypes`, `keypoints` or `angle` take. What else stands behind them is left out",
+    )
+    prototypes: str | None = Field(
+        None,
+        description="output of the prototypes of masks, `[batch, n, height, width]`; `n` coefficients"
+        " of a mask stand behind the classes",
+    )
+    masks: str | None = Field(
+        None,
+        description="output of a mask for each box, `[boxes, 1, height, width]` of the input, as"
+        " probabilities",
+    )
+    keypoints: str | _Points | None = Field(
+        None,
+        description="keypoints of a box behind its classes: `[17, 3]` are 17 of x, y and how surely it"
+        " is visible, `[17, 2]` of x and y; or the output that has them, `[boxes, 17, 3]`",
+    )
+    angle: bool = Field(
+        False, description="the number behind the classes is an angle in radians: boxes are rotated"
     )
     activation: Literal["none", "sigmoid", "softmax"] = Field(
         "none", description="function that turns the model's scores into probabilities"
@@ -124,7 +161,8 @@ class RowDecoding(_Finished):
     """Rows that are detections already, `[batch, rows, 6]`: box, score and class.
 
     Models that end in NMS, or need none, give such rows: YOLO26, YOLOv10, `nms=True` of Ultralytics,
-    SSD. Rows of zeros fill up what is left. What stands behind the columns is left out.
+    SSD. Rows of zeros fill up what is left. Behind the columns may stand what `prototypes`, `keypoints`
+    or `angle` say; anything else there is left out.
     """
 
     columns: tuple[Literal["box", "score", "class", "image"], ...] = Field(
@@ -133,6 +171,9 @@ class RowDecoding(_Finished):
         " image in the batch. SSD: `[image, class, score, box]`",
     )
     output: str | None = Field(None, description="output of the rows; default: the first")
+    prototypes: str | None = Field(None, description=_AS_BOXES)
+    keypoints: _Points | None = Field(None, description=_AS_BOXES)
+    angle: bool = Field(False, description=_AS_BOXES)
     format: _Format = Field("xyxy", description=_AS_BOXES)
     normalized: bool = Field(False, description=_AS_BOXES)
     original: bool | None = Field(None, description=_AS_BOXES)
@@ -158,7 +199,8 @@ class PostprocessSettings(Abbreviated):
 
     `postprocess: python:FILE.py:CALLABLE` is short for `{python: FILE.py:CALLABLE}`: called with the
     outputs of one sample by name and its meta, it returns `{boxes, scores, labels}` in pixels of the
-    original image, or whatever the metric reads instead of outputs.
+    original image, with `masks`, `keypoints` or `corners` where there are some, or whatever the metric
+    reads instead of outputs.
     """
 
     short_for: ClassVar[str] = "python"

@@ -9,7 +9,7 @@ from optcli.accuracy import decoding
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.verdicts import verdicts
 from optcli.errors import InputError
-from optcli.outputs import postprocess
+from optcli.outputs import postprocess, suppression
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -428,7 +428,7 @@ def test_nms_is_that_of_the_definition_and_stops_at_the_limit(classes):
     boxes, _, labels = crowded(150, classes)
     wanted = one_by_one(boxes, labels, 0.3)
     for most in (1, 7, len(wanted) - 1, len(wanted), 1000):
-        stay, more = postprocess._suppressed(boxes, labels, 0.3, most)
+        stay, more = suppression.suppressed(boxes, labels, 0.3, most)
         assert stay.tolist() == wanted[:most]
         assert more == (most < len(wanted))
 
@@ -436,7 +436,7 @@ def test_nms_is_that_of_the_definition_and_stops_at_the_limit(classes):
 def test_an_overlap_of_just_the_threshold_stays():
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 0, 0], [0, 0, 0, 0]], np.float32)
     for threshold, stays in ((0.5, [0, 1, 2, 3]), (0.499, [0, 2, 3])):
-        assert postprocess._suppressed(boxes, np.zeros(4, int), threshold, 9)[0].tolist() == stays
+        assert suppression.suppressed(boxes, np.zeros(4, int), threshold, 9)[0].tolist() == stays
 
 
 def test_the_best_candidates_go_into_nms_in_order_and_limits_are_said_once():

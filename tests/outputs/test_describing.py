@@ -162,6 +162,10 @@ def test_the_decoding_of_a_recipe_says_what_it_reads():
     one = decoding(boxes={"transposed": True})
     assert parts([("out", (84, 20))], postprocess=one)[0] == [[("boxes", 0, 4), ("scores", 4, 84)]]
     several = decoding(boxes={"boxes": "b", "scores": "s", "labels": "l"})
+    masks = decoding(boxes={"format": "cxcywh", "prototypes": "p"})
+    found, _ = parts([("o", (20, 46)), ("p", (32, 8, 8))], postprocess=masks)
+    assert found[0][1:] == [("scores", 4, 14), ("mask_coefficients", 14, 46)]
+    assert found[1] == [("prototypes", 0, None)]
     outputs = [("s", (9,)), ("b", (9, 4)), ("l", (9,), "int64")]
     found, _ = parts(outputs, postprocess=several)
     assert [each[0][0] for each in found] == ["scores", "boxes", "class_numbers"]

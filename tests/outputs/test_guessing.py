@@ -3,7 +3,8 @@
 import pytest
 
 from optcli.inspection import Tensor
-from optcli.outputs import Probe, guess
+from optcli.outputs import Probe, decoding, describe, guess
+from optcli.outputs.describing import of_one_sample
 from optcli.recipe import load
 from optcli.settings import TensorSpec
 
@@ -70,8 +71,7 @@ def test_rows_of_six_are_told_by_their_values(shape):
 def test_a_segmentation_model_has_no_class_for_its_masks():
     found = guess(outputs([1, 116, CELLS], [1, 32, 104, 104]), [IMAGE])
     assert (found.count, found.source) == (80, "shape")
-    assert "classes: 80" in found.postprocess
-    assert "masks are not judged" in found.note
+    assert 'classes: 80, prototypes: "y1"' in found.postprocess
 
 
 def test_a_detector_of_52_classes_is_no_pose_where_the_data_say_so():
@@ -79,38 +79,64 @@ def test_a_detector_of_52_classes_is_no_pose_where_the_data_say_so():
     assert (found.count, "classes" in found.postprocess) == (52, False)
 
 
+OLD = "{boxes: {format: cxcywh, transposed: true, classes: 80, nms: 0.65}}"
+POSE = {"names": "{0: 'person'}", "kpt_shape": "[17, 3]"}
+CANDIDATES = "format: cxcywh, transposed: true, classes"
+
+
 @pytest.mark.parametrize(
-    ("task", "more", "shape", "count", "says"),
+    ("task", "more", "shapes", "count", "says"),
     [
-        ("detect", {}, [1, 84, 50], 80, "{boxes: {format: cxcywh, transposed: true, nms: 0.65}}"),
-        ("detect", {}, [1, 50, 85], 80, "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}"),
-        ("detect", {}, ["N", 300, 6], 80, "{rows: {}}"),
+        ("detect", {}, [[1, 84, 50]], 80, "{boxes: {format: cxcywh, transposed: true, nms: 0.65}}"),
+        ("detect", {}, [[1, 5000, 85]], 80, "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}"),
+        ("detect", {}, [["N", 300, 6]], 80, "{rows: {}}"),
+        ("segment", {}, [[1, 116, "A"]], 80, OLD),
         (
             "segment",
             {},
-            [1, 116, "A"],
+            [[1, 116, "A"], [1, 32, "h", "w"]],
             80,
-            "{boxes: {format: cxcywh, transposed: true, classes: 80, nms: 0.65}}",
+            f'{{boxes: {{{CANDIDATES}: 80, prototypes: "y1", nms: 0.65}}}}',
         ),
-        ("segment", {}, [1, 300, 38], 80, "{rows: {}}"),
+        ("segment", {}, [[1, 300, 38], [1, 32, 104, 104]], 80, '{rows: {prototypes: "y1"}}'),
+        ("segment", {}, [[1, 300, 38], [1, 104, 104, 32]], 80, '{rows: {prototypes: "y1"}}'),
         (
             "pose",
-            {"names": "{0: 'person'}", "kpt_shape": "[17, 3]"},
-            [1, 56, 50],
+            POSE,
+            [[1, 56, 50]],
             1,
-            "{boxes: {format: cxcywh, transposed: true, classes: 1, nms: 0.65}}",
+            f"{{boxes: {{{CANDIDATES}: 1, keypoints: [17, 3], nms: 0.65}}}}",
         ),
-        ("obb", {}, [1, 85, 50], 80, ""),
-        ("detect", {}, [1, 99, 50], 80, ""),
-        ("classify", {}, [1, 80], 80, ""),
+        ("pose", {**POSE, "kpt_shape": "(5, 2)"}, [[1, 300, 16]], 1, "{rows: {keypoints: [5, 2]}}"),
+        ("detect", {"names": "['one']"}, [["N", 300, 6]], 1, "{rows: {}}"),
+        (
+            "detect",
+            {"names": "['one']"},
+            [["N", 25200, 6]],
+            1,
+            "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}",
+        ),
+        ("obb", {}, [[1, 85, 50]], 80, f"{{boxes: {{{CANDIDATES}: 80, angle: true, nms: 0.65}}}}"),
+        ("obb", {}, [[1, 300, 7]], 80, "{rows: {format: cxcywh, angle: true}}"),
+        ("detect", {}, [[1, 99, 50]], 80, ""),
+        ("classify", {}, [[1, 80]], 80, ""),
     ],
 )
-def test_the_exporter_is_believed(task, more, shape, count, says):
-    found = guess(outputs(shape), [IMAGE], metadata={"task": task, "names": NAMES, **more})
+def test_the_exporter_is_believed(task, more, shapes, count, says):
+    metadata = {"task": task, "names": NAMES, **more}
+    found = guess(outputs(*shapes), [IMAGE], metadata=metadata)
     assert (found.count, found.source) == (count, "metadata")
     assert found.postprocess == says
     assert (found.kind == "unknown") == (not says and task != "classify")
-    assert bool(found.note) == (found.kind == "unknown" or task in ("segment", "pose"))
+    without = task == "segment" and len(shapes) == 1
+    assert bool(found.note) == (found.kind == "unknown" or without)
+    if found.kind == "boxes":  # and the decoding says the same of the outputs as the metadata
+        known = decoding(outputs(*shapes), [IMAGE], metadata)
+        seen = of_one_sample(outputs(*shapes))
+        said = [each.parts for each in describe(seen, postprocess=known)]
+        if not without:
+            written = describe(seen, metadata=metadata)
+            assert said == [each.parts for each in written]
 
 
 def test_outputs_of_boxes_beside_scores():
@@ -135,6 +161,7 @@ def test_every_decoding_is_one_that_a_recipe_may_have(tmp_path):
         (outputs([1, 84, CELLS]), {}),
         (outputs([1, 3 * CELLS, 85]), {}),
         (outputs([1, 56, CELLS]), {}),
+        (outputs([1, 116, CELLS], [1, 32, 104, 104]), {}),
         (outputs([1, 300, 6]), {"probe": Probe(400, rows=True)}),
         (outputs(logits=["N", 300, 80], pred_boxes=["N", 300, 4]), {"classes": 79}),
         (outputs(boxes=["n", 4], labels=["n"], scores=["n"]), {}),

@@ -14,7 +14,10 @@ RAY_FILES = Path(prediction.__file__).parents[1] / "serving" / "deploy" / "ray_f
 
 
 def load(name: str) -> ModuleType:
-    """One of them. What it imports beside it is not found: those of the tests stand alone."""
+    """One of them. What it imports beside it is not found, but what `postprocess` is copied with."""
+    if name == prediction.ANSWERING[0]:
+        for module in prediction.ANSWERING[1:]:
+            sys.modules.setdefault(module, load(module))
     known = f"copied_{name}"
     if known not in sys.modules:
         path = {**prediction.COPIED, **drift.COPIED}.get(name, RAY_FILES / f"{name}.py")

@@ -26,7 +26,8 @@ from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.drift.input_statistics import unpacked
 
-MODULES = {"images.py", "postprocess.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
+ANSWERS = {"postprocess.py", "instances.py", "suppression.py"}
+MODULES = {*ANSWERS, "images.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
 KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}
 
 
@@ -137,7 +138,7 @@ def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
         "golden-response.json",
         "net-answer/1/model.py",
         "net-answer/1/postprocess.json",
-        "net-answer/1/postprocess.py",
+        *(f"net-answer/1/{name}" for name in ANSWERS),
         "net-answer/config.pbtxt",
         "net-images/1/.keep",
         "net-images/config.pbtxt",

@@ -50,10 +50,10 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
         comment = f"Written by optcli: images for the model {model}."
         model_configuration.write(made, place / FILE, [comment])
         if part == _PREPARE:
-            _copy(place / "1", "prepare", "images")
+            _copy(place / "1", "prepare", ["images"])
             serving.write_images(place / "1")
         elif part == _ANSWER:
-            _copy(place / "1", "answer", "postprocess")
+            _copy(place / "1", "answer", prediction.ANSWERING)
             serving.write_postprocess(place / "1")
         else:  # Triton wants the version's folder, and no storage of objects keeps an empty one
             (place / "1" / ".keep").touch()
@@ -70,9 +70,10 @@ def dockerfile() -> str:
     return f"FROM {IMAGE}\nRUN pip install --no-cache-dir {packages}\n"
 
 
-def _copy(place: Path, model: str, module: str) -> None:
+def _copy(place: Path, model: str, modules: Sequence[str]) -> None:
     shutil.copyfile(_HERE / "triton_files" / f"{model}.py", place / "model.py")
-    shutil.copyfile(prediction.COPIED[module], place / f"{module}.py")
+    for module in modules:
+        shutil.copyfile(prediction.COPIED[module], place / f"{module}.py")
 
 
 def _python(config: Any, part: str) -> Any:

@@ -129,7 +129,7 @@ def extras_of(
     notes = list(serving.notes) if serving is not None else []
     content, compared_with = "", b""
     if serving is not None:
-        modules += ["images", "postprocess", "image_endpoint"]
+        modules += ["images", *prediction.ANSWERING, "image_endpoint"]
         packages.append("pillow")
     if cache is not None:
         content = caching.cache_file(cache, built, cache_ttl_s)
