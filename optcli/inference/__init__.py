@@ -100,6 +100,7 @@ def infer(
         _identity(built, listed, chosen, form, told)
         | ({"threads": split.threads} if not recorded or "threads" in recorded else {}),
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
+        _beside(told.postprocess),
         digests=not recorded or "digests" in recorded,
     )
     finished = kept.begin(listed, restart=restart)
@@ -246,6 +247,13 @@ def _identity(
 
 def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
     return (CLASSES,) if kinds == (CLASSES,) else (BOXES,)
+
+
+def _beside(postprocess: Mapping[str, Any]) -> tuple[str, ...]:
+    """What boxes have more than their place."""
+    from optcli.outputs import instances
+
+    return instances.beside(postprocess[postprocess["kind"]]) if postprocess else ()
 
 
 def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> float | None:

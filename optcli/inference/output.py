@@ -30,14 +30,15 @@ _AGAIN = "name another --output, or add --restart: it removes the answers that a
 class Output:
     """A folder of answers. `identity` is what decides them: the artifact, the images, the options.
 
-    `columns` are `classes`, `boxes` or the names of the model's outputs. `digests`: each row has the
-    digest of its image's bytes, which those of older versions have not.
+    `columns` are `classes`, `boxes` or the names of the model's outputs, `beside` what a box has beside
+    its place. `digests`: each row has the digest of its image's bytes, which older versions left out.
     """
 
     uri: str
     form: Form
     identity: Mapping[str, Any]
     columns: tuple[str, ...]
+    beside: tuple[str, ...] = ()
     digests: bool = True
 
     def begin(self, listing: Listing, *, restart: bool = False) -> set[str]:
@@ -91,7 +92,7 @@ class Output:
         if not self.digests:
             rows = [{name: value for name, value in row.items() if name != DIGEST} for row in rows]
         if self.form == "parquet":
-            content = _parquet(rows, self.columns, digests=self.digests)
+            content = _parquet(rows, self.columns, self.beside, digests=self.digests)
         else:
             content = _lines(rows)
         storage.write(place, f"{name}.{self.form}", content)
@@ -140,19 +141,25 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, digests: bool) -> bytes:
+def _parquet(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    beside: Sequence[str],
+    *,
+    digests: bool,
+) -> bytes:
     import pyarrow
     import pyarrow.parquet as parquet
 
     content = io.BytesIO()
     table = pyarrow.Table.from_pylist(
-        [dict(row) for row in rows], _schema(pyarrow, columns, digests=digests)
+        [dict(row) for row in rows], _schema(pyarrow, columns, beside, digests=digests)
     )
     parquet.write_table(table, content)
     return content.getvalue()
 
 
-def _schema(pyarrow: Any, columns: Sequence[str], *, digests: bool) -> Any:
+def _schema(pyarrow: Any, columns: Sequence[str], beside: Sequence[str], *, digests: bool) -> Any:
     """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
@@ -162,8 +169,12 @@ def _schema(pyarrow: Any, columns: Sequence[str], *, digests: bool) -> Any:
     if tuple(columns) == (CLASSES,):
         fields += [*named, (CLASSES, pyarrow.list_(pyarrow.struct(named)))]
     elif tuple(columns) == (BOXES,):
-        box = pyarrow.struct([*named, ("box", pyarrow.list_(real))])
-        fields += [("height", whole), ("width", whole), (BOXES, pyarrow.list_(box))]
+        points = pyarrow.list_(pyarrow.list_(real))
+        mask = pyarrow.struct([("size", pyarrow.list_(whole)), ("counts", pyarrow.string())])
+        forms = {"mask": mask, "keypoints": points, "corners": points}
+        box = [*named, ("box", pyarrow.list_(real)), *((name, forms[name]) for name in beside)]
+        boxes = pyarrow.list_(pyarrow.struct(box))
+        fields += [("height", whole), ("width", whole), (BOXES, boxes)]
     else:
         array = pyarrow.struct([("shape", pyarrow.list_(whole)), ("values", pyarrow.list_(real))])
         fields += [(name, array) for name in columns]

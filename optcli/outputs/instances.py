@@ -250,6 +250,13 @@ def run_lengths(changes: np.ndarray, pixels: int) -> str:
     return text.decode("ascii")
 
 
+def beside(how: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a detection has beside its box by its settings: the keys of `described`."""
+    masks = how.get("prototypes") is not None or how.get("masks") is not None
+    there = {"mask": masks, "keypoints": how.get("keypoints") is not None, "corners": how.get("angle")}
+    return tuple(name for name, has in there.items() if has)
+
+
 def described(found: Mapping[str, Any], index: int) -> dict[str, Any]:
     """What a detection of `in_original` has beside its box, ready for JSON."""
     extras: dict[str, Any] = {}

@@ -22,7 +22,6 @@ from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.outputs.postprocess import outputs_of
 from optcli.settings import TensorSpec, fed
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -62,6 +61,8 @@ class ImageServing:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The outputs of the model that answers are made of, in the order of their use."""
+        from optcli.outputs.postprocess import outputs_of
+
         return outputs_of(self.postprocess[self.postprocess["kind"]])
 
 
@@ -232,6 +233,8 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def _require_outputs(how: dict[str, Any], outputs: Sequence[Tensor]) -> None:
+    from optcli.outputs.postprocess import outputs_of
+
     known = [each.name for each in outputs]
     for name in outputs_of(how):
         if known and name not in known:

@@ -51,6 +51,22 @@ def test_finished_shards_are_told_from_missing_ones(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == [MANIFEST, f"{FIRST}.errors.jsonl", f"{FIRST}.jsonl"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_boxes_have_their_masks_keypoints_and_corners(tmp_path: Path, form: Any) -> None:
+    more = {
+        "mask": {"size": [480, 640], "counts": "PPYo1"},
+        "keypoints": [[1.5, 2.5, 0.5], [3.0, 4.0, 1.0]],
+        "corners": [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]],
+    }
+    out = replace(output(tmp_path, form, ("boxes",)), beside=tuple(more))
+    out.begin(LISTING)
+    box = {"label": 1, "name": "cat", "score": 0.5, "box": [0.0, 1.0, 2.0, 3.0], **more}
+    rows = [{"id": "0a", "height": 480, "width": 640, "boxes": [box]}]
+    out.keep(FIRST, [*rows, {**rows[0], "id": "0b", "boxes": []}], {})
+    assert [row["boxes"] for row in out.rows(FIRST)] == [[box], []]
+
+
 def test_what_was_half_written_does_not_count(tmp_path: Path) -> None:
     out = output(tmp_path)
     out.begin(LISTING)
