@@ -209,7 +209,7 @@ def _metrics() -> str:
         module = inspect.getmodule(kind)
         lines += ["", f"## {name}", "", *_paragraphs(inspect.getdoc(module) or "")]
         lines += ["", *_paragraphs(inspect.getdoc(kind) or ""), ""]
-        lines += options.own(name) or ["No options."]
+        lines += [*(options.own(name) or ["No options."]), *_used("metrics", name)]
     lines += options.section()
     user = importlib.import_module("optcli.accuracy.metrics._user")
     lines += ["", "## python:FILE.py:CALLABLE", "", *_paragraphs(inspect.getdoc(user) or "")]

@@ -31,14 +31,13 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     records = _records(folders)
     ids = records.pop("ids")
     clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
+    if metric is not None:
+        records = metric.over_all(records)
+    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,
-        **{
-            k: records[k]
-            for k in ("predicted", "label", "confidence", *detections.NAMES)
-            if k in records
-        },
+        **{name: records[name] for name in stored if name in records},
     }
     about: dict[str, Any] = {
         "samples": len(ids),

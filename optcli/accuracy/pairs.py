@@ -9,6 +9,7 @@ from optcli import environment
 from optcli.accuracy import bounds, detections, interface, parts, resampling, scores
 from optcli.accuracy.distances import output_distances
 from optcli.accuracy.evaluation import Evaluation
+from optcli.accuracy.metrics.cosine import Cosine, cosines
 from optcli.errors import InputError
 from optcli.outputs import OutputMeaning, Part
 from optcli.results.outcomes import (
@@ -71,7 +72,7 @@ def compare(
         "precision": variant.effective.get("precision"),
         "isa": environment.isa(),
     }
-    if variant.metric is None or variant.metric != baseline.metric:
+    if variant.metric is None or variant.metric != baseline.metric or _sizes_differ(variant, baseline):
         return Accuracy(metric=None, value=None, baseline=None, **comparison)
     assert variant.value is not None
     assert baseline.value is not None
@@ -80,16 +81,20 @@ def compare(
         for name, value in variant.figures.items()
         if name in baseline.figures and name != variant.metric
     }
+    judged = (
+        _counted(variant, baseline, confidence)
+        or _embedded(variant, baseline, confidence)
+        or _bootstrapped(variant, baseline, confidence)
+    )
     return Accuracy(
         metric=variant.metric,
-        value=variant.value,
         baseline=baseline.value,
         better="lower" if variant.better == "lower" else "higher",
         confidence=confidence,
         figures=figures,
         per_class=_per_class(variant, baseline),
         largest_change=_largest(variant, baseline),
-        **(_counted(variant, baseline, confidence) or _bootstrapped(variant, baseline, confidence)),
+        **{"value": variant.value, **judged},
         **comparison,
     )
 
@@ -128,6 +133,41 @@ def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) 
     drops, without = (
         _finite(sign, variant.array(name), baseline.array(name)) for name in ("resampled", "left_out")
     )
+    return _intervals(variant, baseline, confidence, value, drops, without)
+
+
+def _embedded(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any] | None:
+    """Value and drop of embeddings that are compared with the baseline's; None for other metrics."""
+    mine, theirs = variant.array("embedding"), baseline.array("embedding")
+    if mine is None or theirs is None:
+        return None
+    metric, clusters = Cosine(), _clusters(variant)
+    cosine = {"cosine": cosines(mine, theirs)}
+    own = {"cosine": cosines(theirs, theirs)}
+    drops, without = (
+        again(metric, own, clusters) - again(metric, cosine, clusters)
+        for again in (resampling.resampled, resampling.left_out)
+    )
+    value = metric.value(cosine)
+    drop = metric.value(own) - value
+    return {"value": value, **_intervals(variant, baseline, confidence, drop, drops, without)}
+
+
+def _sizes_differ(variant: Evaluation, baseline: Evaluation) -> bool:
+    """Whether embeddings that a metric pairs have other sizes."""
+    mine, theirs = variant.array("embedding"), baseline.array("embedding")
+    return mine is not None and theirs is not None and mine.shape != theirs.shape
+
+
+def _intervals(
+    variant: Evaluation,
+    baseline: Evaluation,
+    confidence: float,
+    value: float,
+    drops: np.ndarray,
+    without: np.ndarray,
+) -> dict[str, Any]:
+    """A drop with its bounds, by those of resamples and of the jackknife."""
     largest = _largest(variant, baseline)
     if len(drops) < (1 - _MOST_UNDEFINED) * resampling.RESAMPLES or largest is None:
         return {"drop": Estimate(value=value)}

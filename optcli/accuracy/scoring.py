@@ -33,7 +33,7 @@ class Score:
 class Scoring:
     """Scores open models on a recipe's samples, in batches as an evaluation takes them.
 
-    Raises `UsageError` without a metric.
+    Raises `UsageError` without a metric, and for one that compares with the baseline.
     """
 
     def __init__(self, request: ScoringRequest) -> None:
@@ -41,6 +41,13 @@ class Scoring:
         if self._work.metric is None:
             raise UsageError(
                 "there is no metric to score with", place="accuracy", hint="accuracy: {metric: ...}"
+            )
+        if self._work.metric.needs_baseline():
+            raise UsageError(
+                f"{self._work.request.settings.metric} compares with the baseline, and a search wants a"  # type: ignore[union-attr]
+                " metric of each artifact",
+                place="accuracy.metric",
+                hint="name a metric that labels decide, such as knn",
             )
         self._metric = self._work.metric
 
@@ -69,7 +76,7 @@ class Scoring:
             parts.append(moved(self._work.records(predictions, done), done))
             done += rows
             seen(done)
-        records = joined_records(parts)
+        records = self._metric.over_all(joined_records(parts))
         alone = np.concatenate([np.zeros(0), *self._alone(records, done)])
         return Score(self.sign * self._metric.value(records), self.sign * np.nan_to_num(alone))
 

@@ -74,7 +74,7 @@ class Part:
         for name, array in seen.outputs.items():
             self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
             self._outputs[name].add(array, len(seen.ids), self.count)
-        kept = {**moved(records, self.count), **self._predicted(seen), "content": contents}
+        kept = {**self._predicted(seen), **moved(records, self.count), "content": contents}
         self._records.append(kept)
         self._ids.extend(seen.ids)
 

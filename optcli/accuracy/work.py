@@ -42,7 +42,7 @@ class Work:
     @cached_property
     def metric(self) -> Metric | None:
         settings = self.request.settings
-        return metrics.make(settings, self.request.folder) if settings else None
+        return metrics.make(settings, self.request.folder, self._class_names) if settings else None
 
     @cached_property
     def decode(self) -> decoding.Decode | decoding.Detector | None:
@@ -53,11 +53,15 @@ class Work:
 
     def _classes(self) -> int | None:
         """How many classes the data have; None: nobody knows."""
+        names = self._class_names()
+        return len(names) if names else None
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        """The names of the data's classes; None: nobody knows."""
         try:
-            names = data.class_names(self.request.data, self.request.folder)
+            return data.class_names(self.request.data, self.request.folder)
         except InputError:  # a machine may have the prepared samples alone
             return None
-        return len(names) if names else None
 
     @property
     def kept_bytes(self) -> int:

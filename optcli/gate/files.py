@@ -14,7 +14,7 @@ from optcli.baselines import CheckedOut
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError
 from optcli.pipeline.plan import source_of
-from optcli.pipeline.terms import judging_code
+from optcli.pipeline.terms import judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results.gate import Change, Unversioned
 
@@ -94,6 +94,8 @@ def _named(recipe: Recipe, digests: FileDigests) -> Iterator[tuple[_Kind, str, S
             code = user_code.closure(reference, recipe.folder)
             files += [*code.files, *(file for _, file in code.outside)]
         yield "untracked-model", place, files
+    for place, file in judging_files(recipe).items():
+        yield "untracked-data", place, [file]
     for role, settings in recipe.data.items():
         noting = _Noting(digests)
         with suppress(OptcliError, OSError):

@@ -13,13 +13,6 @@ from optcli.outputs.metadata import Exported, exported
 from optcli.settings.outputs import SIZES, Kind, OutputSettings
 from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, RowDecoding
 
-# What metrics read, where they read an output itself.
-OF_METRICS: Mapping[str, Kind] = {
-    "top1": "logits",
-    "top5": "logits",
-    "calibration_error": "logits",
-    "miou": "class_map",
-}
 MASK_COEFFICIENTS = 32
 MOST_ROWS = 1000  # after NMS; candidates before it are more
 Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
@@ -83,14 +76,14 @@ def describe(
     *,
     settings: Mapping[str, OutputSettings] | None = None,
     postprocess: PostprocessSettings | None = None,
-    metric: str | None = None,
+    metric_reads: Kind | None = None,
     metric_output: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[OutputMeaning, ...]:
     """What each output means.
 
-    `settings`, `postprocess` and `metric` (of `metric_output`, or of the first output) are what the
-    recipe says, `metadata` is what an exporter wrote into the file. Raises `InputError` where the
+    `settings`, `postprocess` and `metric_reads` (of `metric_output`, or of the first output) are what
+    the recipe says, `metadata` is what an exporter wrote into the file. Raises `InputError` where the
     recipe names an output that is not there, or parts of another size.
     """
     settings = settings or {}
@@ -105,9 +98,8 @@ def describe(
     said = {name: _of_settings(outputs[names.index(name)], each) for name, each in settings.items()}
     said = {**_of_decoding(outputs, postprocess), **said}
     read = metric_output or (names[0] if names else None)
-    kind = OF_METRICS.get(metric or "")
-    if postprocess is None and kind is not None and read in names:
-        said.setdefault(str(read), (Part(kind),))
+    if postprocess is None and metric_reads is not None and read in names:
+        said.setdefault(str(read), (Part(metric_reads),))
     known = exported(metadata or {})
     written = {} if known is None else of_exporter(outputs, known)
     return tuple(_meaning(output, said, written) for output in outputs)

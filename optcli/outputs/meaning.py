@@ -45,6 +45,7 @@ WORDS = {
     "logits": "scores of classes",
     "class_map": "map of classes",
     "embedding": "embedding",
+    "depth": "map of depth",
     "unknown": "unknown",
 }
 _SOURCES = {

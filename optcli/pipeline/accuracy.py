@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from optcli import accuracy, data, environment, outputs, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
+from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
@@ -23,7 +24,7 @@ from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, with_decoding
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
-from optcli.pipeline.terms import judging_code
+from optcli.pipeline.terms import judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.runners import Runner
@@ -297,7 +298,7 @@ class _Judging:
             baseline.outputs,
             settings=recipe.outputs,
             postprocess=decoding,
-            metric=judged.metric if judged else None,
+            metric_reads=reads(judged.metric) if judged else None,
             metric_output=judged.output if judged else None,
             metadata=baseline.metadata,
         )
@@ -366,6 +367,8 @@ class _Judging:
         around, runner = self._around, subject.runner
         if around.nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
+        if judging_files(around.recipe):  # which are sent to nobody
+            return None
         asked = Asked(
             step=step,
             key=key_of(ingredients),
@@ -425,12 +428,13 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """The metric's settings without those in `but`, those of `postprocess`, digests of users' code."""
+    """The metric's settings without those in `but`, those of `postprocess`, digests of users' files."""
     recipe = around.recipe
-    metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude=set(but))
+    metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude={*but, "text"})
     decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")
     references, digests = judging_code(recipe).values(), around.store.digests
     users = [user_code.digest(each, recipe.folder, digests) for each in references]
+    users += [digests.of(file) for file in judging_files(recipe).values()]
     return metric, decoding, users
 
 

@@ -16,6 +16,7 @@ from optcli.pipeline.execute import Execution, Settings, StepResult
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
+from optcli.pipeline.terms import judging_files
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
 from optcli.recipe import load
 from optcli.store import Store, disk
@@ -41,6 +42,7 @@ def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[s
     recipe = load(path, overrides)
     if recipe.accuracy is not None:
         require_metric(recipe.accuracy)
+        judging_files(recipe)
     for name in only:
         if name not in recipe.variants:
             hint = did_you_mean(name, list(recipe.variants))

@@ -172,7 +172,7 @@ def plan(
         )
         variants.append(context.with_checks(planned) if planned.missing else planned)
     metric = recipe.accuracy.metric if recipe.accuracy else None
-    if metric is not None and metric.startswith("python:"):
+    if metric is not None and (metric.startswith("python:") or metric == "cosine"):
         metric = None  # a function of the user's may do without labels
     checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
     return Plan(

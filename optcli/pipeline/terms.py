@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from optcli import data, user_code
+from pathlib import Path
+
+from optcli import data, regular_files, user_code
 from optcli.digest import FileDigests, of_value
+from optcli.errors import InputError
 from optcli.recipe import Recipe
 from optcli.results.terms import Terms, VariantTerms
 
@@ -13,6 +16,7 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     code = {
         name: user_code.digest(r, recipe.folder, digests) for name, r in judging_code(recipe).items()
     }
+    code |= {name: digests.of(file) for name, file in judging_files(recipe).items()}
     after, evaluation, preparation = recipe.postprocess, None, None
     if "evaluation" in recipe.data:
         ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
@@ -56,3 +60,14 @@ def judging_code(recipe: Recipe) -> dict[str, str]:
     if recipe.postprocess is not None and recipe.postprocess.python is not None:
         references["postprocess"] = recipe.postprocess.python
     return references
+
+
+def judging_files(recipe: Recipe) -> dict[str, Path]:
+    """Files of the user's, no code, that judge beside the data, by the key that names them."""
+    named = recipe.accuracy.text if recipe.accuracy is not None else None
+    if named is None:
+        return {}
+    file = recipe.folder / regular_files.expanded(named)
+    if wrong := regular_files.problem(file, named):
+        raise InputError(wrong, place="accuracy.text", hint="a path relative to the recipe")
+    return {"accuracy.text": file}

@@ -90,7 +90,7 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
         largest = "" if error.max_abs is None else f", largest difference {error.max_abs:.3g}"
         same = ""
         if accuracy.agreement is not None:
-            same = f", largest score the same for {wording.percent(accuracy.agreement)}"
+            same = f", the same class for {wording.percent(accuracy.agreement)}"
         yield f"  outputs against {baseline}: {wording.difference(error)}{largest}{same}"
         faded = sum(part.faded_count for part in error.parts)
         if faded:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from optcli.accuracy.metrics import reads
 from optcli.model_files.built_variant import Samples
-from optcli.outputs import SampleOutput, describe
 from optcli.recipe import load
 
 
@@ -18,16 +18,10 @@ def of_samples(samples: Samples, outputs: Sequence[str], *, answers_classes: boo
     """
     if samples.postprocess is not None or not outputs:
         return None
+    name = samples.output or outputs[0]
     if samples.metric is None:
-        named = answers_classes or samples.class_names is not None
-        return (samples.output or outputs[0]) if named else None
-    meanings = describe(
-        [SampleOutput(name, None, "float32") for name in outputs],
-        metric=samples.metric,
-        metric_output=samples.output,
-    )
-    scores = [each.output for each in meanings if each.parts[0].kind == "logits"]
-    return scores[0] if scores else None
+        return name if answers_classes or samples.class_names is not None else None
+    return name if name in outputs and reads(samples.metric) == "logits" else None
 
 
 def of_recipe(path: Path, outputs: Sequence[str]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli.settings import Settings
-from optcli.settings.references import SourceReference
+from optcli.settings.references import RecipePath, SourceReference
 
 LARGEST_BATCH = 256
 """The most samples per call where the recipe does not say."""
@@ -22,10 +22,15 @@ class AccuracySettings(Settings):
 
     metric: Annotated[str, SourceReference()] = Field(
         "top1",
-        description="top1, top5, calibration_error, map, miou, or your own: python:FILE.py:CALLABLE",
+        description="a name such as top1, map or miou, or your own: python:FILE.py:CALLABLE",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="options of the metric, such as {ignore_index: 255} for miou"
+    )
+    text: RecipePath | None = Field(
+        None,
+        description="with `zero_shot_top1`: a file (npz, npy, safetensors) with the embedding of a text"
+        " for each class",
     )
     policy: Literal["fixed-set", "non-inferiority"] = Field(
         "fixed-set",
@@ -72,6 +77,13 @@ class AccuracySettings(Settings):
         given = [n for n in ("max_drop", "min_ratio", "preset") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"found {given[0]} beside {given[1]}, wanted one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _text_where_it_is_read(self) -> Self:
+        if (self.metric == "zero_shot_top1") != (self.text is not None):
+            found = "text" if self.text is not None else "no text"
+            raise ValueError(f"found {found} with {self.metric}, wanted it with zero_shot_top1 alone")
         return self
 
     @property

@@ -22,6 +22,7 @@ Kind = Literal[
     "logits",
     "class_map",
     "embedding",
+    "depth",
     "unknown",
 ]
 # Of kinds that are always as many numbers.
@@ -34,7 +35,7 @@ class PartSettings(Settings):
     kind: Kind = Field(
         description="`boxes`, `objectness`, `scores` of classes, `class_numbers`, `rows` (x1, y1, x2,"
         " y2, score, class), `mask_coefficients`, their `prototypes`, `keypoints`, `angle`; or what a"
-        " whole output is: `logits` of an image, `class_map`, `embedding`, `unknown`"
+        " whole output is: `logits` of an image, `class_map`, `embedding`, `depth`, `unknown`"
     )
     size: int | None = Field(
         None, ge=1, description="how many numbers it is; one part may leave that out"

@@ -17,8 +17,10 @@ from ruamel.yaml import YAML
 from shown import fitting
 
 from optcli import environment, passes, recipe, registry, runners
+from optcli.accuracy import metrics
 from optcli.errors import ExitCode
 from optcli.serving import planning
+from optcli.settings.accuracy import AccuracySettings
 
 DOCS = REPOSITORY / "docs"
 
@@ -66,9 +68,9 @@ def sections(page: str) -> set[str]:
     return set(re.findall(r"^## (.*)$", PAGES[page], re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", ["recipe", "plan-file", "passes", "runners"])
+@pytest.mark.parametrize("page", ["recipe", "plan-file", "passes", "runners", "metrics"])
 def test_every_section_has_an_example(page):
-    told = sections(f"{page}.md") - {"Presets", f"Options of several {page}"}
+    told = sections(f"{page}.md") - {"Presets", f"Options of several {page}", "python:FILE.py:CALLABLE"}
     assert {name for kind, name in EXAMPLES if kind == page} == told
 
 
@@ -87,7 +89,9 @@ def test_an_example_is_right(page, name):
     else:
         whole = {"version": 1, "name": "shown", "extends": "base.yaml", **part}
         fitting(recipe.schema).validate(whole)
-    if page in ("passes", "runners"):
+    if page == "metrics":
+        metrics.require_metric(AccuracySettings.model_validate(part["accuracy"]))
+    if page in ("passes", "runners", "metrics"):
         assert name in EXAMPLES[page, name]
 
 

@@ -176,7 +176,7 @@ def test_the_decoding_of_a_recipe_says_what_it_reads():
 
 def test_the_metric_says_what_it_reads():
     outputs = [("a", (10,)), ("b", (19, 8, 8))]
-    found, sources = parts(outputs, metric="miou", metric_output="b")
+    found, sources = parts(outputs, metric_reads="class_map", metric_output="b")
     assert found == [[("logits", 0, None)], [("class_map", 0, None)]]
     assert sources == ["shape", "recipe"]
     assert parts([("a", (10,), "int64")])[1] == ["unknown"]

@@ -8,11 +8,7 @@ from types import SimpleNamespace
 import pytest
 from test_loadtest_parts import IMAGE
 
-from optcli import registry
-from optcli.accuracy import metrics
-from optcli.accuracy.metrics._classes import Classification
 from optcli.model_files.built_variant import Samples
-from optcli.outputs.describing import OF_METRICS
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
 from optcli.serving.loadtest import canary
@@ -32,7 +28,11 @@ DETECTOR = PostprocessSettings.model_validate({"boxes": {"scores": "scores"}})
         ({"metric": "top5", "output": "second"}, False, "second"),
         ({"metric": "python:error.py:Error"}, True, None),  # a regressor that answers images
         ({"metric": "python:error.py:Error", "class_names": ("cat", "dog")}, False, None),
+        ({"metric": "calibration_error"}, False, "first"),
         ({"metric": "miou"}, False, None),
+        ({"metric": "zero_shot_top1"}, True, None),
+        ({"metric": "knn"}, True, None),
+        ({"metric": "multilabel_map", "output": "second"}, True, None),
         ({"class_names": ("cat", "dog")}, False, "first"),
         ({"class_names": ("cat", "dog"), "postprocess": DETECTOR}, False, None),
         ({"metric": "map", "postprocess": DETECTOR}, False, None),
@@ -43,15 +43,6 @@ def test_the_recipe_says_which_output_holds_scores_of_classes(said, answers_clas
         Samples(**said), ["first", "second"], answers_classes=answers_classes
     )
     assert found == name
-
-
-def test_the_metrics_that_read_scores_of_classes_are_all_named():
-    of_classes = {
-        name
-        for name in metrics.metric_names()
-        if issubclass(registry.find(metrics.__name__, name, metrics.Metric), Classification)
-    }
-    assert of_classes == {name for name, kind in OF_METRICS.items() if kind == "logits"}
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ need. So memory grows by some bytes a sample, and a resample costs no new evalua
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
@@ -19,6 +19,7 @@ from optcli import registry
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.settings import Settings
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.outputs import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +93,18 @@ class ByClass:
 class Metric(Settings, ABC):
     """One metric; its fields are what `accuracy: {options: ...}` may say."""
 
+    reads: ClassVar[Kind | None] = None
+    """What the output is that it reads; None: it reads what `postprocess` gives, or anything."""
+
+    def opened(
+        self, settings: AccuracySettings, folder: Path, names: Callable[[], Sequence[str] | None]
+    ) -> Metric:
+        """The metric with the files that the recipe in `folder` names for it, ready for `records`.
+
+        `names` gives the names of the data's classes; None: nobody knows them. Raises `InputError`.
+        """
+        return self
+
     def better(self) -> Literal["higher", "lower"]:
         """Which way a better model's value lies."""
         return "higher"
@@ -100,9 +113,20 @@ class Metric(Settings, ABC):
         """Whether a sample without a target is an error."""
         return True
 
+    def needs_baseline(self) -> bool:
+        """Whether it says something of two artifacts together alone, and nothing of one."""
+        return False
+
     @abstractmethod
     def records(self, seen: Predictions) -> Records:
         """The records of some samples. Raises `InputError` for labels and outputs that do not fit."""
+
+    def over_all(self, records: Records) -> Records:
+        """The records of all samples, with what depends on several of them worked out.
+
+        Everything below gets what this gives.
+        """
+        return records
 
     @abstractmethod
     def value(self, records: Records) -> float:
@@ -157,27 +181,43 @@ def require_metric(settings: AccuracySettings) -> None:
         _own(settings)
 
 
-def make(settings: AccuracySettings, folder: Path) -> Metric:
-    """The metric of a recipe in `folder`; imports the user's code where it is theirs."""
+def reads(metric: str | None) -> Kind | None:
+    """What the output is that a recipe's metric reads; None where no metric says it."""
+    return _class_of(metric).reads if metric in metric_names() else None
+
+
+def make(
+    settings: AccuracySettings,
+    folder: Path,
+    names: Callable[[], Sequence[str] | None] = lambda: None,
+) -> Metric:
+    """The metric of a recipe in `folder`; imports the user's code where it is theirs.
+
+    `names` gives the names of the data's classes. Raises `InputError` for files that do not fit.
+    """
     if settings.metric.startswith("python:"):
         from optcli.accuracy.metrics._user import UserMetric
 
         return UserMetric.of(settings.metric.removeprefix("python:"), folder, settings.options)
-    return _own(settings)
+    return _own(settings).opened(settings, folder, names)
 
 
 def _own(settings: AccuracySettings) -> Metric:
     if settings.metric not in metric_names():
         hint = did_you_mean(settings.metric, metric_names())
         raise UsageError(f"unknown metric {settings.metric!r}", place="accuracy.metric", hint=hint)
-    kind = registry.find(__name__, settings.metric, Metric)  # type: ignore[type-abstract]
+    kind = _class_of(settings.metric)
     try:
         return kind.model_validate(settings.options)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key, options = ".".join(str(part) for part in first["loc"]), list(kind.model_fields)
         raise UsageError(
             f"{settings.metric}: option {key!r}: {first['msg']}",
             place="accuracy.options",
-            hint=did_you_mean(key, list(kind.model_fields)) or "it has no options: remove them",
+            hint=did_you_mean(key, options) if options else "it has no options: remove them",
         ) from error
+
+
+def _class_of(name: str) -> type[Metric]:
+    return registry.find(__name__, name, Metric)  # type: ignore[type-abstract]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli.accuracy.metrics import ByClass, Metric, Predictions
 from optcli.errors import InputError
+from optcli.settings.outputs import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,11 +25,16 @@ class Classification(Metric):
 
     guesses: ClassVar[int] = 1
     """How many classes count as one answer."""
+    reads: ClassVar[Kind | None] = "logits"
+
+    def scores_of(self, seen: Predictions) -> np.ndarray:
+        """Scores of classes, float64 `[samples, classes]`. Raises `InputError`."""
+        return score_rows(seen.scores())
 
     def records(self, seen: Predictions) -> Records:
         import numpy as np
 
-        scores = score_rows(seen.scores())
+        scores = self.scores_of(seen)
         labels = np.array(
             [class_number(t, scores.shape[1], i) for t, i in zip(seen.targets, seen.ids, strict=True)]
         )
@@ -48,7 +54,7 @@ class Classification(Metric):
         }
 
     def check(self, target: Any, place: str, seen: Predictions) -> None:
-        class_number(target, score_rows(seen.scores()).shape[1], place)
+        class_number(target, self.scores_of(seen).shape[1], place)
 
     def value(self, records: Records) -> float:
         right = self.right(records)
@@ -65,19 +71,22 @@ class Classification(Metric):
         return guessed(records, self.guesses)
 
     def by_class(self, records: Records) -> ByClass | None:
-        import numpy as np
-
         right = self.right(records)
-        if right is None:
-            return None
-        label, position, samples = np.unique(records["label"], return_inverse=True, return_counts=True)
-        return ByClass(label, samples, np.bincount(position, weights=right) / samples)
+        return None if right is None else shares_by_class(records["label"], right)
 
     def figures(self, records: Records) -> dict[str, float]:
         shares = {"top1": float((records["rank"] < 1).mean())}
         if records["classes"][0] > 5:
             shares["top5"] = float((records["rank"] < 5).mean())
         return {**shares, "calibration_error": calibration_error(records)}
+
+
+def shares_by_class(label: np.ndarray, right: np.ndarray) -> ByClass:
+    """The share of each class's samples that is right; arrays `[samples]`."""
+    import numpy as np
+
+    labels, position, samples = np.unique(label, return_inverse=True, return_counts=True)
+    return ByClass(labels, samples, np.bincount(position, weights=right) / samples)
 
 
 def guessed(records: Records, guesses: int) -> float:

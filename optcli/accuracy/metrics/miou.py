@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from optcli.accuracy.metrics import ByClass, Metric, Predictions
+from optcli.accuracy.metrics._maps import resized
 from optcli.errors import InputError
+from optcli.settings.outputs import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +26,8 @@ class Miou(Metric):
     `ignore_index` counts as an error of that other class. Reads scores `[batch, classes, height,
     width]` or class numbers `[batch, height, width]`; targets are class numbers `[height, width]`.
     """
+
+    reads: ClassVar[Kind | None] = "class_map"
 
     ignore_index: int | None = Field(
         255, description="target pixels of this value do not count, and no class of it"
@@ -153,7 +157,7 @@ class Miou(Metric):
         if output.ndim == 3 and output.shape[0] == 1:
             output = output[0]
         if output.shape[-2:] != shape and self.resize and output.ndim == 3:
-            output = _resized(output, shape)
+            output = resized(output, shape)
         if output.shape[-2:] != shape:
             raise InputError(
                 f"the output is {' x '.join(map(str, output.shape[-2:]))},"
@@ -195,12 +199,3 @@ class Miou(Metric):
         inside = (mine >= 0) & (mine < count)
         kinds = (mine[mine == theirs], mine[inside], theirs)
         return np.stack([np.bincount(kind, minlength=count) for kind in kinds])
-
-
-def _resized(scores: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    import torch
-
-    values = torch.from_numpy(scores.astype("float32"))[None]
-    batch = torch.nn.functional.interpolate(values, size=shape, mode="bilinear", align_corners=False)
-    resized: np.ndarray = batch[0].numpy()
-    return resized

@@ -79,7 +79,7 @@ class Npz(Collection):
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         self.require()
-        archive = _Archive.of(self.path)
+        archive = Archive.of(self.path)
         image = self.settings.input or inputs[0].name
         members = {spec.name: spec.name for spec in inputs}
         if self.settings.array:
@@ -120,7 +120,7 @@ class NpzItems(Items):
 
     parallel: ClassVar[bool] = True
 
-    _archive: _Archive
+    _archive: Archive
     _arrays: dict[str, np.ndarray]
     _labels: np.ndarray | None
     _rows: list[int]
@@ -148,18 +148,25 @@ class NpzItems(Items):
         return self._ids[index], digest_of({name: rows[row] for name, rows in self._arrays.items()})
 
 
-class _Archive:
-    """An npz whose members are read whole, each once, and shared by the roles that name the file."""
+class Archive:
+    """An npz whose members are read whole, each once, and shared by all that name the file.
 
-    _opened: ClassVar[WeakValueDictionary[tuple[Any, ...], _Archive]] = WeakValueDictionary()
+    Raises OSError where it cannot be opened, `InputError` where it is damaged or a bomb.
+    """
+
+    _opened: ClassVar[WeakValueDictionary[tuple[Any, ...], Archive]] = WeakValueDictionary()
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read: dict[str, np.ndarray] = {}
-        self.names = _names(path)
+        try:
+            self.names = _names(path)
+        except DAMAGED as error:
+            message = f"not an npz file, or a damaged one: {excerpt(str(error))}"
+            raise _wrong(path, message, "write it with numpy.savez") from error
 
     @classmethod
-    def of(cls, path: Path) -> _Archive:
+    def of(cls, path: Path) -> Archive:
         stat = path.stat()
         key = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
         archive = cls._opened.get(key)
