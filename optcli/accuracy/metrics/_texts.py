@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli import regular_files
-from optcli.data.npz import Archive
+from optcli.data.layouts.npz import Archive
 from optcli.errors import InputError, excerpt
 
 if TYPE_CHECKING:
