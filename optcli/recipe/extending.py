@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from optcli import regular_files
+from optcli.errors import excerpt
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
@@ -13,6 +15,7 @@ from optcli.recipe.reading import read
 from optcli.recipe.short_forms import written_out
 
 _MOST_FILES = 100
+_SUFFIXES = (".yaml", ".yml")
 
 
 class Extending:
@@ -86,7 +89,11 @@ class Extending:
             name = os.path.normpath(parent)
             if _resolved(Path(name)) != resolved:  # behind a link `..` leads elsewhere
                 name = str(parent)
-            if resolved in above:
+            if resolved.suffix.lower() not in _SUFFIXES and regular_files.is_file(resolved):
+                # Errors show what they found: no recipe makes them show `/etc/shadow`.
+                message = f"found {excerpt(item.value)}, wanted a .yaml or .yml file"
+                self._problems.add(item.place, message, "name a recipe")
+            elif resolved in above:
                 circle = " -> ".join(p.name for p in (*above, resolved))
                 self._problems.add(
                     item.place, f"the recipe extends itself: {circle}", "break the circle"

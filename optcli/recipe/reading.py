@@ -214,9 +214,9 @@ class _Converter:
         if isinstance(yaml.value, str):
             if tag.startswith(_CORE) and known in _SCALARS:
                 return Node(self._scalar(known, yaml.value, place), place)
-        elif known in ("seq", "map"):
-            if known == "map":
-                return Node(self._mapping(yaml, depth), place)
+        elif (known, yaml.id) == ("map", "mapping"):
+            return Node(self._mapping(yaml, depth), place)
+        elif (known, yaml.id) == ("seq", "sequence"):
             return Node(tuple(self.node(item, depth + 1) for item in yaml.value), place)
         shown = f"!!{known}" if tag.startswith(_CORE) else tag
         self._problems.add(place, f"found the tag {shown}, wanted plain YAML", "remove the tag")

@@ -38,7 +38,7 @@ HOSTILE: tuple[Any, ...] = (
 BYTES: tuple[bytes, ...] = (
     b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\t", b"\r", b"\r\n", b"\xc3", b"\x80", b"- ", b": ", b"? ", b"[", b"]", b"{",
     b"}", b"&a ", b"*a", b"<<: *a", b"!!float ", b"!!int x", b"!!binary aGk=", b"!!python/object:os.system ", b"!!set ",
-    b"!!timestamp ", b"!x ", b"%YAML 1.1\n---\n", b"%TAG ! x\n", b"---\n", b"...\n", b"#", b"'", b'"', b"|\n", b">\n",
+    b"!!timestamp ", b"!!map ", b"!!seq ", b"!x ", b"%YAML 1.1\n---\n", b"%TAG ! x\n", b"---\n", b"...\n", b"#", b"'", b'"', b"|\n", b">\n",
     b"|9\n", b'"\\x00"', b'"\\ud800"', b'"\\U0010ffff"', b"@", b"`", b"0x" + b"f" * 6000, b"9" * 6000, b"0o777", b"1e999",
     b"1_000", b"-.inf", b".nan", b"1:30:30", b"2001-01-01", b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b" " * 5000, b"[" * 2000,
     b"{a: " * 1500, b"- " * 1000, b"? " * 1000, b"\n" * 3000, b"a: &a [x, x]\nb: &b [*a, *a, *a, *a]\n",

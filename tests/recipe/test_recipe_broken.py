@@ -136,6 +136,8 @@ TABLE = [
     Broken("colon", "name: digits", "name: my: digits", 2, "':' where no key can stand", "quotes"),
     Broken("open bracket", "[1, 8], threads: 2}", "[1, 8, threads: 2}", 14, "syntax", "close"),
     Broken("tag", "name: digits", "name: !!python/object:os.system x", 2, "!!python/object:os.system", "remove the tag"),
+    Broken("tag of a mapping", "name: digits", "name: !!map [digits]", 2, "!!map", "remove the tag"),
+    Broken("tag of a list", "name: digits", "name: !!seq {digits: 1}", 2, "!!seq", "remove the tag"),
     Broken("alias", "name: digits", "name: *digits", 2, "undefined alias", "define"),
     Broken("second document", "baseline: eager", "baseline: eager\n---\n", 17, "second document", "remove"),
     # the environment

@@ -45,10 +45,20 @@ def test_what_is_extended_must_be_a_file(tmp_path, value, says):
 
 
 def test_no_content_of_another_file_is_shown(tmp_path):
-    for content in ("root:x:0:0:secret\n", "secret\n", "- secret\n", "secret: [secret\n", "@secret"):
-        (tmp_path / "passwd").write_text(content)
-        path = recipe(tmp_path, "version: 1\nname: x\nextends: passwd\n")
-        assert not any("secret" in text for text in problems(path)), content
+    contents = (
+        "root:x:0:0:secret\n",
+        "secret:*:0:0:::\n",
+        "secret\n",
+        "- secret\n",
+        "secret: [secret\n",
+        "@secret",
+    )
+    (tmp_path / "link.yaml").symlink_to("passwd")
+    for name in ("passwd", "link.yaml"):
+        path = recipe(tmp_path, f"version: 1\nname: x\nextends: {name}\n")
+        for content in contents:
+            (tmp_path / "passwd").write_text(content)
+            assert not any("secret" in text for text in problems(path)), content
 
 
 def test_a_recipe_that_is_a_pipe_or_a_device(tmp_path):
