@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -26,6 +27,8 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+# In JSON, as an escape or as bytes: half of a pair that stands for one character.
+_HALF_A_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 class IrregularFileError(OSError):
@@ -109,10 +112,23 @@ def problem(path: str | Path, shown: str) -> str:
 
 def json_of(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> Any:
     """What a JSON file holds. Raises OSError as `read` does, and ValueError for what is no JSON."""
+    return parsed_json(read(path, most_bytes))
+
+
+def parsed_json(data: bytes, **options: Any) -> Any:
+    """What JSON from elsewhere holds; `options` are those of `json.loads`.
+
+    Raises ValueError for what is no JSON, is nested too deeply, or has text that no file can hold.
+    """
     try:
-        return json.loads(read(path, most_bytes))
+        record = json.loads(data, **options)
+        if _HALF_A_CHARACTER.search(data):
+            json.dumps(record, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half a character, such as \\ud800") from None
+    return record
 
 
 def expanded(text: str) -> Path:

@@ -81,7 +81,10 @@ def test_a_home_that_nobody_has_stays_as_it_is_written():
 
 
 def test_json_that_cannot_be_read_is_a_value_error(tmp_path):
-    for text in ("[" * 100_000, "{", "9" * 6000, '"\udcff"'):
+    for text in ("[" * 100_000, "{", "9" * 6000, '"\udcff"', r'["\ud800"]', r'{"a\uDFFFb": 1}'):
         (tmp_path / "x.json").write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(ValueError):
             regular_files.json_of(tmp_path / "x.json")
+    assert regular_files.parsed_json(rb'["\ud83d\ude00"]') == ["\N{GRINNING FACE}"]
+    with pytest.raises(ValueError):
+        regular_files.parsed_json(b'"\xed\xa0\x80"')  # the same half as bytes

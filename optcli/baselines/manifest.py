@@ -6,7 +6,6 @@ names that are folders, digests, formats, runners with their options, and facts 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from pathlib import PurePosixPath
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from optcli import digest, runners
+from optcli import digest, regular_files, runners
 from optcli.artifact import Artifact, Format
 from optcli.errors import UsageError
 from optcli.settings import TensorSpec
@@ -125,7 +124,7 @@ def described(artifact: Artifact) -> Described:
 def read(text: bytes) -> Manifest | int:
     """The manifest, or its schema where that is another one. Raises `ValueError`."""
     try:
-        record = json.loads(text)
+        record = regular_files.parsed_json(text)
         schema = record["schema"]
         if schema != SCHEMA:
             return int(schema)
@@ -136,5 +135,3 @@ def read(text: bytes) -> Manifest | int:
         raise ValueError(f"{place}: {first['msg'][:200]}") from error
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("it is none of ours") from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error

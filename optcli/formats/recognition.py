@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from optcli import regular_files
 from optcli.artifact import Format
 from optcli.formats import onnx, openvino, ort, torch, torchscript
 from optcli.formats.exported import FILE as _PACKAGE
@@ -70,13 +71,11 @@ def _of_package(path: Path) -> Format:
 
 def _product(folder: Path) -> Format | None:
     """Which TensorRT an engine's sidecar says it is of."""
-    import json
-
     from optcli.engines import sidecar
 
     try:
-        record = json.loads((folder / sidecar.FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        record = regular_files.json_of(folder / sidecar.FILE)
+    except (OSError, ValueError):
         return None
     product = str(record.get("product")) if isinstance(record, dict) else ""
     return Format.TENSORRT_RTX if product == "tensorrt_rtx" else Format.TENSORRT

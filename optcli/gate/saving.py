@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from optcli import baselines
 from optcli.baselines import Kept
 from optcli.errors import UsageError, did_you_mean
 from optcli.pipeline.entries import artifact_of, lineage, made_by
 from optcli.pipeline.trusting import is_fetched
-from optcli.results import Report
+from optcli.results import Report, first_wrong
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
@@ -49,8 +51,19 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
                 hint=f"run `optcli build {report.recipe.path}` again, or name its --store",
             )
         runner = variant.runner or {}
+        requested = runner.get("requested") or {}
+        if not isinstance(runner.get("name"), str) or not isinstance(requested, dict):
+            raise _damaged(place, f"variants.{name}.runner: wanted a name and its options")
         steps = made_by(entry, store)
         own = own and not is_fetched(lineage(entry, store))
-        kept[name] = Kept(artifact_of(entry), runner["name"], dict(runner.get("requested", {})), steps)
+        kept[name] = Kept(artifact_of(entry), runner["name"], requested, steps)
         inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
-    return baselines.save(path, kept, inputs, report, store, own=own)
+    try:
+        return baselines.save(path, kept, inputs, report, store, own=own)
+    except ValidationError as error:
+        raise _damaged(place, first_wrong(error)) from error
+
+
+def _damaged(place: Path, wrong: str) -> UsageError:
+    message = f"this report cannot be saved: {wrong}"
+    return UsageError(message, place=str(place), hint="run `optcli build RECIPE` to write it again")

@@ -414,12 +414,12 @@ class Report(Result):
             message = f"the report cannot be read: {error.strerror or error}"
             hint = "look at its permissions, or name another report"
         except ValueError as error:
-            message = f"this is not a readable report: {_first_wrong(error)}"
+            message = f"this is not a readable report: {first_wrong(error)}"
             hint = "run `optcli build RECIPE` to write it again"
         raise UsageError(message, place=str(path), hint=hint)
 
 
-def _first_wrong(error: Exception) -> str:
+def first_wrong(error: Exception) -> str:
     """What is wrong first, and where: what pydantic says spans lines and quotes whole values."""
     if not isinstance(error, ValidationError):
         return first_line(error)[:300]

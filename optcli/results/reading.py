@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,12 +16,8 @@ _COUNTS = {"batch_size", "threads", "samples", "launches", "rounds", "calls", "c
 
 def record_of(path: Path) -> Any:
     """The plain data of a report. Raises OSError, and ValueError with the place of what cannot be."""
-    try:
-        record = json.loads(
-            regular_files.read(path, _MOST_BYTES), parse_constant=_constant, parse_float=_float
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    data = regular_files.read(path, _MOST_BYTES)
+    record = regular_files.parsed_json(data, parse_constant=_constant, parse_float=_float)
     _check(record, "", 0)
     return record
 

@@ -8,10 +8,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from optcli import regular_files
 from optcli.errors import StepError
 from optcli.workers import messages
 
 T = TypeVar("T")
+# Of one message. Those of optcli have some kilobytes; figures of large sweeps have megabytes.
+MOST_BYTES = 256 * 1024 * 1024
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -26,13 +29,18 @@ def send(connection: Connection, record: dict[str, Any]) -> None:
 
 
 def receive(connection: Connection) -> dict[str, Any] | None:
-    """The next record; None when the other end is gone. Raises `StepError` for what is no record."""
+    """The next record; None when the other end is gone.
+
+    Raises `StepError` for what is no record, and for more than `MOST_BYTES`.
+    """
     try:
-        text = connection.recv_bytes()
+        text = connection.recv_bytes(MOST_BYTES)
     except (EOFError, OSError):
+        if not connection.readable:  # so the library marks a message that is too long
+            raise StepError(f"it sent more than {MOST_BYTES >> 20} MiB in one message") from None
         return None
     with suppress(ValueError):
-        record = json.loads(text)
+        record = regular_files.parsed_json(text)
         if isinstance(record, dict):
             return record
     raise StepError("the other process sent something that is not a JSON object")

@@ -116,6 +116,9 @@ class Child:
             record = self._next(left, timeout_s)
             if "result" in record:
                 return messages.read(gives, record["result"])
+            if left == 0.0:  # of a worker that talks without an end something is always there
+                self.kill()
+                raise _too_late(timeout_s)
             if listener is not None:
                 listener.hear(messages.read(listener.kind, record.get("event")))
 
@@ -162,7 +165,9 @@ class Child:
         while True:
             wait_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
             if self._connection.poll(max(0.0, wait_s)):
-                record = channel.receive(self._connection)
+                record = self._message(deadline)
+                if record is None and deadline is not None and time.monotonic() >= deadline:
+                    raise _too_late(limit_s if limit_s is not None else timeout_s)
                 if record is None:
                     raise self._death()
                 if "error" in record:
@@ -175,11 +180,18 @@ class Child:
             gone = self._ended(0.0) is not None
             if deadline is not None and time.monotonic() >= deadline and not gone:
                 self.kill()
-                limit = limit_s if limit_s is not None else timeout_s or 0.0
-                raise StepError(
-                    f"it did not finish within {limit:g} s and was stopped",
-                    hint="raise the limit with --timeout, or look into the log",
-                )
+                raise _too_late(limit_s if limit_s is not None else timeout_s)
+
+    def _message(self, deadline: float | None) -> dict[str, Any] | None:
+        """The record that has begun to come. A worker that does not end it in time is killed."""
+        if deadline is None:
+            return channel.receive(self._connection)
+        waiting = threading.Timer(max(0.0, deadline - time.monotonic()), self.kill)
+        waiting.start()
+        try:
+            return channel.receive(self._connection)
+        finally:
+            waiting.cancel()
 
     def _death(self) -> StepError:
         code = self._ended(5.0)
@@ -190,6 +202,13 @@ class Child:
             reason, name = ended_by(-code)
             return StepError(f"it {reason} ({name})", hint="the log has its last words")
         return StepError(f"it ended early with exit status {code}", hint="the log has its last words")
+
+
+def _too_late(limit_s: float | None) -> StepError:
+    return StepError(
+        f"it did not finish within {limit_s or 0.0:g} s and was stopped",
+        hint="raise the limit with --timeout, or look into the log",
+    )
 
 
 def spawn(

@@ -177,6 +177,29 @@ def saved(project, name="main", **changes):
 
 
 @pytest.mark.slow
+def test_a_report_with_odd_values_is_not_saved(repository):
+    repository.build()
+    path = repository.artifacts / "tiny" / "report.json"
+    written = path.read_text()
+    name = next(iter(json.loads(written)["variants"]))
+    for place, value in (
+        (("variants", name, "runner"), {}),
+        (("variants", name, "runner", "requested"), True),
+        (("variants", name, "runner", "requested", "threads"), [None]),
+        (("variants", name, "runner", "name"), ""),
+        (("environment", "versions"), 0),
+    ):
+        record = inner = json.loads(written)
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        path.write_text(json.dumps(record))
+        with pytest.raises(UsageError) as caught:
+            builds.save(repository.folder / "x.tar", Report.load(path), path, Store(repository.store))
+        assert "optcli build RECIPE" in caught.value.hint, place
+
+
+@pytest.mark.slow
 def test_a_saved_baseline_is_compared_by_name_and_by_file(repository, pairs):
     path = saved(repository)
     for reference in ("main", str(path)):

@@ -63,6 +63,20 @@ def say_raw(payload: Any, channel: Channel) -> Any:
     channel._connection.poll(30)  # until nobody listens any more
 
 
+def say_badly(payload: Any, channel: Channel) -> Any:
+    """Bytes that are no whole message, too long, too deep; or messages without an end."""
+    socket_ = channel._connection.fileno()
+    if payload == "half":
+        os.write(socket_, (100).to_bytes(4, "big") + b"{")
+    elif payload == "long":
+        os.write(socket_, b"\xff\xff\xff\xff" + (6 << 30).to_bytes(8, "big") + b"{" * 1000)
+    elif payload == "deep":
+        channel._connection.send_bytes(b"[" * 200_000)
+    while payload == "endless":
+        channel.send({"numbers": [1]})
+    time.sleep(60)
+
+
 def say_bytes(payload: dict[str, Any], channel: Channel) -> Any:
     channel._connection.send_bytes(b"\xff{")
     channel._connection.poll(30)

@@ -245,6 +245,24 @@ def test_bytes_that_are_no_json_are_an_error_and_no_crash():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("half", "did not finish within 1 s"),
+        ("endless", "did not finish within 1 s"),
+        ("long", "more than 256 MiB"),
+        ("deep", "not a JSON object"),
+    ],
+)
+def test_a_bad_sender_costs_its_own_worker_in_time(way, said):
+    with (
+        pytest.raises(StepError, match=said),
+        workers.spawn("calls:say_badly", way) as child,
+    ):
+        child.result(Inner, 1.0, workers.Listener(Inner, lambda _: None))
+
+
+@pytest.mark.slow
 def test_a_worker_refuses_a_message_that_its_function_does_not_take():
     with pytest.raises(StepError, match=r"no dict.*: all of it"):
         workers.run("calls:double", [1], int, timeout_s=20)

@@ -8,12 +8,11 @@ Nothing here is a path before its name has been checked, and no size is believed
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-from optcli import digest
+from optcli import digest, regular_files
 from optcli.store.entry import SCHEMA, Entry, key_of
 from optcli.store.remote.connection import RefusedError
 
@@ -52,9 +51,7 @@ def read(data: bytes, kind: str, key: str, files: Path, origin: str) -> Entry:
     entry has.
     """
     try:
-        return _entry(json.loads(data), kind, key, files, origin)
-    except RecursionError:
-        raise RefusedError("its manifest is nested too deeply") from None
+        return _entry(regular_files.parsed_json(data), kind, key, files, origin)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RefusedError(f"its manifest cannot be read ({str(error)[:200]})") from error
 
