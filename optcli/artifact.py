@@ -47,6 +47,9 @@ ROUTES = "routes"
 # The fact that names the operators that a quantizing pass kept in floating point because values of
 # different range meet there, behind the last layers.
 OUTPUT_TAIL = "output_tail_in_floating_point"
+# The fact that lists the outputs of the model as it came from its source: name, dtype and shape of
+# each, and what the first one held where it was run (`outputs.of_facts` reads it).
+OUTPUT_TENSORS = "output_tensors"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
+from optcli.accuracy import detections
 from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
 from optcli.errors import InputError, did_you_mean
@@ -32,13 +33,21 @@ class Detector:
     """Detections of an image in its own pixels, as a bundle's server decodes them.
 
     `classes` is how many the data have; None: nobody knows. With `refuse`, scores above 1 and numbers
-    of no class are an error. `noted` counts images by what `postprocess.decoded` notes of them.
+    of no class are an error. `noted` counts images by what `postprocess.decoded` notes of them; of a
+    decoding that is `guessed` also those with boxes that no detector gives.
     """
 
     def __init__(
-        self, kind: str, how: Mapping[str, Any], classes: int | None = None, *, refuse: bool = True
+        self,
+        kind: str,
+        how: Mapping[str, Any],
+        classes: int | None = None,
+        *,
+        refuse: bool = True,
+        guessed: bool = False,
     ) -> None:
         self._kind, self._how, self._classes, self._refuse = kind, how, classes, refuse
+        self._guessed = guessed
         self.noted: Counter[str] = Counter()
 
     def __call__(
@@ -69,7 +78,11 @@ class Detector:
             raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
         self.noted.update(noted)
         placement = {"scale": (1.0, 1.0), "padding": (0, 0), "original_size": size, **meta}
-        return instances.in_original(found, placement, self._how, size)
+        there = instances.in_original(found, placement, self._how, size)
+        limits = placement["original_size"]
+        if self._guessed and not detections.sensible(there["boxes"], there["scores"], limits):
+            self.noted["no_boxes"] += 1
+        return there
 
 
 def make(
@@ -78,15 +91,16 @@ def make(
     classes: int | None = None,
     *,
     refuse: bool = True,
+    guessed: bool = False,
 ) -> Decode | Detector | None:
     """The decoding step; None without one. Imports the user's code where it is theirs.
 
-    `classes` and `refuse` are those of `Detector`.
+    `classes`, `refuse` and `guessed` are those of `Detector`.
     """
     if settings is None:
         return None
     if settings.detector is not None:
-        return Detector(*settings.detector, classes, refuse=refuse)
+        return Detector(*settings.detector, classes, refuse=refuse, guessed=guessed)
     assert settings.python is not None
     return _users(settings.python, folder)
 
@@ -128,6 +142,8 @@ def said(note: DecodingNote) -> str:
             f"the model has {note.figures[0]} classes and the data have {note.figures[1]}: numbers of"
             " classes are taken to mean the same in both"
         )
+    if note.kind == "no_boxes":
+        return f"in {images} most boxes lie outside of the image, or have no area"
     if note.kind == "misread":
         return (
             f"in {images} there are scores above 1 or class numbers that are no classes of the data:"

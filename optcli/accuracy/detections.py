@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.parts import CONFIDENT
 from optcli.results.outcomes import DetectionChange
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Both: TypeAlias = tuple[list[np.ndarray], list[np.ndarray]]
 
 # Of one image, best first, as COCO counts them; weaker ones are no sign of anything.
 _MOST = 100
@@ -18,6 +21,11 @@ _SAME_PLACE = 0.5  # IoU
 # Of a class with fewer confident detections nothing is said.
 _FEWEST = 3
 _LEFT = 0.7  # of its score, for a detection that counts as left to its class
+# Of the images of a decoding that is a guess, so many may have boxes that no detector gives; and of the
+# confident boxes of an image.
+_ODD_IMAGES, _ODD_BOXES = 0.05, 0.1
+# A box of a detector may reach beyond its image by this share of it on each side, and no further.
+_BEYOND = 0.25
 NAMES = ("found_sample", "found_box", "found_score", "found_label")
 
 
@@ -42,18 +50,48 @@ def _are_detections(decoded: Any) -> bool:
     return isinstance(decoded, dict) and {"boxes", "scores", "labels"} <= decoded.keys()
 
 
+def sensible(boxes: np.ndarray, scores: np.ndarray, size: tuple[int, int]) -> bool:
+    """Whether confident boxes `[n, 4]` are such as a detector gives: with an area, and within the image.
+
+    `size` is its height and width.
+    """
+    import numpy as np
+
+    confident = boxes[scores >= CONFIDENT]
+    if not len(confident):
+        return True
+    limits = np.array(size[::-1], np.float64)
+    low, high = confident[:, :2], confident[:, 2:]
+    inside = (low >= -_BEYOND * limits) & (high <= (1 + _BEYOND) * limits) & (high - low >= 1)
+    return float(inside.all(axis=1).mean()) >= 1 - _ODD_BOXES
+
+
+def of_both(variant: Evaluation, baseline: Evaluation) -> Both | None:
+    """The detections of two evaluations, in the order of `NAMES`; None where one of them has none.
+
+    Nor are there any where the decoding is a guess, and what it finds in the baseline's outputs is no
+    sign that they are a detector's: scores above 1, or boxes outside of the images.
+    """
+    if baseline.guessed:
+        odd = sum(note.images for note in baseline.decoding if note.kind in ("misread", "no_boxes"))
+        if odd > _ODD_IMAGES * baseline.samples:
+            return None
+    mine, theirs = ([each.array(name) for name in NAMES] for each in (variant, baseline))
+    if any(each is None for each in (*mine, *theirs)):
+        return None
+    return mine, theirs  # type: ignore[return-value]
+
+
 def compare(
-    mine: Sequence[np.ndarray | None], theirs: Sequence[np.ndarray | None], images: int, score: float
-) -> DetectionChange | None:
-    """How the detections changed; None where one of them has no records.
+    mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray], images: int, score: float
+) -> DetectionChange:
+    """How the detections changed.
 
     Both are arrays in the order of `NAMES`. `score` is the smallest one that a recipe asks for: those
     of `CONFIDENT` and more are looked at, or of that score where it is larger.
     """
     import numpy as np
 
-    if any(each is None for each in (*mine, *theirs)):
-        return None
     confident = max(score, CONFIDENT)
     pairs = [matched(mine, theirs, image, confident) for image in range(images)]
     own, other, strangers = (

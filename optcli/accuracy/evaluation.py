@@ -50,7 +50,8 @@ class Evaluation:
     in the recipe. Outputs are kept for the first `stored` samples. `class_order` says why the labels
     seem to be in another order than the model's classes, `doubts` why it is nothing to compare with,
     `remarks` what the preparation does otherwise than the decoding expects. `largest_change`: see
-    `Metric.largest_change`. `metadata` is what the artifact's file says of the model.
+    `Metric.largest_change`. `metadata` is what the artifact's file says of the model. `guessed`: nobody
+    says that the outputs are decoded rightly.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class Evaluation:
     largest_change: float | None = None
     full_range: bool | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    guessed: bool = False
 
     @staticmethod
     def load(folder: Path) -> Evaluation:

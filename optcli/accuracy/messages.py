@@ -19,7 +19,7 @@ class ScoringRequest:
 
     `feeds` are the model's own inputs in the order of `inputs`, where names or element types differ.
     `reference`: others are compared with it, so that outputs which can be no scores and no classes are
-    an error of the recipe, and not of the model.
+    an error of the recipe, and not of the model. `guessed`: nobody says that `postprocess` is right.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -29,6 +29,7 @@ class ScoringRequest:
     settings: AccuracySettings | None = None
     postprocess: PostprocessSettings | None = None
     reference: bool = False
+    guessed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

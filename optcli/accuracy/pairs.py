@@ -65,7 +65,7 @@ def compare(
         "doubts": variant.doubts,
         "baseline_doubts": baseline.doubts,
         "remarks": variant.remarks,
-        "decoding": variant.decoding,
+        "decoding": () if variant.guessed else variant.decoding,
         "distinct": int(_clusters(variant).max(initial=-1)) + 1,
         "full_range_weights": variant.full_range,
         "runner": variant.runner,
@@ -285,8 +285,10 @@ def output_error(
         "baseline_constant": _all_constant(baseline),
         "changes": changed,
     }
-    mine, theirs = ([each.array(n) for n in detections.NAMES] for each in (variant, baseline))
-    facts["detections"] = detections.compare(mine, theirs, variant.samples, score)
+    if (both := detections.of_both(variant, baseline)) is not None:
+        changed_detections = detections.compare(*both, variant.samples, score)
+        guessed = {"guessed": baseline.guessed}
+        facts["detections"] = changed_detections.model_copy(update=guessed)
     if not comparable or not (variant.finite and baseline.finite):
         return OutputError(**facts, compared=False)
     rows = [(theirs.name, variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]

@@ -169,10 +169,8 @@ class _Detected:
     def of(
         cls, variant: Evaluation, baseline: Evaluation, names: _Names, score: float
     ) -> _Detected | None:
-        mine, theirs = ([e.array(n) for n in detections.NAMES] for e in (variant, baseline))
-        if any(each is None for each in (*mine, *theirs)):
-            return None
-        return cls(mine, theirs, names, max(score, CONFIDENT))  # type: ignore[arg-type]
+        both = detections.of_both(variant, baseline)
+        return None if both is None else cls(*both, names, max(score, CONFIDENT))
 
     def difference(self, index: int) -> float:
         own, other, new = detections.matched(self.mine, self.theirs, index, self.confident)

@@ -62,7 +62,8 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
         "decoding": [
             each.model_dump() for each in decoding.notes(shards.noted(request.out, request.jobs))
         ],
+        "guessed": request.guessed,
         "full_range": saturation.full_range(request.artifact),
-        "metadata": request.artifact.facts.get(exporter_metadata.FACT, {}).get("metadata", {}),
+        "metadata": exporter_metadata.of_facts(request.artifact.facts),
     }
     merging.merge(request.out, request.jobs, name, work.metric, facts)

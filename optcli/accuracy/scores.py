@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optcli.accuracy import detections
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.parts import CONFIDENT
 from optcli.results.outcomes import ScoreChange
@@ -24,14 +25,12 @@ def change_of(variant: Evaluation, baseline: Evaluation, score: float) -> ScoreC
 
     `score` is the smallest one that a recipe asks for. None where there are no such scores.
     """
-    for name, of, threshold in (
-        ("found_score", "detections", max(score, CONFIDENT)),
-        ("confidence", "answers", _LIKELY),
-    ):
-        mine, theirs = variant.array(name), baseline.array(name)
-        if mine is not None and theirs is not None:
-            return _change(mine, theirs, of, threshold)
-    return None
+    both = detections.of_both(variant, baseline)
+    if both is not None:
+        mine, theirs = (each[detections.NAMES.index("found_score")] for each in both)
+        return _change(mine, theirs, "detections", max(score, CONFIDENT))
+    own, other = variant.array("confidence"), baseline.array("confidence")
+    return None if own is None or other is None else _change(own, other, "answers", _LIKELY)
 
 
 def _change(mine: np.ndarray, theirs: np.ndarray, of: str, threshold: float) -> ScoreChange:

@@ -95,6 +95,8 @@ def scope(error: OutputError) -> str:
             " accuracy only labels show"
         )
     seen = f"{detections.images} images"
+    if detections.guessed:
+        seen += ", with outputs decoded as their form suggests, which is a guess,"
     if not detections.confident:
         return (
             f"on {seen} the baseline has no detection with a score of {detections.score:g} or more:"

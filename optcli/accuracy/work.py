@@ -49,7 +49,13 @@ class Work:
         request = self.request
         decoded = request.postprocess is not None and request.postprocess.detector is not None
         classes = self._classes() if decoded else None
-        return decoding.make(request.postprocess, request.folder, classes, refuse=request.reference)
+        return decoding.make(
+            request.postprocess,
+            request.folder,
+            classes,
+            refuse=request.reference and not request.guessed,
+            guessed=request.guessed,
+        )
 
     def _classes(self) -> int | None:
         """How many classes the data have; None: nobody knows."""
@@ -65,7 +71,8 @@ class Work:
 
     @property
     def kept_bytes(self) -> int:
-        return shards.BYTES if self.decode is None else shards.BYTES_BESIDE_DETECTIONS
+        alone = self.decode is None or self.request.guessed
+        return shards.BYTES if alone else shards.BYTES_BESIDE_DETECTIONS
 
     @cached_property
     def samples(self) -> SampleSet:
@@ -186,6 +193,8 @@ class Work:
 
     def remarks(self) -> list[str]:
         """What the preparation does otherwise than the decoding takes for granted."""
+        if self.request.guessed:
+            return []
         return decoding.remarks(self.request.postprocess, self.request.data.prepare)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:

@@ -6,14 +6,14 @@ Ultralytics writes the task, the names of the classes and the size of images: in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
 
-FACT = "exporter_metadata"  # `exporter` is what `export_onnx` calls the one that it used
+_FACT = "exporter_metadata"  # `exporter` is what `export_onnx` calls the one that it used
 _KEYS = ("task", "names", "imgsz", "stride", "batch", "kpt_shape")
 _MOST_CHARACTERS = 1_000_000
 
@@ -31,31 +31,17 @@ def of_openvino(model: Model) -> dict[str, str]:
     )
 
 
-def _known(entries: Mapping[str, str]) -> dict[str, str]:
-    return {k: entries[k] for k in _KEYS if len(entries.get(k, "")) in range(1, _MOST_CHARACTERS)}
+def fact(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The entries as a fact of an artifact, which those that are made of it inherit; or no fact."""
+    return {_FACT: dict(metadata)} if "task" in metadata else {}
 
 
-def facts_of_onnx(model: ModelProto) -> dict[str, Any]:
-    """The fact of an artifact: the entries and the outputs that they speak of; none without a task."""
-    from onnx import helper
-
-    outputs = []
-    for value in model.graph.output:
-        tensor = value.type.tensor_type
-        shape = [dim.dim_value or dim.dim_param or None for dim in tensor.shape.dim]
-        dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else ""
-        outputs.append({"name": value.name, "dtype": dtype, "shape": shape})
-    return fact(of_onnx(model), outputs)
+def of_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The entries that facts hold. Those of an artifact from elsewhere may be anything."""
+    found = facts.get(_FACT)
+    return _known(found) if isinstance(found, dict) else {}
 
 
-def fact(metadata: Mapping[str, str], outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fact of an artifact with these entries; `outputs` are name, dtype and shape of each."""
-    if "task" not in metadata:
-        return {}
-    keys = ("name", "dtype", "shape")
-    return {
-        FACT: {
-            "metadata": dict(metadata),
-            "outputs": [{key: each[key] for key in keys} for each in outputs],
-        }
-    }
+def _known(entries: Mapping[str, Any]) -> dict[str, str]:
+    texts = {key: entries[key] for key in _KEYS if isinstance(entries.get(key), str)}
+    return {key: text for key, text in texts.items() if 0 < len(text) < _MOST_CHARACTERS}

@@ -12,14 +12,14 @@ from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
 from optcli.inspection import onnx_operations as counting
 from optcli.inspection.findings import operations, operators
-from optcli.onnx_graphs.interface import graphs, input_names, sizes
+from optcli.onnx_graphs.interface import element_name, graphs, input_names, tensor_of
 from optcli.onnx_graphs.operators import DYNAMIC, PAIR, is_static
-from optcli.onnx_graphs.precision import FLOATS, element_name, precision_of, short_name
+from optcli.onnx_graphs.precision import FLOATS, precision_of, short_name
 from optcli.onnx_graphs.shapes import inferred, with_sizes
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto
 
 _QUANTIZE = PAIR | {"DynamicQuantizeLinear"}
 
@@ -42,8 +42,8 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     findings: dict[str, Any] = {
         "precision": precision_of(model),
         "size_bytes": sum(each.stat().st_size for each in (file, *beside)),
-        "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
-        "outputs": [_tensor(value) for value in model.graph.output],
+        "inputs": [tensor_of(v) for v in model.graph.input if v.name in input_names(model)],
+        "outputs": [tensor_of(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
         "metadata": exporter_metadata.of_onnx(model),
         **_parameters(model),
@@ -63,12 +63,6 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "operations": operations(counted.macs, at, counted.uncounted),
         "notes": notes if len([*graphs(model.graph)]) > 1 else [],
     }
-
-
-def _tensor(value: ValueInfoProto) -> dict[str, Any]:
-    tensor = value.type.tensor_type
-    shape = list(sizes(value)) if tensor.HasField("shape") else None
-    return {"name": value.name, "dtype": element_name(tensor.elem_type), "shape": shape}
 
 
 def _parameters(model: ModelProto) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, fir
 from optcli.inspection import Target
 from optcli.model_files.opening import Opened, of_folder, require_trust_to_run, silent, trusting
 from optcli.pipeline import view
+from optcli.pipeline.decoding import UNKNOWN, Decoding, decoding_of
 from optcli.pipeline.trusting import brings_python
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Report, VariantReport
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
-from optcli.settings.postprocess import PostprocessSettings
 from optcli.store import Store
 
 _ROLES = ("evaluation", "calibration", "validation", "training")
@@ -30,13 +30,13 @@ class Samples:
     """Where real inputs come from: `data` of a role, with paths relative to `folder`; None: random.
 
     `roles` are the data of every role of the recipe, none where `data` is None.
-    `postprocess` is what follows the model, `metric` the recipe's and `output` the one that it reads,
+    `decoding` is what follows the model, `metric` the recipe's and `output` the one that it reads,
     `class_names` what the recipe says under that key. `notes` say why inputs are random. `runs_python`
     says that reading or post-processing runs Python of the recipe's own.
     """
 
     data: DataSettings | None = None
-    postprocess: PostprocessSettings | None = None
+    decoding: Decoding = UNKNOWN
     metric: str | None = None
     output: str | None = None
     class_names: str | tuple[str, ...] | None = None
@@ -88,7 +88,7 @@ def open_built(
     opened = of_folder(target, variant)
     if not opened.inputs:
         raise silent(opened)
-    samples = _samples(report, recipe, ours=ours)
+    samples = _samples(report, recipe, opened.artifact, ours=ours)
     name, options, runner = _runner(built.runner, opened, own=target.own)
     if runner.starts_programs() and not ours:
         raise TrustError(
@@ -173,7 +173,7 @@ def _runner(
     return name, options, runner
 
 
-def _samples(report: Report, named: Path | None, *, ours: bool) -> Samples:
+def _samples(report: Report, named: Path | None, artifact: Artifact, *, ours: bool) -> Samples:
     """Where real inputs come from.
 
     Where only the report names the recipe, its Python is not run for an artifact that is not `ours`.
@@ -194,7 +194,7 @@ def _samples(report: Report, named: Path | None, *, ours: bool) -> Samples:
         notes = ("the recipe differs from the one that was built (changed, or built with --set)",)
     return Samples(
         data=recipe.data[role] if role else None,
-        postprocess=recipe.postprocess,
+        decoding=decoding_of(recipe, artifact),
         metric=recipe.accuracy.metric if recipe.accuracy else None,
         output=recipe.accuracy.output if recipe.accuracy else None,
         class_names=recipe.class_names,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.artifact import Format
+from optcli.artifact import OUTPUT_TENSORS, Format
 from optcli.data.layouts import npz
 from optcli.errors import InputError, first_line
 from optcli.formats import aoti as aoti_format
@@ -73,7 +73,9 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
         source = source.model_copy(update={"trust": request.trust})
         written = source.write(out, inputs)
         outputs, precision = written.outputs, written.precision
-        said = {k: v for k, v in (written.facts or {}).items() if k == exporter_metadata.FACT}
+        facts = written.facts or {}
+        said = {OUTPUT_TENSORS: facts.get(OUTPUT_TENSORS)}
+        said |= exporter_metadata.fact(exporter_metadata.of_facts(facts))
     return LaidOut(tuple(inputs), precision, tuple(notes), {"outputs": list(outputs), **said})
 
 
@@ -129,7 +131,7 @@ def _openvino(
     findings = openvino_inspection.look(out, given)
     inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
     outputs = findings["outputs"]
-    said = exporter_metadata.fact(findings["metadata"], outputs)
+    said = {OUTPUT_TENSORS: outputs, **exporter_metadata.fact(findings["metadata"])}
     return inputs, [str(each["name"]) for each in outputs], str(findings["precision"]), said
 
 

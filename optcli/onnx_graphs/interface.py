@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
 
@@ -34,6 +34,23 @@ def sizes(value: ValueInfoProto) -> tuple[int | str | None, ...]:
         dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
         for dim in value.type.tensor_type.shape.dim
     )
+
+
+def element_name(element: int) -> str:
+    """The name of an element type (`TensorProto.DataType`): `float32`, `int4`; `unknown` for 0."""
+    from onnx import TensorProto
+
+    if not element:
+        return "unknown"
+    name = str(TensorProto.DataType.Name(element)).lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def tensor_of(value: ValueInfoProto) -> dict[str, Any]:
+    """Name, element type and shape of an input or output; the shape is None where it gives none."""
+    of = value.type.tensor_type
+    shape = list(sizes(value)) if of.HasField("shape") else None
+    return {"name": value.name, "dtype": element_name(of.elem_type), "shape": shape}
 
 
 def opset_of(model: ModelProto) -> int:

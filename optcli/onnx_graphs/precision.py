@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.interface import graphs
+from optcli.onnx_graphs.interface import element_name, graphs
 from optcli.onnx_graphs.operators import DYNAMIC, PAIR, is_static
 
 if TYPE_CHECKING:
@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 FLOATS = frozenset(_SHORT.values())
 _FP8 = ("float8e4m3fn", "float8e5m2")
-
-
-def element_name(element: int) -> str:
-    """The name of an element type (`TensorProto.DataType`): `float32`, `int4`; `unknown` for 0."""
-    from onnx import TensorProto
-
-    if not element:
-        return "unknown"
-    name = str(TensorProto.DataType.Name(element)).lower()
-    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def short_name(element: int) -> str:

@@ -7,9 +7,10 @@ What judges, decodes or compares outputs asks here.
 from __future__ import annotations
 
 from optcli.outputs.describing import Declared, SampleOutput, describe
-from optcli.outputs.guessing import Guess, Probe, decoding, guess, meanings
+from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
 from optcli.outputs.meaning import WORDS, OutputMeaning, Part
 from optcli.outputs.metadata import Exported, exported
+from optcli.outputs.seen import facts_of, of_facts, probe_of
 
 __all__ = [
     "WORDS",
@@ -23,6 +24,10 @@ __all__ = [
     "decoding",
     "describe",
     "exported",
+    "facts_of",
     "guess",
+    "guessed_decoding",
     "meanings",
+    "of_facts",
+    "probe_of",
 ]

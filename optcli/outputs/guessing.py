@@ -124,6 +124,22 @@ def decoding(
     return PostprocessSettings.model_validate(said) if said else None
 
 
+def guessed_decoding(
+    outputs: Sequence[DeclaredOutput], inputs: Sequence[TensorSpec], probe: Probe | None
+) -> PostprocessSettings | None:
+    """How to decode the outputs of a detector by their form, where it leaves no choice; else None.
+
+    It leaves one where scores are logits, which some detectors turn into shares by a sigmoid and others
+    by a softmax, and where more stands behind the boxes, such as masks, which nobody would look at.
+    """
+    found = guess(outputs, inputs, probe=probe)
+    if found.kind != "boxes" or found.note:
+        return None
+    settings = PostprocessSettings.model_validate(yaml.safe_load(found.postprocess))
+    open_ended = settings.boxes is not None and settings.boxes.activation != "none"
+    return None if open_ended else settings
+
+
 def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
     """Height and width of the image that a network takes; other inputs may stand before it."""
     return image_size([spec for spec in inputs if len(spec.shape) == 4])

@@ -97,7 +97,8 @@ class Nodes(Protocol):
 class EvaluationContext:
     """What all subjects of one evaluation share. `samples` is the key of the evaluation set.
 
-    With `nodes` other machines evaluate parts of the set, else `jobs` processes of this one.
+    With `nodes` other machines evaluate parts of the set, else `jobs` processes of this one. `guessed`:
+    nobody says that the recipe's `postprocess` is right.
     """
 
     recipe: Recipe
@@ -109,6 +110,7 @@ class EvaluationContext:
     jobs: int = 1
     remeasure: bool = False
     nodes: Nodes | None = None
+    guessed: bool = False
 
 
 def judge(
@@ -138,8 +140,7 @@ def evaluations(
 
     The store may have lost one: a comparison that is kept needs none.
     """
-    base = artifacts[plan.baseline]
-    around = replace(around, recipe=with_decoding(around.recipe, base, Silent()))
+    around = _decoded(around, artifacts[plan.baseline], Silent())
     judging = _Judging(around, None)
     keys_of = {each.name: key_of(judging._of(each)) for each in _subjects(plan, artifacts)}
     return keys_of, least_score(around.recipe)
@@ -155,7 +156,7 @@ def compare_all(
     """
     base = next((each for each in subjects if each.name == baseline), None)
     if base is not None:
-        around = replace(around, recipe=with_decoding(around.recipe, base.artifact, around.observer))
+        around = _decoded(around, base.artifact, around.observer)
     judging = _Judging(around, base)
     judged: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
@@ -183,6 +184,11 @@ def compare_all(
     if few:
         around.observer.warned("accuracy", few[0].text)
     return accuracies, failures
+
+
+def _decoded(around: EvaluationContext, baseline: Artifact, observer: Observer) -> EvaluationContext:
+    recipe, guessed = with_decoding(around.recipe, baseline, observer)
+    return replace(around, recipe=recipe, guessed=guessed)
 
 
 class _Judging:
@@ -333,6 +339,7 @@ class _Judging:
                 folder=recipe.folder,
                 settings=recipe.accuracy,
                 postprocess=recipe.postprocess,
+                guessed=around.guessed,
                 reference=self.baseline is not None and subject.name == self.baseline.name,
                 out=scratch,
                 jobs=_jobs(subject, around.jobs),
@@ -396,6 +403,7 @@ class _Judging:
                 "data": around.samples,
                 "metric": metric,
                 "postprocess": decoding,
+                "guessed": around.guessed,
                 "users": users,
                 "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
                 "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],

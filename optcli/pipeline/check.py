@@ -10,13 +10,15 @@ parent computes a sample once, where it is seen to give the same in another batc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
 from optcli.artifact import Artifact, Format
-from optcli.errors import InputError, StepError
+from optcli.errors import InputError, StepError, first_line
 from optcli.formats import torch_devices
+from optcli.outputs import facts_of
 from optcli.outputs.detection_sets import all_tie
 from optcli.pipeline._check_samples import Expected, drawn, relative_error, rounding_error
 from optcli.runners import Runner
@@ -158,31 +160,78 @@ def _hint(
     return f"{_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
 
 
+@dataclass(frozen=True)
+class FirstRun:
+    """What running a model as it came from its source showed.
+
+    `notes` are sentences for the user, `facts` are facts of the artifact (`outputs.facts_of`).
+    """
+
+    notes: tuple[str, ...]
+    facts: dict[str, Any]
+
+
 def usable(
     artifact: Artifact, inputs: Sequence[TensorSpec], probe: Path | None, threads: int
-) -> list[str]:
-    """Run a model as it came from its source. Raises `InputError` where it gives NaN or infinity.
+) -> FirstRun:
+    """Run a model as it came from its source, at its two smallest batch sizes up to 2.
 
-    Returns notes for the user: each names an output that is the same for every sample.
+    Raises `InputError` where it gives NaN, where all of an output is infinite, or where it runs at one
+    batch size alone, or not like at another. Notes name outputs that are the same for every sample, and
+    values that are infinite for every sample.
     """
     import numpy as np
 
     with _opened(artifact, inputs, threads) as model:
-        _, _, feed = next(feeds(inputs, probe))
+        several = feeds(inputs, probe)
+        _, size, feed = next(several)
         outputs = model.run(feed)
         for name, array in outputs.items():
-            bad = _not_finite(array)
+            bad = _wrong_values(array)
             if bad:
                 raise InputError(
                     f"the model's output {name!r} holds NaN or infinity "
                     f"({bad} of {np.size(array)} values)",
                     hint=_range_hint(model, inputs, probe),
                 )
-        return [
+        second = next(((n, other) for _, n, other in several if n != size), None)
+        if second is not None:
+            _require_batches(model, inputs, outputs, size, *second)
+        facts = facts_of(outputs, size, model.without_batch())
+        notes = [
             f"output {name!r} is the same for every value of the input: are the weights trained?"
             for name, array in outputs.items()
             if array.size > 1 and float(np.ptp(array.astype(np.float64))) == 0.0
         ]
+        return FirstRun(tuple(notes), facts)
+
+
+def _require_batches(
+    model: Runner, inputs: Sequence[TensorSpec], outputs: Feed, size: int, larger: int, feed: Feed
+) -> None:
+    """Raise `InputError` unless a model gives as many dimensions for a larger batch."""
+    first = next(spec for spec in inputs if spec.batch_symbol is not None)
+    only = f"shape: {[size, *first.shape[1:]]}"
+    place = f"inputs.{first.name}"
+    try:
+        others = model.run(feed)
+    except Exception as error:
+        raise InputError(
+            f"the model runs at batch size {size} only: at batch size {larger} it fails"
+            f" ({first_line(error)[:200]})",
+            place=place,
+            hint=f"write `{only}`, or export the model again with a batch size that varies: an operator"
+            " in it, such as a Reshape, has the size of the batch as a number",
+        ) from error
+    for name, array in outputs.items():
+        if name in others and others[name].ndim != array.ndim:
+            raise InputError(
+                f"output {name!r} loses its batch dimension at batch size {size}: its shape is"
+                f" {list(array.shape)}, and {list(others[name].shape)} at batch size {larger}",
+                place=place,
+                hint="a `squeeze()` without a dimension takes every dimension of size 1: write"
+                f" `squeeze(1)` or `flatten(1)` in the model, or `{only}`",
+            )
 
 
 def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None) -> str:
@@ -193,7 +242,7 @@ def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None)
         return wrong
     for low, high in _USUAL_RANGES:
         _, _, feed = next(feeds(_told(inputs, guessed, low, high), None))
-        if not any(_not_finite(array) for array in model.run(feed).values()):
+        if not any(_wrong_values(array) for array in model.run(feed).values()):
             finding = f"on values between {low:g} and {high:g} it holds none"
             return f"{finding}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
     tried = " nor ".join(f"between {low:g} and {high:g}" for low, high in _USUAL_RANGES)
@@ -223,7 +272,7 @@ def _told(
     return [s.model_copy(update={"range": (low, high)}) if s in guessed else s for s in inputs]
 
 
-def _not_finite(array: np.ndarray) -> int:
+def _wrong_values(array: np.ndarray) -> int:
     import numpy as np
 
     return int(np.size(array) - np.isfinite(array.astype(np.float64)).sum())

@@ -1,36 +1,150 @@
-"""How outputs are decoded: as the recipe says, else as the exporter wrote into the model's file."""
+"""What a recipe, or the model's own file, says of its outputs: how detections are read from them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import yaml
 
 from optcli import outputs
+from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact
+from optcli.errors import InputError, did_you_mean
 from optcli.formats import exporter_metadata
 from optcli.observer import Observer
+from optcli.outputs.describing import of_one_sample
+from optcli.outputs.meaning import Source
 from optcli.recipe import Recipe
+from optcli.settings.postprocess import PostprocessSettings
+
+_SAID_BY = {
+    "metadata": "outputs are decoded as the model's file says",
+    "shape": "outputs are decoded as their form suggests, to compare detections; that is a guess: if it"
+    " is wrong, write the right one",
+}
 
 
-def with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> Recipe:
-    """The recipe, with the decoding that the exporter of a detector says where the recipe has none."""
-    said = baseline.facts.get(exporter_metadata.FACT)
-    if recipe.postprocess is not None or said is None:
-        return recipe
-    declared = [
-        outputs.Declared(each["name"], tuple(each["shape"]), each["dtype"]) for each in said["outputs"]
-    ]
-    found = outputs.decoding(declared, recipe.inputs, said["metadata"])
-    if found is None:
-        return recipe
-    written = yaml.safe_dump(
-        found.model_dump(mode="json", exclude_defaults=True), default_flow_style=True, width=1000
-    )
-    observer.warned(
-        "accuracy", f"outputs are decoded as the model's file says: postprocess: {written.strip()}"
-    )
-    return recipe.model_copy(update={"postprocess": found})
+@dataclass(frozen=True)
+class Decoding:
+    """How detections are read from the outputs of an artifact, and who says so.
+
+    `settings` None: they are not. A `source` of `shape` is a guess: it serves comparisons alone.
+    `exporter` is what the exporter of the model wrote into its file.
+    """
+
+    settings: PostprocessSettings | None
+    source: Source
+    exporter: outputs.Exported | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the classes that the model's file has."""
+        return None if self.exporter is None else self.exporter.names
+
+    @property
+    def known(self) -> PostprocessSettings | None:
+        """What somebody says; None for a guess, by which nothing is answered."""
+        return None if self.source == "shape" else self.settings
+
+    @property
+    def words(self) -> str | None:
+        """It in a sentence, with what a recipe would say; None where the recipe says it itself."""
+        if self.settings is None or self.source not in _SAID_BY:
+            return None
+        return f"{_SAID_BY[self.source]}: {self.written}"
+
+    @property
+    def written(self) -> str:
+        """As a recipe says it: `postprocess: {rows: {}}`."""
+        assert self.settings is not None
+        plain = self.settings.model_dump(mode="json", exclude_defaults=True)
+        return f"postprocess: {yaml.safe_dump(plain, default_flow_style=True, width=1000).strip()}"
+
+
+UNKNOWN = Decoding(None, "unknown")
+
+
+def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
+    """How the outputs of an artifact are decoded: as the recipe says, else its file, else a guess.
+
+    Nothing decodes them where the recipe has a metric that reads the outputs themselves, as code of the
+    user's does, or says of the outputs that they hold no boxes.
+    """
+    metadata = exporter_metadata.of_facts(artifact.facts)
+    known = outputs.exported(metadata)
+    if recipe.postprocess is not None:
+        return Decoding(recipe.postprocess, "recipe", known)
+    metric = "" if recipe.accuracy is None else recipe.accuracy.metric
+    if metric.startswith("python:") or reads(metric) not in (None, "boxes"):
+        return Decoding(None, "recipe", known)
+    declared, probe = outputs.of_facts(artifact.facts)
+    said, source = outputs.decoding(declared, recipe.inputs, metadata), "metadata"
+    if said is None and not metric and known is None:
+        said, source = outputs.guessed_decoding(declared, recipe.inputs, probe), "shape"
+    if said is None or not _may_hold_boxes(recipe, declared, said):
+        return replace(UNKNOWN, exporter=known)
+    if any(isinstance(spec.value, str) for spec in recipe.inputs):
+        said = said.told_the_size()
+    return Decoding(said, source, known)  # type: ignore[arg-type]
+
+
+def _may_hold_boxes(
+    recipe: Recipe, declared: tuple[outputs.Declared, ...], said: PostprocessSettings
+) -> bool:
+    """Whether what the recipe says under `outputs` leaves room for boxes where they would be read."""
+    read = [*_named(said), *(each.name for each in declared[:1])]
+    settings = recipe.outputs.get(read[0]) if read else None
+    return settings is None or any(part.kind in ("boxes", "rows") for part in settings.parts)
+
+
+def with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> tuple[Recipe, bool]:
+    """The recipe with the decoding of its baseline, and whether that is a guess.
+
+    The observer is told of a decoding that the recipe does not have.
+    """
+    found = decoding_of(recipe, baseline)
+    if found.words is None:
+        return recipe, False
+    observer.warned("accuracy", found.words)
+    return recipe.model_copy(update={"postprocess": found.settings}), found.source == "shape"
 
 
 def least_score(recipe: Recipe) -> float:
     """The smallest score of a detection that the recipe asks for."""
     return max((getattr(how, "score", 0.0) for _, how in recipe.postprocess or ()), default=0.0)
+
+
+def require_outputs(recipe: Recipe, source: Artifact) -> None:
+    """Raise `InputError` where the recipe speaks of outputs that the model does not have.
+
+    Also of parts that are of another size. `source` is the model as it came from its source.
+    """
+    declared, _ = outputs.of_facts(source.facts)
+    if not declared:
+        return
+    outputs.describe(of_one_sample(declared), settings=recipe.outputs)
+    names = [each.name for each in declared]
+    read = {f"postprocess.{kind}.{key}": name for kind, key, name in _said(recipe.postprocess)}
+    if recipe.accuracy is not None and recipe.accuracy.output is not None:
+        read["accuracy.output"] = recipe.accuracy.output
+    for place, name in read.items():
+        if name not in names:
+            raise InputError(
+                f"the model has no output {name!r}, it has {', '.join(names)}",
+                place=place,
+                hint=did_you_mean(name, names, f"name one of {', '.join(names)}"),
+            )
+
+
+def _named(settings: PostprocessSettings) -> list[str]:
+    return [name for _, _, name in _said(settings)]
+
+
+def _said(settings: PostprocessSettings | None) -> Iterator[tuple[str, str, str]]:
+    """The outputs that a decoding names: its kind, the key, the name."""
+    if settings is not None and settings.detector is not None:
+        kind, how = settings.detector
+        for key in ("output", "boxes", "scores", "labels"):
+            if how.get(key) is not None:
+                yield kind, key, how[key]

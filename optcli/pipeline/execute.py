@@ -17,6 +17,7 @@ from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
+from optcli.pipeline.decoding import require_outputs
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.local_maker import LocalMaker
@@ -223,6 +224,8 @@ class Execution:
                 admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
             entry, seconds = self._obtain(order, admission)
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
+            if step.parent is None:
+                require_outputs(self._plan.recipe, artifact_of(entry))
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it

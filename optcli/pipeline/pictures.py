@@ -14,6 +14,7 @@ from optcli.artifact import Artifact
 from optcli.data.names import names_in
 from optcli.errors import OptcliError, StoreError, raised_as
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
+from optcli.pipeline.decoding import decoding_of
 from optcli.pipeline.plan import Plan
 from optcli.results.pictures import FOLDER, Picture, Pictures
 from optcli.results.reading import record_of
@@ -61,6 +62,7 @@ def _kept_or_drawn(
     names = recipe.class_names
     if isinstance(names, str):
         names = names_in(recipe.folder, names)
+    names = names or decoding_of(recipe, artifacts[plan.baseline]).class_names
     keys, score = evaluations(plan, artifacts, around)
     deciding = {
         "baseline": keys[plan.baseline],

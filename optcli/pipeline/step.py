@@ -66,9 +66,10 @@ def make_source(request: SourceRequest, channel: Channel | None) -> Written:
     facts = {"outputs": list(written.outputs), **(written.facts or {})}
     facts |= _unproven(source.format, out, trust=source.trust)
     artifact = Artifact("", source.format, out, written.precision, 0, "", facts, trusted=source.trust)
-    for message in check.usable(artifact, inputs, request.probe, request.threads):
+    first = check.usable(artifact, inputs, request.probe, request.threads)
+    for message in first.notes:
         _Reporting(channel).warned("", message)
-    return Written(source.format, written.precision, facts)
+    return Written(source.format, written.precision, {**facts, **first.facts})
 
 
 def make_artifact(request: PassRequest, channel: Channel | None) -> Written:

@@ -23,7 +23,6 @@ from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.settings import TensorSpec, fed
-from optcli.settings.postprocess import PostprocessSettings
 
 IMAGES, POSTPROCESS = "images.json", "postprocess.json"
 FORMATS = ("JPEG", "PNG")
@@ -88,13 +87,14 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
         return ImageServing(images, {})
     follows = _follows(samples, outputs)
     names, notes = _names(samples, _count(follows, outputs))
+    said = samples.decoding.words if samples.decoding.known is not None else None
     postprocess = {
         "schema": 1,
         **follows,
         "names": names and list(names),
         "size": _size(spec, layout),
     }
-    return ImageServing(images, postprocess, (*notes, _UNPLANNED))
+    return ImageServing(images, postprocess, (*([said] if said else []), *notes, _UNPLANNED))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _size(spec: TensorSpec, layout: str) -> list[int] | None:
 
 def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
     """What becomes of the outputs: its kind, and its settings under that name."""
-    after: PostprocessSettings | None = samples.postprocess
+    after = samples.decoding.known
     if after is not None and after.python is not None:
         raise _refused(
             f"the recipe's postprocess is Python of its own ({after.python}), which does not travel",
@@ -226,7 +226,9 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
         )
         raise _refused(
             f"wanted an output of scores [batch, classes], found {given}",
-            "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`",
+            "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`"
+            if samples.decoding.settings is None
+            else f"their form suggests `{samples.decoding.written}`: if that is right, write it",
         )
     how = {"output": scores.name, "activation": "auto", "top": TOP}
     return {"kind": "classes", "classes": how}
@@ -297,6 +299,9 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
             )
         return names, ()
     assert samples.data is not None
+    of_file = samples.decoding.class_names
+    if of_file is not None and count in (None, len(of_file)):
+        return of_file, ("classes have the names that the model's file gives them",)
     try:
         class_names = data.class_names(samples.data, samples.folder)
     except OptcliError as error:

@@ -52,7 +52,7 @@ def profile(
         seed=built.samples.seed,
         data=built.samples.data,
         folder=built.samples.folder,
-        postprocess=built.samples.postprocess,
+        postprocess=built.samples.decoding.known,
     )
     log = path.parent / "logs" / f"{variant}.profile.log"
     with measurement_lock.acquired(f"profile {variant}", observer or Silent()):

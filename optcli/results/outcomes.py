@@ -140,6 +140,7 @@ class DetectionChange(Result):
     mean score over the baseline's, and `shift` the mean displacement of their edges in parts of the
     box's size, of those that are the same. `new` counts confident detections where the baseline has
     none. `classes` are those of which less than half are left, with the counts: class, left, of.
+    `guessed`: nobody says that the outputs are decoded so; their form suggests it.
     """
 
     images: int
@@ -151,6 +152,7 @@ class DetectionChange(Result):
     score_ratio: float | None = None
     shift: float | None = None
     classes: tuple[tuple[int, int, int], ...] = ()
+    guessed: bool = False
 
 
 class ScoreChange(Result):
@@ -172,10 +174,11 @@ class DecodingNote(Result):
 
     `max_candidates`, `max_detections`: there were more than this limit, which `figures` has. `columns`:
     rows have more numbers than are read. `classes`: so many has the model, and so many the data.
-    `misread`: scores above 1, or class numbers that the data do not have.
+    `misread`: scores above 1, or class numbers that the data do not have. `no_boxes`: confident boxes
+    lie outside of the image, or have no area; looked for where the decoding is a guess.
     """
 
-    kind: Literal["max_candidates", "max_detections", "columns", "classes", "misread"]
+    kind: Literal["max_candidates", "max_detections", "columns", "classes", "misread", "no_boxes"]
     images: int
     figures: tuple[int, ...] = ()
 

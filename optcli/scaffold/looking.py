@@ -20,7 +20,7 @@ from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
 from optcli.inspection import torchscript as script_inspection
 from optcli.inspection.findings import Tensor
-from optcli.outputs import Probe
+from optcli.outputs import Probe, probe_of
 from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
 from optcli.sources import Source
@@ -108,11 +108,7 @@ def _probed(
     noise = np.random.default_rng(0).uniform(0, 255, spec.concrete(_batch(inputs))).astype(spec.dtype)
     with suppress(Exception):  # whatever the runtime cannot do with it: then nothing is known
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        rows = session.run(None, {spec.name: noise})[0]
-        ordered = rows.shape[-1] == 6 and bool((rows[..., 2:4] >= rows[..., :2]).all())
-        classes = rows[..., -1]
-        whole = bool((classes == np.round(classes)).all()) and float(classes.min(initial=0)) >= 0
-        return Probe(float(rows[..., :2].max()), ordered and whole)
+        return probe_of(session.run(None, {spec.name: noise})[0])
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli.onnx_graphs.precision import element_name
+from optcli.onnx_graphs.interface import element_name
 from optcli.onnx_graphs.shapes import inferred
 from optcli.settings import TensorSpec
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from optcli.accuracy.metrics import reads
 from optcli.model_files.built_variant import Samples
+from optcli.pipeline.decoding import Decoding
 from optcli.recipe import load
 
 
@@ -14,13 +15,17 @@ def of_samples(samples: Samples, outputs: Sequence[str], *, answers_classes: boo
     """The output with the scores, None where the recipe does not say that there is one.
 
     The recipe says it by its metric. Without a metric it does so by `class_names`, or where the server
-    answers images with classes. What is post-processed is something else.
+    answers images with classes; or the model's file says what it is for. What is decoded is something
+    else.
     """
-    if samples.postprocess is not None or not outputs:
+    if samples.decoding.known is not None or not outputs:
         return None
     name = samples.output or outputs[0]
     if samples.metric is None:
-        return name if answers_classes or samples.class_names is not None else None
+        exporter = samples.decoding.exporter
+        classifies = exporter is not None and exporter.task == "classify"
+        named = answers_classes or classifies or samples.class_names is not None
+        return name if named else None
     return name if name in outputs and reads(samples.metric) == "logits" else None
 
 
@@ -28,7 +33,7 @@ def of_recipe(path: Path, outputs: Sequence[str]) -> str | None:
     """The same by the recipe of a server that has these outputs. Raises as `recipe.load`."""
     recipe = load(path)
     said = Samples(
-        postprocess=recipe.postprocess,
+        decoding=Decoding(recipe.postprocess, "recipe"),
         metric=recipe.accuracy.metric if recipe.accuracy else None,
         output=recipe.accuracy.output if recipe.accuracy else None,
         class_names=recipe.class_names,

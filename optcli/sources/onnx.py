@@ -10,12 +10,19 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli import regular_files
-from optcli.artifact import Format
+from optcli.artifact import OUTPUT_TENSORS, Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of, output_names
+from optcli.onnx_graphs.interface import (
+    graphs,
+    input_names,
+    input_shapes,
+    opset_of,
+    output_names,
+    tensor_of,
+)
 from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts, _declared
@@ -74,7 +81,8 @@ class OnnxSource(FileSource):
             "ir_version": int(model.ir_version),
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             **({"renamed_nodes": renamed} if renamed else {}),
-            **exporter_metadata.facts_of_onnx(model),
+            OUTPUT_TENSORS: [tensor_of(value) for value in model.graph.output],
+            **exporter_metadata.fact(exporter_metadata.of_onnx(model)),
         }
         return SourceFacts(output_names(model), precision_of(model), facts)
 

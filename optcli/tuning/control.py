@@ -11,6 +11,7 @@ from optcli.accuracy.messages import ScoringRequest
 from optcli.accuracy.policies import margin_of
 from optcli.artifact import Format
 from optcli.errors import OptcliError, UsageError
+from optcli.pipeline.decoding import decoding_of
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.tuning.control_process import Choice, ControlRequest, News, Step
@@ -81,7 +82,7 @@ def controlled(
             data=recipe.data["evaluation"],
             folder=recipe.folder,
             settings=recipe.accuracy,
-            postprocess=recipe.postprocess,
+            postprocess=decoding_of(recipe, source).known,
         ),
         calibration=recipe.data["calibration"],
         threads=trying.threads,

@@ -264,7 +264,6 @@ def test_the_scope_of_an_acceptance_is_said():
 def test_what_is_no_detection_has_no_records():
     assert records(None) == {}
     assert records([np.zeros(3)]) == {}
-    assert compare([None] * 4, found(*BASE), 2, 0.0) is None
     empty = found([], [])
     assert [len(each) for each in empty] == [0] * 4
     assert compare(empty, empty, 2, 0.0).confident == 0

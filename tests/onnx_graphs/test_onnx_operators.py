@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from optcli.onnx_graphs.interface import element_name
 from optcli.onnx_graphs.operators import (
     DYNAMIC,
     KEEPS_VALUES,
@@ -16,7 +17,7 @@ from optcli.onnx_graphs.operators import (
     is_static,
     weight_position,
 )
-from optcli.onnx_graphs.precision import element_name, precision_of, short_name
+from optcli.onnx_graphs.precision import precision_of, short_name
 
 pytestmark = pytest.mark.slow
 

@@ -62,7 +62,7 @@ def test_openvino_says_it_too(model, tmp_path):
     laid_out = lay_out(
         LayoutRequest(tmp_path / "model.xml", Format.OPENVINO, out, (), trust=False), None
     )
-    assert laid_out.facts[exporter_metadata.FACT]["metadata"] == SAID
+    assert exporter_metadata.of_facts(laid_out.facts) == SAID
 
 
 class Told(Silent):
@@ -94,7 +94,9 @@ def test_a_detector_is_decoded_as_its_exporter_says(model, tmp_path):
     facts = source.write(out, [TensorSpec(name="images", shape=(1, 6, 84))]).facts
     said = Artifact("k", Format.ONNX, out, "fp32", 1, "d", facts)
     told = Told()
-    found = with_decoding(recipe, said, told).postprocess
+    decoded, guessed = with_decoding(recipe, said, told)
+    found = decoded.postprocess
+    assert not guessed
     assert found.boxes.transposed
     assert (found.boxes.format, found.boxes.nms) == ("cxcywh", 0.65)
     assert told.warnings == [
@@ -103,7 +105,7 @@ def test_a_detector_is_decoded_as_its_exporter_says(model, tmp_path):
     ]
     # What a recipe says comes first. Without metadata, as behind a pass, there is nothing to say.
     (tmp_path / "own.yaml").write_text(f"{RECIPE}postprocess: {{rows: {{}}}}\n")
-    assert with_decoding(load(tmp_path / "own.yaml"), said, told).postprocess.rows is not None
+    assert with_decoding(load(tmp_path / "own.yaml"), said, told)[0].postprocess.rows is not None
     silent = Artifact("k", Format.ONNX, out, "fp32", 1, "d", {"exporter": "dynamo", "opset": 18})
-    assert with_decoding(recipe, silent, told) is recipe
+    assert with_decoding(recipe, silent, told) == (recipe, False)
     assert len(told.warnings) == 1

@@ -240,7 +240,7 @@ def test_a_model_with_a_domain_is_told_how_to_declare_it(tmp_path, kind):
         check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
     assert "on values between 0 and 1 it holds none" in caught.value.hint
     assert "`range: [0, 1]` at input 'x'" in caught.value.hint
-    assert check.usable(artifact, (TensorSpec(**SPEC, range=(0, 1)),), None, 1) == []
+    assert check.usable(artifact, (TensorSpec(**SPEC, range=(0, 1)),), None, 1).notes == ()
 
 
 def test_where_no_usual_range_helps_that_is_said_too(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from test_loadtest_parts import IMAGE
 
 from optcli.model_files.built_variant import Samples
+from optcli.outputs import Exported
+from optcli.pipeline.decoding import Decoding
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
 from optcli.serving.loadtest import canary
@@ -16,7 +18,8 @@ from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.settings.postprocess import PostprocessSettings
 
-DETECTOR = PostprocessSettings.model_validate({"boxes": {"scores": "scores"}})
+DETECTOR = Decoding(PostprocessSettings.model_validate({"boxes": {"scores": "scores"}}), "recipe")
+CLASSIFIER = Decoding(None, "unknown", Exported("classify", ("cat", "dog")))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +37,10 @@ DETECTOR = PostprocessSettings.model_validate({"boxes": {"scores": "scores"}})
         ({"metric": "knn"}, True, None),
         ({"metric": "multilabel_map", "output": "second"}, True, None),
         ({"class_names": ("cat", "dog")}, False, "first"),
-        ({"class_names": ("cat", "dog"), "postprocess": DETECTOR}, False, None),
-        ({"metric": "map", "postprocess": DETECTOR}, False, None),
+        ({"class_names": ("cat", "dog"), "decoding": DETECTOR}, False, None),
+        ({"metric": "map", "decoding": DETECTOR}, False, None),
+        ({"decoding": replace(DETECTOR, source="metadata")}, True, None),
+        ({"decoding": CLASSIFIER}, False, "first"),
     ],
 )
 def test_the_recipe_says_which_output_holds_scores_of_classes(said, answers_classes, name):

@@ -21,6 +21,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.pipeline.decoding import Decoding
 from optcli.prediction.of_recipe import ImageServing, image_serving
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -40,6 +41,8 @@ def serving(folder: Path, shape: tuple[int | None, ...], **samples: Any) -> Imag
 
 def built(folder: Path, wanted: dict[str, Any], source: dict[str, Any], **samples: Any) -> BuiltVariant:
     (folder / "set").mkdir(exist_ok=True)
+    if "postprocess" in samples:
+        samples["decoding"] = Decoding(samples.pop("postprocess"), "recipe")
     kept = Samples(data=DataSettings.model_validate(source), folder=folder, **samples)
     return replace(variant(folder, Format.ONNX, wanted), samples=kept)
 

@@ -22,6 +22,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.pipeline.decoding import Decoding
 from optcli.prediction.of_recipe import MOST_PIXELS, image_serving
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -39,6 +40,8 @@ def spec(*shape: int | str, dtype: str = "float32", **ranges: Any) -> dict[str, 
 def built(folder: Path, wanted: dict[str, Any], source: dict[str, Any], **samples: Any) -> BuiltVariant:
     settings = DataSettings.model_validate(source)
     made = variant(folder, Format.ONNX, wanted)
+    if "postprocess" in samples:
+        samples["decoding"] = Decoding(samples.pop("postprocess"), "recipe")
     return replace(made, samples=Samples(data=settings, folder=folder, **samples))
 
 
