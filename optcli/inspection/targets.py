@@ -9,7 +9,6 @@ from typing import Any
 
 from optcli import regular_files, sources
 from optcli.artifact import ABOUT, CODE, Format, described
-from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.formats import model_files
@@ -116,17 +115,10 @@ def _file(target: str, path: Path) -> Target:
         raise UsageError(
             f"cannot tell what kind of model {path.name} is", place=str(path), hint=f"wanted {_WANTED}"
         )
-    if format != Format.TENSORRT:
-        return Target(target, "file", format, path)
-    # The plan alone does not describe the engine: it belongs to an artifact.
-    if path.name == PLAN and (path.parent / "artifact.json").is_file():
+    # The plan alone does not describe an engine of an artifact.
+    if path.name == PLAN and (path.parent / ABOUT).is_file():
         return _folder(target, path.parent)
-    raise UsageError(
-        f"{path.name} is an engine without {SIDECAR} beside it: neither its version nor its GPU is "
-        "known",
-        place=str(path),
-        hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
-    )
+    return Target(target, "file", format, path)
 
 
 def _variant(target: str, artifacts: Path) -> Target:

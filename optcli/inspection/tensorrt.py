@@ -9,20 +9,24 @@ from typing import Any
 
 from optcli.engines import TITLES
 from optcli.engines.sidecar import Sidecar
-from optcli.errors import UsageError
+from optcli.formats import exporter_metadata
 from optcli.formats.tensorrt import PRODUCT, check_product
 from optcli.inspection.findings import operators
 from optcli.settings import TensorSpec
 
+_ALONE = (
+    "this engine has no engine.json beside it: neither its version nor its GPU is known, so that it is"
+    " not run; build it with a recipe: `tensorrt_engine` after `export_onnx`, or from an ONNX file"
+)
+
 
 def look(path: Path, inputs: Sequence[TensorSpec], product: str = PRODUCT) -> dict[str, Any]:
-    """Findings of the engine in a folder. Raises `InputError` where plan and sidecar do not fit."""
+    """Findings of the engine in a folder. Raises `InputError` where plan and sidecar do not fit.
+
+    Of a plan alone it is known what its exporter wrote in front of it.
+    """
     if not path.is_dir():
-        raise UsageError(
-            "an engine is inspected by its folder, which has engine.json beside the plan",
-            place=str(path),
-            hint="name the folder",
-        )
+        return {"metadata": exporter_metadata.of_engine(path), "notes": [_ALONE]}
     about = check_product(path, product)
     return {
         "precision": about.precision,

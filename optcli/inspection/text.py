@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from optcli.inspection.findings import Findings
+from optcli.outputs import exported
+
+_NAMES = 5
 
 
 def lines(findings: Findings) -> list[str]:
@@ -26,6 +29,11 @@ def _interface(findings: Findings) -> Iterator[str]:
             yield f"{title if number == 0 else '':<12}{tensor.name}  {tensor.dtype}{shape}"
             if tensor.meaning:
                 yield f"{'':<12}  {tensor.meaning}"
+    known = exported(findings.metadata)
+    if known is not None:
+        listed = ", ".join(known.names[:_NAMES]) + (", ..." if len(known.names) > _NAMES else "")
+        of = f", images of {findings.metadata['imgsz']}" if "imgsz" in findings.metadata else ""
+        yield f"{'metadata':<12}{known.task}, {len(known.names)} classes ({listed}){of}"
 
 
 def _weights(findings: Findings) -> Iterator[str]:

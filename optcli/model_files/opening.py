@@ -8,6 +8,7 @@ from pathlib import Path
 
 from optcli import digest
 from optcli.artifact import CODE, Artifact, Format
+from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.errors import InputError, InputsError, TrustError, UsageError
 from optcli.formats import model_files
 from optcli.inspection import Target, resolve
@@ -64,6 +65,13 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
             hint = f"there are: {', '.join(near)}" if near and path.suffix else f"wanted {_WANTED}"
             raise UsageError("there is no such file", place=str(path), hint=hint)
         target = resolve(str(path), path.parent)
+        if target.format == Format.TENSORRT and target.kind == "file":
+            raise UsageError(
+                f"{path.name} is an engine without {SIDECAR} beside it: neither its version nor its GPU"
+                " is known",
+                place=str(path),
+                hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
+            )
         if target.format not in list(Format) or (
             target.format == Format.TORCH and target.kind != "artifact"
         ):

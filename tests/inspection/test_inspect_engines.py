@@ -4,10 +4,16 @@ import json
 
 import pytest
 
+from optcli import inspection
 from optcli.engines import sidecar
 from optcli.engines.sidecar import Sidecar
 from optcli.errors import InputError, UsageError
+from optcli.formats import exporter_metadata
 from optcli.inspection import resolve, tensorrt, tensorrt_rtx
+from optcli.inspection.looking import look
+from optcli.model_files.opening import find
+from optcli.outputs import exported
+from optcli.store import Store
 
 LAYERS = (
     {"name": "r", "type": "Reformat", "precision": "fp32", "tactic": "0x1", "reformat": True},
@@ -76,10 +82,54 @@ def test_another_products_or_a_damaged_one_is_refused(tmp_path):
         tensorrt.look(folder, [])
 
 
-def test_a_plan_alone_is_no_engine(tmp_path):
-    engine(tmp_path)
-    with pytest.raises(UsageError, match="an engine is inspected by its folder"):
-        tensorrt.look(tmp_path / sidecar.PLAN, [])
+SAID = {"task": "detect", "names": {"0": "cat", "1": "dog"}, "imgsz": [64, 64], "author": "somebody"}
+
+
+def written(path, entries, plan=b"ftrt"):
+    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    path.write_bytes(len(text).to_bytes(4, "little") + text + plan)
+    return path
+
+
+def test_a_plan_alone_says_what_its_exporter_wrote_in_front_of_it(tmp_path):
+    path = written(tmp_path / "yolo.engine", SAID)
+    target = resolve(str(path), tmp_path)
+    assert (target.kind, target.format) == ("file", "tensorrt")
+    found = look(target, None)
+    assert found.metadata == {
+        "task": "detect",
+        "names": "{0: 'cat', 1: 'dog'}",
+        "imgsz": "[64, 64]",
+    }
+    assert exported(found.metadata).names == ("cat", "dog")
+    shown = inspection.lines(found)
+    assert "metadata    detect, 2 classes (cat, dog), images of [64, 64]" in shown
+    assert any("neither its version nor its GPU is known" in line for line in shown)
+    with pytest.raises(UsageError, match=r"an engine without engine\.json beside it"):
+        find([path], Store(tmp_path / "store"), trust=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"ft",
+        b"ftrt" + bytes(100),  # a plan: the length would be 1.9 GB
+        (50).to_bytes(4, "little") + b"{}",  # cut short
+        (2).to_bytes(4, "little") + b"[]plan",
+        (2).to_bytes(4, "little") + b"\xff\xfeplan",
+        (4000).to_bytes(4, "little") + b"[" * 4000,
+        (0).to_bytes(4, "little") + b"plan",
+        (1_000_001).to_bytes(4, "little") + b'{"task": "detect"}'.ljust(1_000_001),
+        (30).to_bytes(4, "little") + b'{"task": ["detect"], "x": 1}  plan',
+    ],
+)
+def test_other_beginnings_say_nothing(tmp_path, content):
+    path = tmp_path / "model.engine"
+    path.write_bytes(content)
+    found = exporter_metadata.of_engine(path)
+    assert "names" not in found
+    assert exported(found) is None
 
 
 def test_a_plan_stands_for_its_folder(tmp_path):
