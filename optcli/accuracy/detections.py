@@ -51,7 +51,7 @@ def _are_detections(decoded: Any) -> bool:
 
 
 def sensible(boxes: np.ndarray, scores: np.ndarray, size: tuple[int, int]) -> bool:
-    """Whether confident boxes `[n, 4]` are such as a detector gives: with an area, and within the image.
+    """Whether confident boxes `[n, 4]` are such as a detector gives: with an area, in the image.
 
     `size` is its height and width.
     """

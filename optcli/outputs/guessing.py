@@ -136,8 +136,9 @@ def guessed_decoding(
     if found.kind != "boxes" or found.note:
         return None
     settings = PostprocessSettings.model_validate(yaml.safe_load(found.postprocess))
-    open_ended = settings.boxes is not None and settings.boxes.activation != "none"
-    return None if open_ended else settings
+    how = settings.boxes
+    choice = how is not None and (how.activation != "none" or how.prototypes or how.keypoints)
+    return None if choice else settings
 
 
 def _size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import yaml
@@ -76,7 +75,7 @@ def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
     if recipe.postprocess is not None:
         return Decoding(recipe.postprocess, "recipe", known)
     metric = "" if recipe.accuracy is None else recipe.accuracy.metric
-    if metric.startswith("python:") or reads(metric) not in (None, "boxes"):
+    if metric.startswith("python:") or reads(metric) is not None:
         return Decoding(None, "recipe", known)
     declared, probe = outputs.of_facts(artifact.facts)
     said, source = outputs.decoding(declared, recipe.inputs, metadata), "metadata"
@@ -93,7 +92,7 @@ def _may_hold_boxes(
     recipe: Recipe, declared: tuple[outputs.Declared, ...], said: PostprocessSettings
 ) -> bool:
     """Whether what the recipe says under `outputs` leaves room for boxes where they would be read."""
-    read = [*_named(said), *(each.name for each in declared[:1])]
+    read = [*_named(said)[1], *(each.name for each in declared[:1])]
     settings = recipe.outputs.get(read[0]) if read else None
     return settings is None or any(part.kind in ("boxes", "rows") for part in settings.parts)
 
@@ -125,10 +124,11 @@ def require_outputs(recipe: Recipe, source: Artifact) -> None:
         return
     outputs.describe(of_one_sample(declared), settings=recipe.outputs)
     names = [each.name for each in declared]
-    read = {f"postprocess.{kind}.{key}": name for kind, key, name in _said(recipe.postprocess)}
+    kind, said = _named(recipe.postprocess)
+    read = [(f"postprocess.{kind}", name) for name in said]
     if recipe.accuracy is not None and recipe.accuracy.output is not None:
-        read["accuracy.output"] = recipe.accuracy.output
-    for place, name in read.items():
+        read.append(("accuracy.output", recipe.accuracy.output))
+    for place, name in read:
         if name not in names:
             raise InputError(
                 f"the model has no output {name!r}, it has {', '.join(names)}",
@@ -137,14 +137,11 @@ def require_outputs(recipe: Recipe, source: Artifact) -> None:
             )
 
 
-def _named(settings: PostprocessSettings) -> list[str]:
-    return [name for _, _, name in _said(settings)]
+def _named(settings: PostprocessSettings | None) -> tuple[str, tuple[str, ...]]:
+    """The kind of a decoding, and the outputs that it names."""
+    if settings is None or settings.detector is None:
+        return "", ()
+    from optcli.outputs.postprocess import outputs_of
 
-
-def _said(settings: PostprocessSettings | None) -> Iterator[tuple[str, str, str]]:
-    """The outputs that a decoding names: its kind, the key, the name."""
-    if settings is not None and settings.detector is not None:
-        kind, how = settings.detector
-        for key in ("output", "boxes", "scores", "labels"):
-            if how.get(key) is not None:
-                yield kind, key, how[key]
+    kind, how = settings.detector
+    return kind, outputs_of(how)

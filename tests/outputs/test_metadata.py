@@ -1,19 +1,26 @@
 """What an exporter wrote into a file: read from ONNX and OpenVINO, and shown by `optcli inspect`."""
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from optcli import inspection, sources
 from optcli.artifact import Artifact, Format
+from optcli.errors import InputError
 from optcli.formats import exporter_metadata
+from optcli.inspection.findings import Tensor
 from optcli.inspection.looking import look
+from optcli.model_files.built_variant import open_built
 from optcli.model_files.laying_out import LayoutRequest, lay_out
 from optcli.observer import Silent
 from optcli.outputs import exported
+from optcli.pipeline.building import build
 from optcli.pipeline.decoding import with_decoding
+from optcli.prediction.of_recipe import image_serving
 from optcli.recipe import load
 from optcli.settings import TensorSpec
+from optcli.store import Store
 
 SAID = {"task": "detect", "names": "{0: 'cat', 1: 'dog'}", "stride": "32", "imgsz": "[64, 64]"}
 
@@ -109,3 +116,59 @@ def test_a_detector_is_decoded_as_its_exporter_says(model, tmp_path):
     silent = Artifact("k", Format.ONNX, out, "fp32", 1, "d", {"exporter": "dynamo", "opset": 18})
     assert with_decoding(recipe, silent, told) == (recipe, False)
     assert len(told.warnings) == 1
+
+
+BUILT = """
+version: 1
+name: detector
+model: {source: "onnx:model.onnx"}
+inputs: [{name: images, shape: [1, 3, 32, 32]}]
+data: {evaluation: {source: "imagefolder:set", prepare: {resize: [32, 32], scale: 1/255}}}
+latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
+report: {pictures: false}
+variants: {onnx: [], openvino: [optimize_onnx, to_openvino]}
+"""
+
+
+@pytest.mark.slow
+def test_a_built_variant_answers_as_its_file_says(tmp_path):
+    """The last artifact of several passes inherits what the source's file says."""
+    from PIL import Image
+
+    weights = np.random.default_rng(0).uniform(0, 0.2, (6, 3, 8, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["images", "w"], ["cells"], strides=[8, 8]),
+        helper.make_node("Sigmoid", ["cells"], ["shares"]),
+        helper.make_node("Reshape", ["shares", "flat"], ["output0"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "detector",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 32, 32])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 6, 16])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.array([1, 6, 16]), "flat")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(made, SAID)
+    onnx.save(made, tmp_path / "model.onnx")
+    (tmp_path / "set").mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 255, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "set" / f"{number}.png")
+    (tmp_path / "recipe.yaml").write_text(BUILT)
+    report = build(tmp_path / "recipe.yaml", store=tmp_path / "store", artifacts=tmp_path / "made")
+    error = report.variants["openvino"].accuracy.output_error
+    assert error.detections is not None
+    assert not error.detections.guessed
+    path = tmp_path / "made" / "detector" / "report.json"
+    built = open_built("openvino", report, path, store=Store(tmp_path / "store"))
+    assert built.samples.decoding.source == "metadata"
+    outputs = (Tensor(name="output0", dtype="float32", shape=(1, 6, 16)),)
+    serving = image_serving(built, outputs)
+    assert serving.postprocess["boxes"]["transposed"]
+    assert serving.postprocess["names"] == ["cat", "dog"]
+    wrong = BUILT.replace("report:", "outputs: {output: logits}\nreport:")
+    (tmp_path / "recipe.yaml").write_text(wrong)
+    with pytest.raises(InputError, match="no output 'output', it has output0") as caught:
+        build(tmp_path / "recipe.yaml", store=tmp_path / "store", artifacts=tmp_path / "made")
+    assert (caught.value.place, caught.value.hint) == ("outputs.output", "did you mean 'output0'?")

@@ -114,13 +114,13 @@ def test_boxes_of_a_model_that_knows_the_size_of_the_image_are_in_its_pixels(tmp
         ("outputs: {output0: [boxes, {scores: 9}]}", "outputs.output0", "the parts are 13", "size"),
         (
             "postprocess: {rows: {output: rows}}",
-            "postprocess.rows.output",
+            "postprocess.rows",
             "no output",
             "output0",
         ),
         (
             "postprocess: {boxes: {boxes: output0, scores: output1}}",
-            "postprocess.boxes.scores",
+            "postprocess.boxes",
             "no output 'output1'",
             "did you mean 'output0'?",
         ),

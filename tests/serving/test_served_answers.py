@@ -18,9 +18,10 @@ from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
 from optcli.artifact import Format
 from optcli.data import DataSettings
-from optcli.errors import InputError
+from optcli.errors import InputError, UsageError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.outputs import Exported
 from optcli.pipeline.decoding import Decoding
 from optcli.prediction.of_recipe import ImageServing, image_serving
 from optcli.settings.postprocess import PostprocessSettings
@@ -276,6 +277,35 @@ def test_names_that_do_not_fit(tmp_path: Path, names: Any, content: bytes | None
     with pytest.raises(InputError, match=message) as caught:
         serving(tmp_path, (None, 2), class_names=names)
     assert caught.value.hint
+
+
+DETECTOR = PostprocessSettings.model_validate({"boxes": {"transposed": True}})
+
+
+def test_what_the_models_file_says_serves_answers(tmp_path: Path) -> None:
+    exporter = Exported("detect", ("cat", "dog"))
+    one = built(
+        tmp_path,
+        spec("batch", 3, *SIZE),
+        {"source": "imagefolder:set"},
+        decoding=Decoding(DETECTOR, "metadata", exporter),
+    )
+    made = image_serving(one, outputs((None, 6, 9)))
+    assert made.postprocess["kind"] == "boxes"
+    assert made.postprocess["names"] == ["cat", "dog"]
+    assert "as the model's file says: postprocess: {boxes: {transposed: true}}" in made.notes[0]
+    assert "names that the model's file gives them" in made.notes[1]
+    # A file of two names does not name the classes of three.
+    assert image_serving(one, outputs((None, 7, 9))).postprocess["names"] is None
+
+
+def test_a_guess_answers_nothing(tmp_path: Path) -> None:
+    guess = Decoding(DETECTOR, "shape")
+    source = {"source": "imagefolder:set"}
+    one = built(tmp_path, spec("batch", 3, *SIZE), source, decoding=guess)
+    with pytest.raises(UsageError, match="wanted an output of scores") as caught:
+        image_serving(one, outputs((None, 6, 9)))
+    assert "suggests `postprocess: {boxes: {transposed: true}}`" in caught.value.hint
 
 
 def test_names_of_a_detector_are_counted_too(tmp_path: Path) -> None:
