@@ -19,13 +19,16 @@ _HINT = "wanted images, annotations with bbox, and categories"
 class Annotations:
     """What a file says: `images` as (id, file name), boxes by image id, and the category ids.
 
-    `names` has the names of the categories by id, as far as the file has them.
+    `names` has the names of the categories by id, as far as the file has them. `segmented`: some
+    objects have a mask. `keypoints` is how many an object has; 0 where none has any.
     """
 
     images: tuple[tuple[int, str], ...]
     boxes: dict[int, tuple[dict[str, Any], ...]]
     categories: tuple[int, ...]
     names: dict[int, str] = field(default_factory=dict)
+    segmented: bool = False
+    keypoints: int = 0
 
 
 def read(path: Path) -> Annotations:
@@ -33,7 +36,8 @@ def read(path: Path) -> Annotations:
 
     Refused: ids that stand twice or are no whole numbers, boxes of unknown images or categories, boxes
     that are not four finite numbers of which width and height are not negative, an `iscrowd` other
-    than 0 and 1, and images that lie outside the folder of the images.
+    than 0 and 1, keypoints that are not as many triples of numbers in all objects, and images that lie
+    outside the folder of the images.
     """
     try:
         record = regular_files.json_of(path, regular_files.MOST_JSON_BYTES)
@@ -70,7 +74,25 @@ class _Checked:
             if isinstance(category.get("name"), str)
         }
         by_image = {number: tuple(each) for number, each in boxes.items()}
-        return Annotations(images, by_image, categories, names)
+        everything = [box for each in boxes.values() for box in each]
+        segmented = any(box.get("segmentation") for box in everything)
+        return Annotations(images, by_image, categories, names, segmented, self._keypoints())
+
+    def _keypoints(self) -> int:
+        """How many keypoints an object has; 0 where none has any."""
+        known = 0
+        for place, box in self._listed("annotations"):
+            points = box.get("keypoints")
+            if points in (None, []):
+                continue
+            known = known or (len(points) if isinstance(points, list) else 0)
+            sound = isinstance(points, list) and len(points) == known and not known % 3
+            if not sound or not all(map(_is_number, points)):
+                triples = "triples of x, y and visibility"
+                wanted = f"{known // 3} {triples}" if known >= 3 else triples
+                message = f"found {_shown(points)}, wanted {wanted}"
+                raise self._wrong(f"{place}.keypoints", message, "correct it, or remove the key")
+        return known // 3
 
     def _listed(self, part: str) -> list[tuple[str, dict[str, Any]]]:
         items = self._record.get(part)

@@ -136,7 +136,7 @@ def test_nothing_detected_is_zero_and_nothing_to_find_is_an_error():
     nothing = [{"boxes": np.empty((0, 4)), "labels": [], "scores": []} for _ in found]
     assert Map().value(records_of(range(6), truths, nothing)) == 0
     empty = [{"boxes": np.empty((0, 4)), "labels": [], "crowd": []} for _ in truths]
-    with pytest.raises(InputError, match="map has no box to find in 6 images"):
+    with pytest.raises(InputError, match="map has no object to find in 6 images"):
         Map().value(records_of(range(6), empty, found))
 
 

@@ -69,6 +69,31 @@ def test_boxes_labels_and_the_way_back_to_the_original(coco):
     assert len(next(batches(samples, 2)).targets) == 2
 
 
+def test_masks_and_keypoints_are_given_where_the_annotations_have_them(coco):
+    path = coco / "coco" / "instances.json"
+    record = json.loads(path.read_text())
+    first, second = record["annotations"]
+    assert not {"segmentation", "keypoints"} & samples_of(coco)[1].target.keys()
+    first |= {"segmentation": [[1, 2, 3, 4, 5, 6]], "keypoints": [1, 2, 2, 3, 4, 1]}
+    second |= {"segmentation": [], "keypoints": None}
+    path.write_text(json.dumps(record))
+    empty, full = samples_of(coco)
+    assert full.target["segmentation"] == [[[1, 2, 3, 4, 5, 6]], None]
+    assert full.target["keypoints"].tolist() == [[[1, 2, 2], [3, 4, 1]], [[0, 0, 0]] * 2]
+    assert empty.target["segmentation"] == []
+    assert empty.target["keypoints"].shape == (0, 2, 3)
+    for wrong, said in [([1, 2], "wanted 2 triples"), ("far", "'far'"), ([1, 2, "x"] * 2, "x")]:
+        second["keypoints"] = wrong
+        path.write_text(json.dumps(record))
+        with pytest.raises(InputError, match=said) as caught:
+            samples_of(coco)
+        assert "annotations[1].keypoints" in caught.value.place
+
+
+def samples_of(folder: Path) -> Any:
+    return opened(folder, spec(3, 40, 40), source="coco:coco", prepare={"resize": 40, "crop": 40})
+
+
 def test_cocos_own_layout_and_the_file_itself(coco):
     root = coco / "coco"
     (root / "annotations").mkdir()

@@ -1,11 +1,12 @@
-"""Which detection matches which box, by pycocotools, as bits by IoU threshold."""
+"""Which detection matches which object, by pycocotools, as bits by threshold."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.errors import InputError
 
@@ -15,8 +16,23 @@ if TYPE_CHECKING:
 _WANTED = "postprocess gives {boxes: [n, 4] as left, top, right, bottom, scores: [n], labels: [n]}"
 
 
-def detections_of(decoded: Any, place: str) -> dict[str, np.ndarray]:
-    """What postprocessing made of one sample, checked. Raises `InputError`."""
+@dataclass(frozen=True)
+class Kind:
+    """What of an object is compared, by `bbox`, `segm` or `keypoints` of COCOeval or by `corners`.
+
+    `most` detections of a class in an image count, `sigmas` are those of keypoints.
+    """
+
+    name: Literal["bbox", "segm", "keypoints", "corners"]
+    most: int = 100
+    sigmas: tuple[float, ...] = ()
+
+
+def detections_of(decoded: Any, place: str, what: str | None = None) -> dict[str, Any]:
+    """What postprocessing made of one sample, checked; `what` it must have beside. Raises `InputError`.
+
+    `what` may be `masks`, `keypoints` or `corners`.
+    """
     import numpy as np
 
     if not isinstance(decoded, Mapping) or not {"boxes", "scores", "labels"} <= set(decoded):
@@ -32,16 +48,38 @@ def detections_of(decoded: Any, place: str) -> dict[str, np.ndarray]:
         counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels"
         raise InputError(f"{counts} for {place}", place="postprocess", hint=_WANTED)
     sound = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
-    return {"boxes": boxes[sound], "scores": scores[sound], "labels": labels[sound]}
+    found: dict[str, Any] = {"boxes": boxes[sound], "scores": scores[sound], "labels": labels[sound]}
+    if what is None:
+        return found
+    settings = {
+        "masks": "prototypes: OUTPUT (or masks: OUTPUT)",
+        "keypoints": "keypoints: [17, 3] (how many, and of how many numbers)",
+        "corners": "angle: true",
+    }
+    hint = f"say under postprocess what stands behind the classes: {settings[what]}"
+    if what not in decoded:
+        raise InputError(f"the detections of {place} have no {what}", place="postprocess", hint=hint)
+    if len(decoded[what]) != len(boxes):
+        counts = f"{len(boxes)} boxes and {len(decoded[what])} {what}"
+        raise InputError(f"{counts} for {place}", place="postprocess", hint=hint)
+    found[what] = [each for each, is_sound in zip(decoded[what], sound, strict=True) if is_sound]
+    return found
 
 
 def matched(
-    truths: Sequence[Mapping[str, Any]], detections: Sequence[Mapping[str, Any]]
+    truths: Sequence[Mapping[str, Any]],
+    detections: Sequence[Mapping[str, Any]],
+    kind: Kind,
+    sizes: Sequence[tuple[int, int]],
 ) -> dict[str, np.ndarray]:
-    """Records of some images. Only classes with a box here can match; all detections are kept."""
+    """Records of some images. Only classes with an object here can match; all detections are kept.
+
+    Objects and detections may have `fields`, entries of each one's annotation in COCO's format. `sizes`
+    are height and width of the images.
+    """
     import numpy as np
 
-    evaluated = _evaluated(truths, detections)
+    evaluated = _evaluated(truths, detections, kind, sizes)
     rows: list[tuple[np.ndarray, ...]] = []
     for image in evaluated:
         if image is None or not len(image["dtIds"]):
@@ -63,7 +101,7 @@ def matched(
         f"detection_{name}": np.concatenate([row[i] for row in rows]) if rows else np.empty(0, kind)
         for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
     }
-    counted = [np.flatnonzero(~truth["crowd"]) for truth in truths]
+    counted = [np.flatnonzero(~(truth["crowd"] | truth.get("ignored", False))) for truth in truths]
     owners = [np.full(len(of), index, np.int32) for index, of in enumerate(counted)]
     labels = [truth["labels"][of].astype(np.int32) for truth, of in zip(truths, counted, strict=True)]
     return {
@@ -74,11 +112,27 @@ def matched(
 
 
 def _evaluated(
-    truths: Sequence[Mapping[str, Any]], detections: Sequence[Mapping[str, Any]]
+    truths: Sequence[Mapping[str, Any]],
+    detections: Sequence[Mapping[str, Any]],
+    kind: Kind,
+    sizes: Sequence[tuple[int, int]],
 ) -> list[dict[str, Any] | None]:
     """COCOeval's own records by class and image; images count from 1."""
+    import numpy as np
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
+
+    from optcli.accuracy import polygons
+
+    class Rotated(COCOeval):  # type: ignore[misc]
+        def computeIoU(self, image: int, label: int) -> Any:  # noqa: N802
+            objects, marks = self._gts[image, label], self._dts[image, label]
+            order = np.argsort([-mark["score"] for mark in marks], kind="mergesort")
+            best = [marks[index] for index in order[: self.params.maxDets[-1]]]
+            if not objects or not best:
+                return []
+            sides = (np.stack([each["corners"] for each in side]) for side in (best, objects))
+            return polygons.overlaps(*sides)
 
     classes = sorted(
         {int(label) for part in (*truths, *detections) for label in part["labels"]},
@@ -94,16 +148,21 @@ def _evaluated(
         for annotations in (boxes, marks):
             side = COCO()
             side.dataset = {
-                "images": [{"id": index + 1} for index in range(len(truths))],
+                "images": [
+                    {"id": index, "height": height, "width": width}
+                    for index, (height, width) in enumerate(sizes, 1)
+                ],
                 "annotations": annotations,
                 "categories": [{"id": label} for label in classes],
             }
             side.createIndex()
             sides.append(side)
-        evaluation = COCOeval(*sides, "bbox")
+        evaluation = Rotated(*sides, "bbox") if kind.name == "corners" else COCOeval(*sides, kind.name)
         evaluation.params.areaRng = [[0, 1e10]]
         evaluation.params.areaRngLbl = ["all"]
-        evaluation.params.maxDets = [100]
+        evaluation.params.maxDets = [kind.most]
+        if kind.sigmas:
+            evaluation.params.kpt_oks_sigmas = np.array(kind.sigmas)
         evaluation.evaluate()
     images: list[dict[str, Any] | None] = evaluation.evalImgs
     return images
@@ -112,7 +171,8 @@ def _evaluated(
 def _annotations(images: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     converted: list[dict[str, Any]] = []
     for index, image in enumerate(images):
-        for box, label in zip(image["boxes"], image["labels"], strict=True):
+        fields = image.get("fields", [{}] * len(image["labels"]))
+        for box, label, more in zip(image["boxes"], image["labels"], fields, strict=True):
             left, top, right, bottom = (float(value) for value in box)
             size = (right - left, bottom - top)
             converted.append(
@@ -123,6 +183,7 @@ def _annotations(images: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "bbox": [left, top, *size],
                     "area": size[0] * size[1],
                     "iscrowd": 0,
+                    **more,
                 }
             )
     return converted

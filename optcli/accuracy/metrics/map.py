@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.accuracy.metrics import ByClass, Metric, Predictions
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from optcli.accuracy.metrics import Records
+    from optcli.accuracy.metrics._coco import Kind
 
 _WANTED = "wanted {boxes, labels} as data coco: gives them, boxes as left, top, right, bottom"
 # Boxes in other places than the objects' hardly match any; a detector of so little finds nothing.
@@ -33,33 +35,61 @@ class Map(Metric):
 
         if seen.decoded is None:
             raise InputError(
-                "map needs detections, and the recipe does not say how to decode the outputs",
+                f"{self._name} needs detections, and the recipe does not say how to decode the outputs",
                 place="postprocess",
                 hint="postprocess: {yolox: {}}, {boxes: {...}}, {rows: {}} or python:FILE.py:CALLABLE",
             )
-        truths = [truth_of(target, name) for target, name in zip(seen.targets, seen.ids, strict=True)]
+        truths = [self.truth(target, name) for target, name in zip(seen.targets, seen.ids, strict=True)]
+        sizes = [self.size(truth, meta) for truth, meta in zip(truths, seen.meta, strict=True)]
         detections = [
-            _coco.detections_of(decoded, name)
-            for decoded, name in zip(seen.decoded, seen.ids, strict=True)
+            self.detections(decoded, name, truth, size)
+            for decoded, name, truth, size in zip(seen.decoded, seen.ids, truths, sizes, strict=True)
         ]
         numbers = [meta.get("image_id", -1) for meta in seen.meta]
         sound = all(isinstance(n, int | np.integer) for n in numbers)
         return {
             "image": np.array(numbers if sound else [-1] * len(numbers), np.int64),
-            **_coco.matched(truths, detections),
+            **_coco.matched(truths, detections, self.kind(truths), sizes),
         }
 
+    @property
+    def _name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def kind(self, truths: Sequence[Mapping[str, Any]]) -> Kind:
+        """What of the objects is compared."""
+        from optcli.accuracy.metrics._coco import Kind
+
+        return Kind("bbox")
+
+    def truth(self, target: Any, place: str) -> dict[str, Any]:
+        """The objects of an image: boxes, labels, crowd, and `fields` of their annotations."""
+        return truth_of(target, place)
+
+    def size(self, truth: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[int, int]:
+        """Height and width of an image."""
+        height, width = meta.get("original_size", (0, 0))
+        return int(height), int(width)
+
+    def detections(
+        self, decoded: Any, place: str, truth: Mapping[str, Any], size: tuple[int, int]
+    ) -> dict[str, Any]:
+        """The detections of an image in the form of its objects, with scores."""
+        from optcli.accuracy.metrics import _coco
+
+        return _coco.detections_of(decoded, place)
+
     def check(self, target: Any, place: str, seen: Predictions) -> None:
-        truth_of(target, place)
+        self.truth(target, place)
 
     def value(self, records: Records) -> float:
         import numpy as np
 
         if not len(records["truth_class"]):
             raise InputError(
-                f"map has no box to find in {len(records['image'])} images",
+                f"{self._name} has no object to find in {len(records['image'])} images",
                 place="data.evaluation",
-                hint="look at the annotations: boxes that are crowds do not count",
+                hint="look at the annotations: crowds do not count",
             )
         return float(np.mean(self._by_threshold(records)))
 

@@ -34,7 +34,9 @@ class Coco(Collection):
     """Images and boxes, in the order of file names, which are the ids.
 
     A target is `{boxes, labels, category_ids, areas, crowd}`: boxes [n, 4] as left, top, right, bottom
-    in pixels of the original image; labels count the sorted category ids from 0. `meta` has `image_id`
+    in pixels of the original image; labels count the sorted category ids from 0. Where the annotations
+    have them, `segmentation` is a list of polygons or run-length encodings, None for an object without,
+    and `keypoints` are [n, k, 3] with visibilities of 0 for an object without. `meta` has `image_id`
     beside size, scale and padding of the preparation, by which boxes are brought back. `root` names
     the folder of the images where it is not found beside the annotations.
     """
@@ -63,7 +65,7 @@ class Coco(Collection):
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
-        return CocoItems(name, self.chosen, self._labels)
+        return CocoItems(name, self.chosen, self._labels, self._read)
 
     def class_names(self) -> tuple[str, ...] | None:
         self.require()
@@ -127,8 +129,11 @@ class Coco(Collection):
 class CocoItems(Items):
     """The chosen images, opened one at a time."""
 
-    def __init__(self, name: str, chosen: Sequence[Annotated], labels: dict[int, int]) -> None:
+    def __init__(
+        self, name: str, chosen: Sequence[Annotated], labels: dict[int, int], read: Annotations
+    ) -> None:
         self._name, self._chosen, self._labels = name, chosen, labels
+        self._segmented, self._keypoints = read.segmented, read.keypoints
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -152,10 +157,17 @@ class CocoItems(Items):
         corners[:, 2:] += corners[:, :2]
         ids = [box["category_id"] for box in image.boxes]
         areas = [float(box.get("area", box["bbox"][2] * box["bbox"][3])) for box in image.boxes]
-        return {
+        target: dict[str, Any] = {
             "boxes": corners,
             "labels": np.array([self._labels[number] for number in ids], np.int64),
             "category_ids": np.array(ids, np.int64),
-            "areas": np.array(areas, np.float32),
+            "areas": np.array(areas, np.float64),
             "crowd": np.array([bool(box.get("iscrowd", 0)) for box in image.boxes], bool),
         }
+        if self._segmented:
+            target["segmentation"] = [box.get("segmentation") or None for box in image.boxes]
+        if self._keypoints:
+            none = [0] * 3 * self._keypoints
+            points = [box.get("keypoints") or none for box in image.boxes]
+            target["keypoints"] = np.array(points, np.float64).reshape(-1, self._keypoints, 3)
+        return target
