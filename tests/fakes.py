@@ -126,6 +126,15 @@ class Meddle(Copy):
             socket.socket(socket.AF_UNIX).bind("socket")
         elif self.way == "link":
             (job.out / "link").symlink_to("/etc/hostname")
+        elif self.way == "folders in folders":
+            os.chdir(job.out)
+            for _ in range(3000):
+                os.mkdir("folder")
+                os.chdir("folder")
+            os.chdir("/")
+        elif self.way == "many files":
+            for number in range(30_000):
+                (job.out / str(number)).touch()
         elif self.way == "device":
             os.mknod(job.out / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))
         return made

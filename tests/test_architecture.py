@@ -13,7 +13,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
-    "errors", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "sample",
+    "errors",
+    "folders", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "sample",
     "kept_samples", "libraries",
     "registry", "ray_session",
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from optcli import folders
 from optcli.errors import InputError, MissingError, StoreError, UsageError, did_you_mean, first_line
 from optcli.store.remote_place import library_for
 
@@ -57,7 +57,7 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
     Raises `InputError` where there is none, `MissingError` where the URL's library is not installed.
     """
     if _URL.match(reference):
-        with tempfile.TemporaryDirectory(prefix="optcli-baseline-") as scratch:
+        with folders.temporary("baseline") as scratch:
             target = Path(scratch) / "baseline"
             _download(reference, target)
             yield target

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from optcli import folders
 from optcli.errors import MissingError
 from optcli.formats import torch_devices
 from optcli.settings import Settings, TensorSpec, batch_range
@@ -144,7 +144,7 @@ def _configured(freezing: bool, *, quantized: bool) -> Iterator[None]:
 @contextmanager
 def own_copy(artifact: Path) -> Iterator[Path]:
     """A cache of one's own that begins as the artifact's seed, or empty; it goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="optcli-inductor-", ignore_cleanup_errors=True) as folder:
+    with folders.temporary("inductor") as folder:
         cache = Path(folder)
         if (artifact / SEED).is_dir():
             shutil.copytree(artifact / SEED, cache, dirs_exist_ok=True, copy_function=shutil.copyfile)

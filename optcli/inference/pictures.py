@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from optcli import workers
+from optcli import folders, workers
 from optcli.accuracy.parts import CONFIDENT
 from optcli.accuracy.pictures import Marked, jpeg
 from optcli.data.images import Images, pixels_of
@@ -55,7 +54,7 @@ def write(count: int, listed: Listing, output: Output, source: str, images: dict
     hint = "look at the permissions and the room there, or leave out --pictures"
     with (
         raised_as(StoreError, "pictures cannot be written", of=OSError, place=place.path, hint=hint),
-        tempfile.TemporaryDirectory(prefix="optcli-pictures-") as folder,
+        folders.temporary("pictures") as folder,
     ):
         answered = tuple(islice(_answered(listed, output), count))
         request = DrawRequest(source, images, answered, Path(folder))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from optcli import environment, latency, runners
+from optcli import environment, folders, latency, runners
 from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import ExitCode, MissingError, UsageError
@@ -49,7 +48,7 @@ def bench(
     targets = find(files, Store(Store.default_root(store)), trust=trust)
     for target in targets:
         _require_runtime(_runner(Format(target.format), runner, target.path), target.path)
-    with tempfile.TemporaryDirectory(prefix="optcli-bench-") as scratch:
+    with folders.temporary("bench") as scratch:
         opened, specs = open_all(targets, Path(scratch), inputs, max(batch_sizes))
         for each in opened:
             for note in each.notes:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import data, environment, formats, passes, regular_files, sources, user_code
+from optcli import data, environment, formats, passes, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
@@ -207,16 +207,11 @@ def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:
 
 
 def _plain(out: Path) -> None:
-    """Raise `StepError` unless a step wrote regular files only: opening a pipe would block for ever."""
+    """Raise `StepError` for what the store does not take. Opening a pipe would block for ever."""
     try:
         plain_files(out)
     except StoreError as error:
-        path = Path(error.place)
-        what = "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
-        raise StepError(
-            f"it wrote {path.name}, which is {what}; wanted regular files only",
-            hint="write a copy of the file instead of a link, and no pipes, sockets or devices",
-        ) from error
+        raise StepError(f"in what it wrote: {error.message}", hint=error.hint) from error
 
 
 def _told(made: Any) -> Made:

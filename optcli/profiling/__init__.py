@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from optcli import regular_files, runners
+from optcli import folders, regular_files, runners
 from optcli.errors import InputError, raised_as, strerror
 from optcli.profiling.findings import findings
 from optcli.profiling.record import Finding, OperatorTime, Profile, StageTime
@@ -41,7 +40,7 @@ def measure(request: ProfileRequest, log: Path, interpreter: str | None = None) 
     where the process died.
     """
     environment = runners.find(request.runner).model_validate(request.options).environment()
-    with tempfile.TemporaryDirectory(prefix="optcli-profile-") as folder:
+    with folders.temporary("profile") as folder:
         written = Path(folder, "trace.json")
         profile = run(
             "optcli.profiling.process:profile",

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from optcli import folders
 from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
@@ -75,7 +75,7 @@ def running(
     observer.started(STEP)
     with contextlib.ExitStack() as stack:
         if log is None:
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="optcli-serve-"))
+            scratch = stack.enter_context(folders.temporary("serve"))
             log = Path(scratch) / "server.log"
         # `-P`: the folder's modules are found by the server itself, and shadow none of Python's before.
         command = [sys.executable, "-P", os.fspath(folder.resolve() / _LAUNCH)]

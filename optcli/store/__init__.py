@@ -17,6 +17,7 @@ A store may have a remote one beside it, which other machines share: see `connec
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ __all__ = [
 
 _ALIVE = "alive.lock"
 _GONE = "gone-"
+_STUCK = "stuck-"
 # Commits last milliseconds; a minute means that something is stuck.
 _COMMIT_TIMEOUT_S = 60.0
 
@@ -381,16 +383,26 @@ class Store:
         for name in _names(self.root / "work"):
             if not name.startswith((prefix, _GONE)):
                 continue
-            bench = self.root / "work" / name
+            bench = aside = self.root / "work" / name
             with self._commit():
-                if not _is_abandoned(bench):
-                    continue
-                aside = None if dry_run else self._aside(bench)
-            size_bytes = disk.size_of(aside or bench)
-            cleared.append(Removed("work", name, size_bytes, "left by a process that died"))
-            if aside is not None:
+                if not name.startswith((_GONE, _STUCK)):
+                    if not _is_abandoned(bench):
+                        continue
+                    aside = (None if dry_run else self._aside(bench)) or bench
+            removed = Removed("work", name, disk.size_of(aside), "left by a process that died")
+            if not dry_run:
                 disk.remove(aside)
+            if aside.exists() and not dry_run:
+                removed = self._set_aside(aside)
+            cleared.append(removed)
         return cleared
+
+    def _set_aside(self, folder: Path) -> Removed:
+        """Take a folder that cannot be removed out of the way of builds; `gc` tries it again."""
+        with suppress(OSError):
+            folder = folder.rename(folder.with_name(f"{_STUCK}{folder.name.removeprefix(_STUCK)}"))
+        logging.getLogger(__name__).warning("%s cannot be removed; cache gc tries again", folder)
+        return Removed("work", folder.name, disk.size_of(folder), "stays: it cannot be removed")
 
     def _commit(self) -> AbstractContextManager[None]:
         """Held for the few renames that change what can be seen, so that they never interleave."""

@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from optcli.errors import NO_ROOM, StoreError
+from optcli import regular_files
+from optcli.errors import NO_ROOM, StoreError, excerpt
+from optcli.folders import remove as remove
 
 _REFUSED = {errno.EACCES, errno.EPERM}
+# Of an artifact. Networks of torch with the user's code have a few hundred files.
+MOST_FILES = 20_000
+_MOST_DEPTH = 50
 
 
 @contextmanager
@@ -47,21 +52,31 @@ def failure(error: OSError, place: Path) -> StoreError:
 def plain_files(folder: Path) -> dict[str, Path]:
     """Relative POSIX name to path of every file below a folder, sorted; Python's caches left out.
 
-    Raises `StoreError` for a link or a device: what it leads to could change behind the store's back.
+    Raises `StoreError` for a link or a device: what it leads to could change behind the store's back;
+    and for more than `MOST_FILES` files, or folders in folders without an end.
     """
     files: dict[str, Path] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
+        deep = len(Path(parent).parts) - len(folder.parts) >= _MOST_DEPTH
+        if deep or len(files) + len(names) > MOST_FILES:
+            raise StoreError(
+                f"found {'deeper folders' if deep else 'more files'} than the store takes: at most"
+                f" {MOST_FILES} files, and folders {_MOST_DEPTH} deep",
+                place=excerpt(parent),
+                hint="write fewer files, such as one archive",
+            )
         for name in (*folders, *names):
             path = Path(parent, name)
             mode = path.lstat().st_mode
             if stat.S_ISREG(mode):
                 files[path.relative_to(folder).as_posix()] = path
             elif not stat.S_ISDIR(mode):
+                what = "a link" if stat.S_ISLNK(mode) else regular_files.kind(mode)
                 raise StoreError(
-                    "found a link or a device where the store keeps plain files only",
+                    f"found {excerpt(path.name)}, which is {what}; wanted regular files only",
                     place=str(path),
-                    hint="write a copy of the file instead",
+                    hint="write a copy of the file instead of a link, and no pipes, sockets or devices",
                 )
     return dict(sorted(files.items()))
 
@@ -83,7 +98,7 @@ def settle(folder: Path) -> None:
     for parent, folders, names in os.walk(folder):
         for name in list(folders):
             if name == "__pycache__":
-                shutil.rmtree(Path(parent, name))
+                remove(Path(parent, name))
                 folders.remove(name)
         for name in names:
             path = Path(parent, name)
@@ -103,11 +118,14 @@ def sync(path: Path) -> None:
 
 def size_of(folder: Path) -> int:
     """Bytes of all files below a folder that may be vanishing."""
-    size_bytes = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                size_bytes += Path(parent, name).lstat().st_size
+    size_bytes, waiting = 0, [folder]
+    while waiting:  # `os.walk` calls itself for each folder in a folder
+        with suppress(OSError), os.scandir(waiting.pop()) as items:
+            for item in items:
+                if item.is_dir(follow_symlinks=False):
+                    waiting.append(Path(item))
+                else:
+                    size_bytes += item.stat(follow_symlinks=False).st_size
     return size_bytes
 
 
@@ -120,17 +138,6 @@ def modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder and all below it, whatever its modes; what cannot be removed stays."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        for parent, folders, _ in os.walk(folder):
-            for name in folders:
-                if not Path(parent, name).is_symlink():
-                    Path(parent, name).chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free(place: Path) -> str:

@@ -8,7 +8,6 @@ in the variant's own runner.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import data, runners
+from optcli import data, folders, runners
 from optcli.accuracy.messages import Progress, ScoringRequest
 from optcli.accuracy.scoring import Score, Scoring
 from optcli.artifact import Artifact, Format
@@ -88,7 +87,7 @@ class News:
 def control(request: ControlRequest, channel: Channel) -> Choice:
     """Run NNCF's accuracy control; sends a `Step` for every model judged on the whole set."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="optcli-control-") as folder:
+    with folders.temporary("control") as folder:
         ready = QuantizeNncf.model_validate(request.options).ready(
             request.source, _job(request, Path(folder))
         )

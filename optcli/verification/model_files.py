@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import accuracy, data, environment, runners
+from optcli import accuracy, data, environment, folders, runners
 from optcli.artifact import Format
 from optcli.digest import of_file, of_value
 from optcli.errors import InputError, OptcliError, UsageError
@@ -63,7 +62,7 @@ def verify(
     chosen = [_runners(Format(target.format), wanted, target.path) for target in targets]
     with (
         kept.connected(observer.warned),
-        tempfile.TemporaryDirectory(prefix="optcli-verify-") as scratch,
+        folders.temporary("verify") as scratch,
     ):
         opened = open_each(
             targets, Path(scratch), (), read.accuracy.largest_batch if read.accuracy else 1

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -22,6 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
+from optcli import folders
 from optcli.errors import Problem, StepError, ended_by, from_record
 from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import stop
@@ -67,7 +66,7 @@ class Child:
         self._connection = connection
         self._ended_in = ended
         self._gone_in = gone
-        self._scratch: Path | None = None  # a temporary folder, removed when the worker has ended
+        self._scratch = ExitStack()  # a temporary folder, removed when the worker has ended
         self._writing = writing
         self.pid = pid
         self.log = log
@@ -81,8 +80,7 @@ class Child:
         try:
             call = {"function": function, "message": messages.to_record(message)}
             if confined is not None:
-                self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
-                call["scratch"] = str(self._scratch)
+                call["scratch"] = str(self._scratch.enter_context(folders.temporary("worker")))
                 call["writable"] = [str(folder) for folder in confined]
             self._send(call)
         except BaseException as error:
@@ -142,9 +140,7 @@ class Child:
         if self._writing is not None:
             self._writing.join(_LAST_WORDS_S)  # the log is whole for whoever looks into it
             self._writing = None
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
+        self._scratch.close()
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and wait until it is gone."""

@@ -19,11 +19,13 @@ SAYS = {
     "replaces": "it changed model.onnx of its input",
     "adds": "it wrote more.txt into the folder of its input",
     "store": "it changed files of its input in the store",
-    "pipe": "it wrote pipe, which is a pipe",
-    "pipe for a model": "it wrote model.onnx, which is a pipe",
-    "socket": "it wrote socket, which is a socket",
-    "link": "it wrote link, which is a link",
-    **({"device": "it wrote device, which is a device"} if os.geteuid() == 0 else {}),
+    "pipe": "found pipe, which is a pipe",
+    "pipe for a model": "found model.onnx, which is a pipe",
+    "socket": "found socket, which is a socket",
+    "link": "found link, which is a link",
+    "folders in folders": "deeper folders than the store takes",
+    "many files": "more files than the store takes",
+    **({"device": "found device, which is a device"} if os.geteuid() == 0 else {}),
 }
 
 

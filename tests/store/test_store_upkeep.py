@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from optcli.store import Store, key_of
+from optcli.store import Store, disk, key_of
 
 
 def make(
@@ -234,3 +234,23 @@ def test_gc_removes_caches_that_no_step_has_written_for_long(tmp_store):
     assert old.exists()
     assert [(each.kind, each.key) for each in tmp_store.gc(older_than_s=500)] == wanted
     assert sorted(path.name for path in new.parent.iterdir()) == ["new"]
+
+
+def test_what_cannot_be_removed_is_set_aside_once_and_gc_tries_it_again(tmp_store, monkeypatch, caplog):
+    make(tmp_store, "one")
+    left = tmp_store.root / "work" / f"artifact-{key_of({'name': 'one'})[:16]}-left"
+    (left / "entry" / "files").mkdir(parents=True)
+    remove = disk.remove
+    monkeypatch.setattr(disk, "remove", lambda _: None)
+    tmp_store.clear_stale("artifact-")
+    (aside,) = (tmp_store.root / "work").iterdir()
+    assert aside.name.startswith("stuck-")
+    assert str(aside) in caplog.text
+    tmp_store.clear_stale("artifact-")
+    assert list((tmp_store.root / "work").iterdir()) == [aside]
+    (stays,) = tmp_store.gc()
+    assert (stays.key, stays.reason) == (aside.name, "stays: it cannot be removed")
+    assert list((tmp_store.root / "work").iterdir()) == [aside]
+    monkeypatch.setattr(disk, "remove", remove)
+    assert [each.key for each in tmp_store.gc()] == [aside.name]
+    assert not list((tmp_store.root / "work").iterdir())

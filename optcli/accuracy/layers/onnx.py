@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optcli import folders
 from optcli.accuracy.layers import onnx_weights
 from optcli.accuracy.layers.measured import Measured, Sums
 from optcli.accuracy.layers.onnx_cut import Cut, exposed
@@ -31,7 +31,7 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
         return Measured(
             reason="no layer of the two networks goes by the same name, nor in the same order"
         )
-    with tempfile.TemporaryDirectory(prefix="optcli-layers-") as folder:
+    with folders.temporary("layers") as folder:
         work = _Work(floats, other, matched, Path(folder), threads)
         for piece in work.sums.pieces(matched):
             work.look(piece, feeds)

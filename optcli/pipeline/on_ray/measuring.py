@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, latency
+from optcli import environment, folders, latency
 from optcli.artifact import Artifact
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StepError, StoreError
@@ -93,7 +93,7 @@ def carry_out(record: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     The machine's lock of measurements is held meanwhile: what people build on this machine waits too.
     """
     answer, heard, samples = DeviceAnswer(host=socket.gethostname()), _Noting(), b""
-    with tempfile.TemporaryDirectory(prefix="optcli-measures-") as folder:
+    with folders.temporary("measures") as folder:
         work = Path(folder)
         try:
             order = messages.read(DeviceOrder, record)

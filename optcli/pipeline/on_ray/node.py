@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optcli import accuracy
+from optcli import accuracy, folders
 from optcli.artifact import Artifact
 from optcli.digest import FileDigests, of_file
 from optcli.errors import OptcliError, StepError, StoreError
@@ -211,7 +210,7 @@ def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
     artifact = _at(part.request.artifact, parcels.fetched(store, remote, part.shipped.artifact))
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="optcli-part-") as out:
+    with folders.temporary("part") as out:
         whole = replace(part.request, artifact=artifact, folder=project.path / folder, out=Path(out))
         _require_fit(fit.of_judging(replace(part, request=whole), _digests))
         accuracy.evaluate_part(whole, log=log, timeout_s=part.timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from optcli.store import Store, disk
+from optcli.store import Store, disk, locks
 
 _MARK = "seen-by-ray"
 
@@ -13,8 +13,8 @@ _MARK = "seen-by-ray"
 def mark_of(store: Store) -> tuple[Path, str]:
     """A file of the store, and what stands in it. Raises `StoreError`."""
     mark = store.root / _MARK
-    with disk.failures(store.root):
+    # Parts of a build come here side by side.
+    with locks.held(store.root / "locks" / f"{_MARK}.lock"), disk.failures(store.root):
         if not mark.exists():
-            store.root.mkdir(parents=True, exist_ok=True)
             disk.write_whole(mark, uuid.uuid4().hex.encode())
         return mark, mark.read_text()

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from optcli import environment, runners
+from optcli import environment, folders, runners
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant, open_built
@@ -287,7 +287,7 @@ def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path, *, ray: bo
     """The artifact's interface, by a worker of its own, which writes the golden files into `out`."""
     kind = runners.find(built.runner_name)
     samples = built.samples
-    with tempfile.TemporaryDirectory(prefix="optcli-deploy-") as scratch:
+    with folders.temporary("deploy") as scratch:
         interface = run(
             "optcli.serving.deploy.interface:look",
             LookRequest(

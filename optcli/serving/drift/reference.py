@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data
+from optcli import data, folders
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
@@ -57,7 +56,7 @@ def made(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, str]:
             place="--sample-inputs",
             hint="add data: {calibration: ...} to the recipe and build again, or leave it out",
         )
-    with tempfile.TemporaryDirectory(prefix="optcli-reference-") as scratch:
+    with folders.temporary("reference") as scratch:
         out = Path(scratch) / "reference.npz"
         request = ReferenceRequest(model, role, samples.roles[role], samples.folder, built.inputs, out)
         count = run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optcli import folders
 from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.queueing.arrivals import kept_at_random
@@ -73,7 +73,7 @@ def canary_test(
             "a canary compares tensors", place="--encoding image", hint="send binary or json"
         )
     started = verdicts.now()
-    with tempfile.TemporaryDirectory(prefix="optcli-canary-") as name, ExitStack() as stack:
+    with folders.temporary("canary") as name, ExitStack() as stack:
         drivers: list[Driver] = []
         terms: Terms | None = None
         source: tuple[Path | None, str] = (None, "")

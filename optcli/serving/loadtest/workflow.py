@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from optcli import folders
 from optcli.errors import InputError, UsageError
 from optcli.observer import Observer
 from optcli.queueing import Batching, Process
@@ -55,7 +55,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     payloads.client_library()
     require_options(options, target)
     started = verdicts.now()
-    with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
+    with folders.temporary("loadtest") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)
         server, options = stack.enter_context(opened(target, options, scratch, observer))
         terms = terms_of(server, options)

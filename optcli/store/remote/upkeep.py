@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from optcli import folders
 from optcli.errors import StoreError
 from optcli.store.entry import Entry
 from optcli.store.remote import Remote, manifest
@@ -56,7 +56,7 @@ def damaged(remote: Remote, *, repair: bool) -> tuple[int, list[Damage]]:
     listed, damage = entries(remote)
     sizes = {content: size for _, each in listed for size, content in each.contents.values() if size}
     wrong: dict[str, str] = {}
-    with _answering(remote), TemporaryDirectory(prefix="optcli-verify-") as scratch:
+    with _answering(remote), folders.temporary("verify") as scratch:
         never = threading.Event()
 
         def check(content: str) -> None:
