@@ -128,7 +128,7 @@ def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
     images = [each for each in files if each[0].lower().endswith(SUFFIXES)]
     yield (Stored(id, path, size=size) for id, path, size in images)
     for id, path, _ in files:
-        if id.lower().endswith(TAR):
+        if id.lower().endswith(TAR) and place.is_regular(path):
             yield _of_tar(place.fs, path, id, uri)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import time
 import uuid
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from optcli import regular_files
 from optcli.errors import InputError, MissingError, StoreError, UsageError, first_line, raised_as
 from optcli.store.remote_place import WHOLE_OBJECTS, library_for
 
@@ -20,7 +22,15 @@ T = TypeVar("T")
 
 _ATTEMPTS, _PAUSE_S = 3, 0.5
 # What trying again does not mend.
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_FINAL = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    regular_files.IrregularFileError,
+)
+# Of a file that is read at once: an image, or the answers of a shard.
+MOST_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,10 @@ class Place:
                 hint="look at the path, your access to it and the network",
             ) from error
         return bool(kind == "file")
+
+    def is_regular(self, path: str) -> bool:
+        """Whether a file below may be opened: on this machine it could be a pipe."""
+        return not _is_local(self.fs) or regular_files.is_file(path)
 
     def names(self) -> list[str]:
         """What lies in the folder, sorted by name; nothing where there is none. Raises OSError."""
@@ -106,12 +120,25 @@ def place_of(uri: str) -> Place:
     return Place(fs, path.rstrip("/") or "/", "://" in uri and protocol in WHOLE_OBJECTS)
 
 
+def _is_local(fs: AbstractFileSystem) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
 def read(place: Place, path: str, offset: int | None = None, size: int | None = None) -> bytes:
     """The bytes of a file, or a part of them. What may be a passing fault is tried three times.
 
-    Raises OSError.
+    Raises OSError, also for what is no regular file on this machine, and for more than `MOST_BYTES`.
     """
     fs = place_of(path).fs if "://" in path else place.fs
+    if (size or 0) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"found {size} bytes, wanted at most {MOST_BYTES}", path)
+    if _is_local(fs):  # what is there may be a pipe or `/dev/zero`
+        local = fs._strip_protocol(path)
+        if offset is None:
+            return _again(lambda: regular_files.read(local, MOST_BYTES))
+        regular_files.check(local)
     if offset is None:
         return _again(lambda: bytes(fs.cat_file(path)))
     return _again(lambda: bytes(fs.cat_file(path, start=offset, end=offset + (size or 0))))
@@ -150,8 +177,8 @@ def _again(call: Callable[[], T]) -> T:
             return asked(call)
         except _FINAL:
             raise
-        except OSError:
-            if attempt == _ATTEMPTS - 1:
+        except OSError as error:
+            if attempt == _ATTEMPTS - 1 or error.errno == errno.EFBIG:
                 raise
             time.sleep(_PAUSE_S * 2**attempt)
     raise AssertionError("the last attempt returns or raises")

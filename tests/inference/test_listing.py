@@ -1,6 +1,7 @@
 """What is stored, and how it is divided into shards."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,30 @@ def contents(found: Listing) -> dict[str, bytes]:
         for shard in found.shards
         for image in shard.images
     }
+
+
+def test_pipes_and_devices_are_no_images_and_nothing_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = files(tmp_path / "in", "a.png", "large.png")
+    for name in ("pipe.png", "pipe.tar", "pipe.parquet"):
+        os.mkfifo(folder / name)
+    (folder / "zero.jpg").symlink_to("/dev/zero")
+    monkeypatch.setattr(storage, "MOST_BYTES", 7)
+    place = storage.place_of(str(folder))
+    says = {"pipe.png": "a pipe", "zero.jpg": "a device", "large.png": "at most 7"}
+    (images,) = ids(listing(str(folder), 10))
+    assert images == ["a.png", *sorted(says)]
+    for name, text in says.items():
+        with pytest.raises(OSError, match=text):
+            storage.read(place, str(folder / name))
+    with pytest.raises(OSError, match="a pipe"):
+        storage.read(place, str(folder / "pipe.png"), 0, 4)
+    with pytest.raises(OSError, match="at most 7"):
+        storage.read(place, str(folder / "a.png"), 0, 8)
+    for name in ("pipe.parquet", "pipe.tar"):
+        with pytest.raises(UsageError, match="there are no images"):
+            listing(str(folder / name), 10)
 
 
 def test_a_folder_is_looked_through_in_order(tmp_path: Path) -> None:
