@@ -50,6 +50,7 @@ _INSTALL = {
     "timm": "pip install 'optcli[timm]'",
     "pynvml": "pip install 'optcli[gpu]'",
     "tritonclient": "pip install 'optcli[serve]'",
+    "pyarrow": "pip install 'optcli[parquet]'",
     "ray": "pip install 'optcli[ray,serve]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }

@@ -69,6 +69,11 @@ class Collection(ABC):
     reads: ClassVar[Literal["path", "code", "name"]] = "path"
     needs: ClassVar[Needs] = Needs()
 
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        """Whether a file or folder is of this layout, for a person who has not said so."""
+        return False
+
     settings: DataSettings
     folder: Path
 
@@ -98,6 +103,19 @@ class Collection(ABC):
         if names != [name]:
             raise self.wrong(f"{what} feeds one input, the model has {', '.join(names)}", hint)
         return name
+
+    def parts(self) -> Sequence[str]:
+        """The names that `split` may have; none where the source is one whole."""
+        return ()
+
+    def count(self) -> int:
+        """How many samples the named part has. Raises `InputError`."""
+        raise NotImplementedError
+
+    @property
+    def boxed(self) -> bool:
+        """Whether a target has boxes, and is no class."""
+        return False
 
     @abstractmethod
     def problems(self) -> list[Finding]:

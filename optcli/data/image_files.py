@@ -5,33 +5,85 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from optcli import regular_files
 from optcli.errors import InputError, excerpt
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+SUFFIXES = (
+    ".jpg",
+    ".jpeg",
+    ".jfif",
+    ".jpe",
+    ".png",
+    ".bmp",
+    ".webp",
+    ".tif",
+    ".tiff",
+    ".gif",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+)
 # What is opened as an image, whatever it is called: Pillow's other readers are little used, and that of
 # EPS starts Ghostscript on what it finds.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # EXIF
 _MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
 
 
 def open_image(path: str) -> Any:
     """An image of Pillow, decoded. Raises `InputError` where the file is none."""
+    try:
+        with regular_files.opened(path) as stream:
+            return decoded(stream, path)
+    except OSError as error:
+        raise _no_image(path, error) from error
+
+
+def decoded(stream: IO[bytes], place: str) -> Any:
+    """An image of Pillow from the bytes at a place. Raises `InputError` where they are none."""
+    from PIL import Image
+
+    try:
+        with Image.open(stream, formats=FORMATS) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise _no_image(place, error) from error
+    return image
+
+
+def id_of(path: str) -> str:
+    r"""The id of an image by its path: text that any file and report can hold.
+
+    A name that is no UTF-8 has its bytes written out, as in `caf\udce9.png`.
+    """
+    return path.replace(os.sep, "/").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def size_of(path: Path, *, oriented: bool) -> tuple[int, int]:
+    """Width and height from the header of an image. Raises `InputError` where the file is none.
+
+    `oriented`: as it is when it is turned by its EXIF orientation.
+    """
     from PIL import Image
 
     try:
         with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
-            image.load()
+            width, height = image.size
+            turned = oriented and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"not a readable image: {excerpt(reason, 200)}",
-            place=path,
-            hint="replace the file or take it out of the data",
-        ) from error
-    return image
+        raise _no_image(path, error) from error
+    return (height, width) if turned else (width, height)
+
+
+def _no_image(path: str | Path, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return InputError(
+        f"not a readable image: {excerpt(reason, 200)}",
+        place=str(path),
+        hint="replace the file or take it out of the data",
+    )
 
 
 def folders_in(base: Path) -> list[str]:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
+from optcli.data.image_files import id_of
 from optcli.data.settings import DataSettings, Split
+from optcli.data.text_files import text_of
 from optcli.errors import InputError, did_you_mean, excerpt
 
 
@@ -99,17 +101,13 @@ def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[i
 
 
 def _read_list(place: Path, name: str | None) -> list[str]:
-    try:
-        text = regular_files.read(place, regular_files.MOST_JSON_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        message = f"cannot read the split: {reason}"
-        raise _wrong(place, message, "wanted a text file in UTF-8") from error
+    hint = "wanted a list of ids: a text file, or JSON"
+    text = text_of(place, hint, regular_files.MOST_JSON_BYTES)
     if place.suffix.lower() != ".json":
         if name is not None:
             hint = "leave name out, or write a JSON mapping from names to lists"
             raise _wrong(place, f"a text file has no part {name!r}", hint)
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return [id_of(line.strip()) for line in text.splitlines() if line.strip()]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

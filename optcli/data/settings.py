@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -95,8 +95,26 @@ class DataSettings(Abbreviated):
     seed: int = Field(0, description="seed by which `samples` chooses")
     prepare: Preparation | None = None
     input: str | None = Field(None, description="the input that gets the image; default: the first")
-    array: str | None = Field(None, description="npz: the array behind `input`; default: its name")
-    target: str | None = Field(None, description="npz: the label array; default: target, label or y")
+    array: str | None = Field(
+        None, description="npz, parquet: the array or column behind `input`; default: its name"
+    )
+    target: str | None = Field(
+        None,
+        description="npz, parquet, table: the array or column of the labels; default: target, label, y",
+    )
+    first_pixel: Literal[0, 1] | None = Field(
+        None,
+        description="voc: the number of an image's first pixel; default: 0 where a box begins below 1,"
+        " else 1, as in Pascal VOC",
+    )
+    table: RecipePath | None = Field(
+        None,
+        description="imagefolder: a file with the path and the label of each image: text, CSV or JSON",
+    )
+    first_label: int | None = Field(
+        None,
+        description="table: the number of the first class, where the labels are numbers: 0 or 1",
+    )
 
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="python: keyword arguments of the callable"
@@ -129,8 +147,9 @@ class DataSettings(Abbreviated):
         changed: dict[str, Any] = {"files": tuple(map(moved, self.files))}
         if _reads(self.kind) == "path":
             changed["source"] = f"{self.kind}:{moved(self.place)}"
-        if self.root is not None:
-            changed["root"] = moved(self.root)
+        for name in ("root", "table"):
+            if path := getattr(self, name):
+                changed[name] = moved(path)
         if self.split is not None and self.split.file:
             changed["split"] = self.split.model_copy(update={"file": moved(self.split.file)})
         return self.model_copy(update={k: v for k, v in changed.items() if v != getattr(self, k)})
@@ -138,8 +157,11 @@ class DataSettings(Abbreviated):
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""
         record = self.model_dump(
-            mode="json", by_alias=True, exclude={"source", "root", "download", "files"}
+            mode="json", by_alias=True, exclude={"source", "root", "table", "download", "files"}
         )
         if record["split"]:
             record["split"].pop("file")
+        for name in ("first_pixel", "first_label"):
+            if record[name] is None:  # most have none: their samples are what they were
+                record.pop(name)
         return {"kind": self.kind, **record}

@@ -1,36 +1,47 @@
-"""What a folder is as the data of a recipe: COCO's annotations, masks, or class folders."""
+"""What a folder is as the data of a recipe: a layout that is known, masks, tables, or class folders."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from optcli.data import DataSettings, class_names
 from optcli.data.image_files import SUFFIXES
-from optcli.errors import InputError
-from optcli.scaffold import coco, masks
-from optcli.scaffold.roles import Data, limited, require, shares, two_parts
-from optcli.scaffold.wording import relative
+from optcli.data.image_tables import tabled
+from optcli.errors import InputError, excerpt
+from optcli.scaffold import known_layouts, masks
+from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, require, shares, two_parts
+from optcli.scaffold.wording import quoted, relative
+
+_TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
+# Folders that hold the halves of a data set, and are no classes.
+_HALVES = ("annotation", "annotations", "images", "imagesets", "jpegimages", "labels", "labeltxt")
+_NO_CLASSES = {*_HALVES, *CALIBRATION, *EVALUATION}
+_ANNOTATIONS = (*_TABLES, ".xml", ".yaml", ".yml", ".mat", ".npy", ".h5", ".pkl", ".tfrecord")
+_READ = (
+    "YOLO (data.yaml with names and val), COCO's JSON, Pascal VOC (XML), class folders, a table of"
+    " paths and labels (table: FILE), metadata.csv of Hugging Face, Parquet, or a callable"
+    " (python:FILE.py:NAME)"
+)
 
 
 def described(place: Path, recipe: Path) -> Data:
     """What data are to a recipe in the folder `recipe`.
 
-    Raises `InputError`.
+    Raises `InputError`, and `MissingError` where the library of a layout is not here.
     """
     path = place.expanduser().absolute()
     if not path.exists():
         raise InputError("there is no such folder", place=str(place), hint="--data FOLDER of images")
-    annotated = coco.described(path, recipe)
-    if annotated is not None:
-        return annotated
+    if known := known_layouts.described(path, recipe):
+        return known
     if not path.is_dir():
-        raise InputError(
-            "this is no folder of images, and no annotations in COCO's format",
-            place=str(place),
-            hint="--data FOLDER of class folders, of images beside masks, or with instances.json",
-        )
-    return masks.described(path, recipe) or _class_folders(path, recipe)
+        message = "this is no folder of images, and no file that describes one"
+        raise InputError(message, place=str(place), hint=f"read are {_READ}")
+    return masks.described(path, recipe) or _folders(path, recipe)
 
 
 def images_below(folder: Path) -> int:
@@ -38,7 +49,8 @@ def images_below(folder: Path) -> int:
     return sum(name.lower().endswith(SUFFIXES) for _, _, names in os.walk(folder) for name in names)
 
 
-def _class_folders(path: Path, recipe: Path) -> Data:
+def _folders(path: Path, recipe: Path) -> Data:
+    """Images in class folders, or flat with their labels in a table, or without labels."""
     names = sorted(each.name for each in path.iterdir() if each.is_dir())
     parts = two_parts(names)
     if parts:
@@ -50,7 +62,58 @@ def _class_folders(path: Path, recipe: Path) -> Data:
     said = {"source": f"imagefolder:{path}", "split": parts[1] if parts else None}
     settings = DataSettings.model_validate(said)
     require(settings, path, path)
-    classes = len(class_names(settings, path) or ())
+    classes = class_names(settings, path) or ()
+    halves, others = [name for name in classes if name.lower() in _NO_CLASSES], _beside(path)
+    if halves and others:
+        raise InputError(
+            f"found folders that are no classes: {', '.join(halves)}; {others}",
+            place=str(path),
+            hint=f"read are {_READ}",
+        )
+    if classes == tuple(halves) == tuple(names) and len(names) == 1:
+        return _folders(path / names[0], recipe)
+    if not classes and (labelled := _labelled(path, recipe)):
+        return labelled
     source = f"imagefolder:{relative(path, recipe)}"
     about = "one folder per class" if classes else "images without labels"
-    return Data("classes", source, *lines, classes=classes or None, about=about)
+    notes = []
+    if not classes and others:
+        notes.append(f"no labels were found: {others}, which no layout reads; read are {_READ}")
+    return Data(
+        "classes", source, *lines, classes=len(classes) or None, about=about, notes=tuple(notes)
+    )
+
+
+def _labelled(path: Path, recipe: Path) -> Data | None:
+    """A flat folder whose labels stand in a table in it or beside it; None: there is none."""
+    for file in _tables(path):
+        line = f"table: {quoted(relative(file, recipe))}"
+        for first in (None, 1):
+            settings = DataSettings(source=f"imagefolder:{path}", table=str(file), first_label=first)
+            try:
+                read = tabled(file, path, path, settings)
+            except InputError:
+                continue
+            more = (line,) if first is None else (line, f"first_label: {first}")
+            found = known_layouts.divided("imagefolder", path, recipe, *more)
+            count = 1 + max((label for _, label in read.images.values()), default=0)
+            notes = [f"the labels stand in {file.name}: {len(read.images)} images, {count} classes"]
+            if first is not None:
+                notes.append(f"`first_label: {first}` is a guess: no label is 0")
+            return replace(found, classes=count, notes=tuple(notes))
+    return None
+
+
+def _tables(path: Path) -> Iterator[Path]:
+    for folder in (path, path.parent):
+        yield from sorted(each for each in folder.iterdir() if each.suffix.lower() in _TABLES)
+
+
+def _beside(path: Path) -> str:
+    """What lies below a folder beside images, in words; empty where nothing does."""
+    kinds: Counter[str] = Counter()
+    for _, _, names in os.walk(path):
+        suffixes = (os.path.splitext(name)[1].lower() for name in names)
+        kinds.update(suffix for suffix in suffixes if suffix in _ANNOTATIONS)
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in kinds.most_common(5))
+    return excerpt(f"beside the images lie {listed}") if kinds else ""

@@ -1,33 +1,39 @@
-"""Images with boxes in COCO's format: `coco:PATH`, a folder with `instances.json`, or that file."""
+"""Images with boxes in COCO's format: `coco:PATH`, a folder with `instances.json`, or such a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
+from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.annotations import Annotations, read
-from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.image_files import open_image
+from optcli.data.collection import Collection, Finding, Items
+from optcli.data.image_files import folders_in, is_image
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests, of_file
+from optcli.digest import FileDigests
 from optcli.errors import InputError, excerpt
 from optcli.settings import TensorSpec
 
-_WANTED = "instances.json beside a folder images, or annotations/instances_NAME.json with split: NAME"
+_WANTED = (
+    "instances.json beside a folder images, annotations/instances_NAME.json, or"
+    " NAME/_annotations.coco.json beside its images, with split: NAME"
+)
+# What tools call the file of a folder: Roboflow, optcli's own examples, CVAT, FiftyOne, Label Studio.
+FILES = ("_annotations.coco.json", "instances.json", "annotations.json", "labels.json", "result.json")
 
 
 @dataclass(frozen=True)
-class Annotated:
-    """One image: its file, its number in the annotations, and its boxes as they stand there."""
+class CocoImage(Annotated):
+    """One image with its annotations as they stand in the file; `number` is its id there."""
 
-    name: str
-    path: Path
-    number: int
     boxes: tuple[dict[str, Any], ...]
+
+    def objects(self) -> Sequence[Mapping[str, Any]]:
+        return self.boxes
 
 
 class Coco(Collection):
@@ -37,9 +43,25 @@ class Coco(Collection):
     in pixels of the original image; labels count the sorted category ids from 0. Where the annotations
     have them, `segmentation` is a list of polygons or run-length encodings, None for an object without,
     and `keypoints` are [n, k, 3] with visibilities of 0 for an object without. `meta` has `image_id`
-    beside size, scale and padding of the preparation, by which boxes are brought back. `root` names
-    the folder of the images where it is not found beside the annotations.
+    beside size, scale and padding of the preparation, by which boxes are brought back. `split: NAME`
+    reads `annotations/instances_NAME.json`, or `NAME/_annotations.coco.json` of Roboflow beside its
+    images. `root` names the folder of the images where it is not found beside the annotations.
     """
+
+    boxed = True
+
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        if regular_files.is_file(path):
+            return path.suffix.lower() == ".json"
+        names = [*_named_parts(path), *(name for name in FILES if _has_annotations(path / name))]
+        return bool(names)
+
+    def parts(self) -> Sequence[str]:
+        return _named_parts(self.path)
+
+    def count(self) -> int:
+        return len(self._read.images)
 
     def problems(self) -> list[Finding]:
         if regular_files.is_folder(self.path):
@@ -55,7 +77,7 @@ class Coco(Collection):
         return []
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        marks = {each.name: digests.of(each.path) for each in self.chosen}
+        marks = {each.id: digests.of(each.path) for each in self.chosen}
         return {
             "annotations": digests.of(self._annotations),
             "files": marks,
@@ -65,7 +87,10 @@ class Coco(Collection):
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
-        return CocoItems(name, self.chosen, self._labels, self._read)
+        read = self._read
+        there = {"segmentation": read.segmented, "keypoints": read.keypoints}
+        parts = [part for part, has in there.items() if has]
+        return AnnotatedItems(name, self.chosen, self._labels, parts, read.keypoints)
 
     def class_names(self) -> tuple[str, ...] | None:
         self.require()
@@ -78,10 +103,12 @@ class Coco(Collection):
         if regular_files.is_file(self.path):
             return self.path
         if self.part is None:
-            return self.path / "instances.json"
-        below = self.path / "annotations" / f"instances_{self.part}.json"
-        beside = self.path / f"instances_{self.part}.json"
-        return beside if regular_files.is_file(beside) else below
+            places = [self.path / "instances.json", *(self.path / name for name in FILES)]
+        else:
+            name = f"instances_{self.part}.json"
+            places = [self.path / "annotations" / name, self.path / name]
+            places += [self.path / self.part / each for each in FILES]
+        return next((each for each in places if regular_files.is_file(each)), places[0])
 
     @property
     def _images(self) -> Path | None:
@@ -90,10 +117,10 @@ class Coco(Collection):
         base = self._annotations.parent
         base = base.parent if base.name == "annotations" else base
         part = self.part or self._annotations.stem.removeprefix("instances").strip("_")
-        places = [base / "images" / part, base / part, base / "images"]
-        return next(
-            (place for place in places if place != base and regular_files.is_folder(place)), None
-        )
+        places = [base / "images" / part, base / part, base / "images", base / "data"]
+        folders = (each for each in places if each != base and regular_files.is_folder(each))
+        beside = base if any(map(is_image, regular_files.names_in(base))) else None
+        return next(folders, beside)
 
     @cached_property
     def _read(self) -> Annotations:
@@ -105,19 +132,19 @@ class Coco(Collection):
         return {category: label for label, category in enumerate(sorted(self._read.categories))}
 
     @cached_property
-    def chosen(self) -> list[Annotated]:
+    def chosen(self) -> list[CocoImage]:
         """The chosen images, sorted by file name. Raises `InputError`."""
         self.require()
         root = self._images
         assert root is not None
         everything = [
-            Annotated(name, root / name, number, self._read.boxes[number])
+            CocoImage(name, root / name, number, self._read.boxes[number])
             for number, name in sorted(self._read.images, key=lambda image: image[1])
         ]
-        positions = choose(self.settings, self.folder, [each.name for each in everything])
+        positions = choose(self.settings, self.folder, [each.id for each in everything])
         images = [everything[position] for position in positions]
         for image in images:
-            if wrong := regular_files.problem(image.path, excerpt(image.name)):
+            if wrong := regular_files.problem(image.path, excerpt(image.id)):
                 raise InputError(
                     f"the annotations name an image that cannot be read: {wrong}",
                     place=str(root),
@@ -126,48 +153,23 @@ class Coco(Collection):
         return images
 
 
-class CocoItems(Items):
-    """The chosen images, opened one at a time."""
+def _named_parts(path: Path) -> list[str]:
+    """The parts of a data set: of COCO's own layout, or folders with a file of their own."""
+    names = {
+        name.removeprefix("instances_").removesuffix(".json")
+        for folder in (path / "annotations", path)
+        for name in regular_files.names_in(folder)
+        if name.startswith("instances_") and name.endswith(".json")
+    }
+    inner = folders_in(path) if regular_files.is_folder(path) else []
+    names |= {name for name in inner if any(_has_annotations(path / name / file) for file in FILES)}
+    return sorted(names)
 
-    def __init__(
-        self, name: str, chosen: Sequence[Annotated], labels: dict[int, int], read: Annotations
-    ) -> None:
-        self._name, self._chosen, self._labels = name, chosen, labels
-        self._segmented, self._keypoints = read.segmented, read.keypoints
 
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def read(self, index: int) -> Item:
-        image = self._chosen[index]
-        raw = {self._name: open_image(str(image.path))}
-        return Item(image.name, str(image.path), raw, self._target(image), {"image_id": image.number})
-
-    def targets(self) -> Iterator[tuple[str, Any]]:
-        return ((each.name, self._target(each)) for each in self._chosen)
-
-    def identity(self, index: int) -> tuple[str, str]:
-        image = self._chosen[index]
-        return image.name, of_file(image.path)
-
-    def _target(self, image: Annotated) -> dict[str, Any]:
-        import numpy as np
-
-        corners = np.array([box["bbox"] for box in image.boxes], np.float64).reshape(-1, 4)
-        corners[:, 2:] += corners[:, :2]
-        ids = [box["category_id"] for box in image.boxes]
-        areas = [float(box.get("area", box["bbox"][2] * box["bbox"][3])) for box in image.boxes]
-        target: dict[str, Any] = {
-            "boxes": corners,
-            "labels": np.array([self._labels[number] for number in ids], np.int64),
-            "category_ids": np.array(ids, np.int64),
-            "areas": np.array(areas, np.float64),
-            "crowd": np.array([bool(box.get("iscrowd", 0)) for box in image.boxes], bool),
-        }
-        if self._segmented:
-            target["segmentation"] = [box.get("segmentation") or None for box in image.boxes]
-        if self._keypoints:
-            none = [0] * 3 * self._keypoints
-            points = [box.get("keypoints") or none for box in image.boxes]
-            target["keypoints"] = np.array(points, np.float64).reshape(-1, self._keypoints, 3)
-        return target
+def _has_annotations(file: Path) -> bool:
+    """Whether a file is one of COCO's format: other tables have such names too."""
+    if not regular_files.is_file(file):
+        return False
+    with regular_files.opened(file) as stream:
+        content = stream.read(regular_files.MOST_JSON_BYTES)
+    return all(key in content for key in (b'"images"', b'"annotations"', b'"categories"'))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from optcli import regular_files
+from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.image_files import SUFFIXES, folders_in, images_below, is_image, open_image
+from optcli.data.image_files import SUFFIXES, folders_in, id_of, images_below, is_image, open_image
+from optcli.data.image_tables import Tabled, metadata_in, tabled
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import InputError, did_you_mean, excerpt
@@ -22,11 +24,19 @@ _LISTED = 1024  # up to so many files a key names each, so that a reader sees wh
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image: its id (path relative to the root, with slashes), where it lies, its class."""
+    """One image: its id (path relative to the root, with slashes), its place, its class or objects."""
 
     id: str
     path: str
-    target: int | None
+    target: Any
+
+
+@dataclass(frozen=True)
+class _WithObjects(Annotated):
+    marked: tuple[Mapping[str, Any], ...]
+
+    def objects(self) -> Sequence[Mapping[str, Any]]:
+        return self.marked
 
 
 class ImageFolder(Collection):
@@ -35,7 +45,29 @@ class ImageFolder(Collection):
     A folder that holds images itself is flat and has no targets. A root with nothing but one folder of
     class folders is entered. `split: NAME` reads the subfolder of that name. Ids stay relative to
     the root. Hidden files and folders and everything that is no image by its suffix are passed over.
+
+    `table` names a file with the path and the label of each image: text with both on a line, CSV, JSON
+    or JSON lines. The folders are no classes then. Of a table with more columns `target` names that of
+    the labels. Labels that are names, such as ImageNet's synsets, are numbered in sorted order; numbers
+    count from `first_label`. `metadata.csv` and `metadata.jsonl` of Hugging Face beside the images are
+    read by themselves. Their `objects` are boxes as left, top, width, height: targets are those of
+    `coco:` then.
     """
+
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        below = folders_in(path) if regular_files.is_folder(path) else []
+        return metadata_in(path, *(path / name for name in below)) is not None
+
+    @property
+    def boxed(self) -> bool:
+        return self._tabled is not None and self._tabled.boxes
+
+    def parts(self) -> Sequence[str]:
+        return folders_in(self.path)
+
+    def count(self) -> int:
+        return sum(1 for _ in images_below(self._base))
 
     def problems(self) -> list[Finding]:
         if not regular_files.is_folder(self.path):
@@ -48,7 +80,10 @@ class ImageFolder(Collection):
             if not any(images_below(self._base)):
                 hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
                 return [("source", f"no images in {excerpt(self.settings.place)}", hint)]
-            _ = self._classes
+            if self._table is None:
+                _ = self._classes
+            elif wrong := regular_files.problem(self._table, excerpt(self.settings.table or "")):
+                return [("table", wrong, "a path relative to the recipe")]
         except InputError as error:
             return [("source", error.message, error.hint)]
         return []
@@ -61,6 +96,8 @@ class ImageFolder(Collection):
         else:
             record["files"] = of_value([[name, digest] for name, _, digest in marks])
         record["targets"] = of_value([target for _, target, _ in marks])
+        if self._table:
+            digests.of(self._table)  # it is read; what it says are the targets
         return record
 
     def listed(self) -> Iterator[Path]:
@@ -69,15 +106,36 @@ class ImageFolder(Collection):
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         hint = "use an npz with one array per input"
-        return ImageItems(self.only_input(inputs, "a folder of images", hint), self.files)
+        name = self.only_input(inputs, "a folder of images", hint)
+        if self._tabled is None or not self._tabled.boxes:
+            return ImageItems(name, self.files)
+        images = [
+            _WithObjects(file.id, Path(file.path), number, file.target)
+            for number, file in enumerate(self.files)
+        ]
+        numbers = {each["category_id"] for file in self.files for each in file.target}
+        return AnnotatedItems(name, images, {number: number for number in numbers})
 
     def class_names(self) -> tuple[str, ...] | None:
         self.require()
+        if self._tabled is not None:
+            return self._tabled.names
         return tuple(self._classes[1]) or None
 
     @property
     def _base(self) -> Path:
         return self.path / self.part if self.part else self.path
+
+    @property
+    def _table(self) -> Path | None:
+        """The file with the labels; None where folders are the classes."""
+        if self.settings.table is not None:
+            return self.folder / regular_files.expanded(self.settings.table)
+        return metadata_in(self._base, self.path)
+
+    @cached_property
+    def _tabled(self) -> Tabled | None:
+        return tabled(self._table, self.path, self._base, self.settings) if self._table else None
 
     @cached_property
     def _classes(self) -> tuple[Path, list[str]]:
@@ -92,13 +150,15 @@ class ImageFolder(Collection):
         return [everything[position] for position in chosen]
 
     def _everything(self) -> list[ImageFile]:
+        if self._tabled is not None:
+            return [ImageFile(name, *each) for name, each in self._tabled.images.items()]
         base, classes = self._classes
         targets = {name: number for number, name in enumerate(classes)}
         files = []
         root, start = len(str(self.path)) + 1, len(str(base)) + 1  # text: sets are large, Path is slow
         for place in images_below(base):
             target = targets[place[start:].partition(os.sep)[0]] if classes else None
-            files.append(ImageFile(place[root:].replace(os.sep, "/"), place, target))
+            files.append(ImageFile(id_of(place[root:]), place, target))
         return sorted(files, key=lambda file: file.id)
 
 

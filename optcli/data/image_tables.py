@@ -1,0 +1,161 @@
+"""Images whose labels stand in a table: each row finds its image, each image its row."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import regular_files
+from optcli.data.image_files import id_of, images_below
+from optcli.data.settings import DataSettings
+from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
+from optcli.data.tables import Table, read
+from optcli.errors import InputError, excerpt
+
+METADATA = ("metadata.csv", "metadata.jsonl")
+_LOOKED_AT = 200  # rows by which the column of the paths is found
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """Images by their ids, paths relative to the root: the file, and its label or its objects.
+
+    `names` are those of the classes, as far as known; `boxes` says whether there are objects.
+    `missing` rows name images that are not there.
+    """
+
+    images: Mapping[str, tuple[str, Any]]
+    names: tuple[str, ...] | None
+    boxes: bool
+    missing: int = 0
+
+
+def metadata_in(*folders: Path) -> Path | None:
+    """The table that lies beside images of its own accord; None: there is none."""
+    files = (folder / name for folder in folders for name in METADATA)
+    return next((file for file in files if regular_files.is_file(file)), None)
+
+
+def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled:
+    """The images below `base` with what the table says of them; ids are relative to `root`.
+
+    Raises `InputError` for rows without an image, images without a row, and labels of which it is not
+    known which class they are.
+    """
+    places = sorted(images_below(base))
+    index = _Index(places, root, base)
+    table, paths = _with_paths(read(file), index)
+    column = _labels(table, paths, settings.target)
+    values: dict[str, Any] = {}
+    missing: list[str] = []
+    for number, row in enumerate(table.rows, 1):
+        place = index.find(row.get(paths)) if paths else places[number - 1]
+        if place is None:
+            if not regular_files.is_file(root / str(row.get(paths))):  # else it is of another part
+                missing.append(f"row {number} {excerpt(str(row.get(paths)))!r}")
+        elif values.setdefault(place, row.get(column)) != row.get(column):
+            message = f"{os.path.basename(place)} has two rows with different labels"
+            raise InputError(message, place=str(file), hint="leave one of them")
+    if missing:
+        message = f"{len(missing)} rows name images that are not there, the first is {missing[0]}"
+        raise InputError(message, place=str(file), hint="copy the images, or leave these rows out")
+    without = next((place for place in places if place not in values), None)
+    if without is not None:
+        message = f"{len(places) - len(values)} images have no row, the first is {excerpt(without)}"
+        raise InputError(message, place=str(file), hint="add their rows, or move the images elsewhere")
+    return _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
+
+
+def _numbered(
+    values: Mapping[str, Any], root: Path, place: str, first: int | None, *, boxes: bool
+) -> Tabled:
+    start = len(str(root)) + 1
+    if not boxes:
+        labels = {image: label_of(value) for image, value in values.items()}
+        known = labelling(labels.values(), first, place)
+        targets: dict[str, Any] = {image: known.numbers[label] for image, label in labels.items()}
+    else:
+        targets = {
+            image: objects_of(value, f"{place}, {image[start:]}") for image, value in values.items()
+        }
+        every = [each for objects in targets.values() for each in objects]
+        known = labelling((each["category_id"] for each in every), first, place)
+        for each in every:
+            each["category_id"] = known.numbers[each["category_id"]]
+    images = {id_of(image[start:]): (image, targets[image]) for image in sorted(values)}
+    return Tabled(images, known.names, boxes)
+
+
+class _Index:
+    """Images by what a table may call them: a path from some folder, the file's name, its stem."""
+
+    def __init__(self, places: Sequence[str], root: Path, base: Path) -> None:
+        self._count = len(places)
+        self._by_path: dict[str, str] = {}
+        names: Counter[str] = Counter()
+        for place in places:
+            name = os.path.basename(place)
+            names.update({name, os.path.splitext(name)[0]})
+            for start in (root, base):
+                self._by_path[os.path.relpath(place, start).replace(os.sep, "/")] = place
+        self._by_name = {
+            called: place
+            for place in places
+            for called in (os.path.basename(place), os.path.splitext(os.path.basename(place))[0])
+            if names[called] == 1
+        }
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, called: Any) -> str | None:
+        if not isinstance(called, str):
+            return None
+        path = called.replace("\\", "/").removeprefix("./")
+        return self._by_path.get(path) or self._by_name.get(path.rpartition("/")[2])
+
+
+def _with_paths(table: Table, index: _Index) -> tuple[Table, str]:
+    """The table with its header taken off, and the column of the paths.
+
+    The column is empty where a table without paths has one label for each image, in their order.
+    """
+    if table.first and not any(map(index.find, table.first)) and len(table.rows) > 1:
+        titled = table.with_header()
+        if path := _paths(titled, index):
+            return titled, path
+    return table, _paths(table, index) or _in_order(table, index)
+
+
+def _paths(table: Table, index: _Index) -> str | None:
+    counts = {
+        name: sum(index.find(row.get(name)) is not None for row in table.rows[:_LOOKED_AT])
+        for name in table.columns
+    }
+    best = max(counts, key=lambda name: counts[name], default="")
+    return best if counts.get(best) else None
+
+
+def _in_order(table: Table, index: _Index) -> str:
+    if table.columns == ("0",) and len(table.rows) == len(index):
+        return ""
+    row = excerpt(str(dict(table.rows[0])), 200)
+    message = f"no column names images of the folder; the first row is {row}"
+    raise InputError(message, place=str(table.path), hint="wanted a path and a label for each image")
+
+
+def _labels(table: Table, paths: str, wanted: str | None) -> str:
+    """The column of the labels. Raises `InputError`."""
+    others = [name for name in table.columns if name != paths]
+    found = column_of(others, wanted, str(table.path))
+    if found is None and others and (len(others) == 1 or all(name.isdecimal() for name in others)):
+        found = others[0]
+    if found is None:
+        message = f"it is not known which column has the labels: {excerpt(', '.join(others), 200)}"
+        hint = "target: the name of the column"
+        raise InputError(message, place=str(table.path), hint=hint)
+    return found

@@ -1,0 +1,172 @@
+"""What the `data.yaml` of a data set of YOLO says: its classes, its parts and where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import regular_files
+from optcli.data.text_files import text_of, yaml_of
+from optcli.errors import InputError, excerpt
+
+PARTS = ("train", "val", "test")
+OTHER_NAMES = {"validation": "val", "valid": "val"}
+_WANTED = "wanted names, and train, val or test: folders of images or lists of them"
+
+
+@dataclass(frozen=True)
+class About:
+    """What the YAML file says, or the list of classes where there is no such file.
+
+    `count` is how many classes there are, `keypoints` how many an object has and the numbers of each.
+    `parts` has the places of each part, `roots` the folders that these may be relative to, in order.
+    """
+
+    file: Path
+    names: tuple[str, ...] | None
+    count: int | None
+    keypoints: tuple[int, int] | None
+    parts: dict[str, tuple[str, ...]]
+    roots: tuple[Path, ...]
+
+
+def about(path: Path, folder: Path | None = None) -> About:
+    """The description of a data set by its YAML file, or by the folder that holds it.
+
+    A relative `path` in it may start from the `folder` of the recipe too. Raises `InputError`.
+    """
+    file = description_in(path)
+    if file is None:
+        classes = path / "classes.txt"
+        if not regular_files.is_file(classes):
+            message = "there is no data.yaml" if path.is_dir() else "there is no such file or folder"
+            raise InputError(message, place=str(path), hint=f"a YAML file, {_WANTED}")
+        lines = (line.strip() for line in text_of(classes, _WANTED).splitlines())
+        listed = tuple(line for line in lines if line)
+        inner = "images" if (path / "images").is_dir() else "."
+        return About(classes, listed, len(listed), None, {"all": (inner,)}, (path,))
+    said = yaml_of(file, _WANTED)
+    names = _names(said.get("names"), file)
+    count = _count(said.get("nc"), names, file)
+    parts: dict[str, tuple[str, ...]] = {}
+    for key, value in said.items():
+        part = OTHER_NAMES.get(key, key)
+        if part in PARTS and value and part not in parts:
+            parts[part] = _places(value, f"{file}, {key}")
+    if not parts:
+        raise InputError("found no train, val or test", place=str(file), hint=_WANTED)
+    return About(
+        file, names, count, _keypoints(said.get("kpt_shape"), file), parts, _roots(said, file, folder)
+    )
+
+
+def description_in(path: Path) -> Path | None:
+    """The YAML file that describes a data set: the file itself, or one in the folder; else None."""
+    if regular_files.is_file(path):
+        return path
+    usual = [path / name for name in ("data.yaml", "data.yml", "dataset.yaml", f"{path.name}.yaml")]
+    others = [path / each for each in regular_files.names_in(path) if each.endswith((".yaml", ".yml"))]
+    return next((file for file in dict.fromkeys([*usual, *others]) if describes(file)), None)
+
+
+def described_below(folder: Path) -> bool:
+    """Whether a folder has such a file, or a list of classes with labels of YOLO."""
+    if (file := description_in(folder)) is not None:
+        return describes(file)
+    return regular_files.is_file(folder / "classes.txt") and any(
+        name.endswith(".txt") and name != "classes.txt"
+        for place in (folder, folder / "labels")
+        for name in regular_files.names_in(place)
+    )
+
+
+def describes(file: Path) -> bool:
+    """Whether a file is a description of a data set as YOLO has it."""
+    if not (file.suffix.lower() in (".yaml", ".yml") and regular_files.is_file(file)):
+        return False
+    try:
+        said = yaml_of(file, _WANTED)
+    except InputError:
+        return False
+    return ("names" in said or "nc" in said) and bool({*PARTS, *OTHER_NAMES} & said.keys())
+
+
+def _places(value: Any, place: str) -> tuple[str, ...]:
+    places = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in places):
+        raise InputError(
+            "found no path", place=place, hint="a folder, a list of folders, or a .txt file"
+        )
+    return tuple(places)
+
+
+def _names(said: Any, file: Path) -> tuple[str, ...] | None:
+    if said is None:
+        return None
+    if isinstance(said, dict):
+        numbers = {int(key): name for key, name in said.items() if str(key).isdecimal()}
+        if sorted(numbers) != list(range(len(said))):
+            message = f"the names have the numbers {excerpt(', '.join(map(str, said)))}"
+            hint = "number the classes from 0 without gaps"
+            raise InputError(message, place=f"{file}, names", hint=hint)
+        said = [numbers[number] for number in range(len(numbers))]
+    if not isinstance(said, list) or not all(isinstance(name, str | int | float) for name in said):
+        raise InputError("found no names of classes", place=f"{file}, names", hint="names: [cat, dog]")
+    return tuple(str(name) for name in said)
+
+
+def _count(said: Any, names: tuple[str, ...] | None, file: Path) -> int | None:
+    if said is None:
+        return len(names) if names is not None else None
+    if not isinstance(said, int) or (names is not None and said != len(names)):
+        few = "" if names is None else f", and {len(names)} names"
+        hint = "nc is the number of names, and may be left out"
+        raise InputError(f"found {excerpt(str(said))}{few}", place=f"{file}, nc", hint=hint)
+    return said
+
+
+def _keypoints(said: Any, file: Path) -> tuple[int, int] | None:
+    if said is None:
+        return None
+    sound = (
+        isinstance(said, list) and len(said) == 2 and all(isinstance(n, int) and n > 0 for n in said)
+    )
+    if not sound or said[1] not in (2, 3):
+        message = f"found {excerpt(str(said))}, wanted two numbers"
+        hint = "how many keypoints an object has, and 2 or 3 numbers for each: kpt_shape: [17, 3]"
+        raise InputError(message, place=f"{file}, kpt_shape", hint=hint)
+    return said[0], said[1]
+
+
+def _roots(said: Mapping[str, Any], file: Path, folder: Path | None) -> tuple[Path, ...]:
+    """Where the parts may be relative to: what `path` names, and where the file itself lies."""
+    own = said.get("path")
+    if not isinstance(own, str) or not own:
+        return (file.parent,)
+    inner = regular_files.expanded(own)
+    places = [file.parent, *([folder] if folder else []), *_ultralytics_folder()]
+    return (*(place / inner for place in places), file.parent)
+
+
+def _ultralytics_folder() -> Iterator[Path]:
+    """The folder of data sets in the settings of Ultralytics, as far as this machine has them."""
+    base = os.environ.get("YOLO_CONFIG_DIR") or regular_files.expanded("~/.config/Ultralytics")
+    try:
+        yield Path(regular_files.json_of(Path(base) / "settings.json")["datasets_dir"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+
+
+def place(base: Path, text: str) -> Path | None:
+    """The folder or list that a text names from `base`; None where neither is there.
+
+    `../train/images` of Roboflow's files means `train/images`.
+    """
+    for each in (text, text.removeprefix("../"), text.replace("\\", "/")):
+        path = Path(os.path.normpath(base / regular_files.expanded(each)))
+        if regular_files.is_folder(path) or regular_files.is_file(path):
+            return path
+    return None

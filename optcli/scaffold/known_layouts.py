@@ -1,0 +1,72 @@
+"""Data in a layout that says itself what it is: which parts a recipe takes, and how it names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optcli import data, environment
+from optcli.data import DataSettings, layouts
+from optcli.data.collection import Collection
+from optcli.errors import MissingError
+from optcli.scaffold.roles import EVALUATION, Data, limited, require, shares
+from optcli.scaffold.wording import relative
+
+# Of one set so much calibrates: boxes want many images to be judged by.
+_CALIBRATING = {True: 0.25, False: 0.5}
+
+
+def described(path: Path, recipe: Path) -> Data | None:
+    """What a file or folder is to a recipe in the folder `recipe`; None where no layout knows it.
+
+    Raises `InputError` where the data of a layout that is recognised are not whole, and `MissingError`.
+    """
+    for kind in layouts.names():
+        layout = layouts.find(kind)
+        if layout.recognises(path):
+            for missing in environment.missing(layout.needs):
+                raise MissingError(missing.what, place=str(path), hint=missing.hint)
+            return divided(kind, path, recipe)
+    return None
+
+
+def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
+    """The data of a layout, which part of them calibrates and which judges.
+
+    `more` are lines that both roles have. Raises `InputError`.
+    """
+
+    def opened(part: str | None) -> Collection:
+        settings = _settings(kind, path, part, more)
+        require(settings, recipe, path)
+        return layouts.find(kind)(settings, recipe)
+
+    every = list(layouts.find(kind)(_settings(kind, path, None, more), recipe).parts())
+    parts = [part for part in every if not data.problems(_settings(kind, path, part, more), recipe)]
+    usual = [part for part in parts if part.rstrip("0123456789") in EVALUATION]
+    judging = next(iter([*usual, *parts[::-1], *every]), None)
+    others = [part for part in parts if part != judging]
+    judged = opened(judging)
+    if others:
+        calibrating = next((p for p in others if p.startswith(("train", "calib"))), others[0])
+        count = opened(calibrating).count()
+        lines = ((f"split: {calibrating}", *limited(count)), (f"split: {judging}",))
+    else:
+        share = _CALIBRATING[judged.boxed]
+        to, rest = shares(judging, share)
+        lines = ((to, *limited(judged.count() * share)), (rest,))
+    classes = len(judged.class_names() or ())
+    about = f"{kind}, {judged.count()} images" + (f", {classes} classes" if classes else "")
+    return Data(
+        "boxes" if judged.boxed else "classes",
+        f"{kind}:{relative(path, recipe)}",
+        (*more, *lines[0]),
+        (*more, *lines[1]),
+        classes=classes or None,
+        about=about,
+        notes=(f"the data are read as {kind}: {judged.count()} images judge, of {classes} classes",),
+    )
+
+
+def _settings(kind: str, path: Path, part: str | None, more: tuple[str, ...]) -> DataSettings:
+    lines = dict(line.split(": ", 1) for line in more)
+    return DataSettings.model_validate({"source": f"{kind}:{path}", "split": part, **lines})
