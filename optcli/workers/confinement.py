@@ -29,6 +29,7 @@ _NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP, _FILTER = 38, 21, 22, 2
 # Landlock's calls, of one number everywhere.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _BENEATH = 1, 1
+_READ_FILE = 1 << 2
 _EXECUTE, _WRITE_FILE, _REFER, _TRUNCATE, _DEVICE = 1 << 0, 1 << 1, 1 << 13, 1 << 14, 1 << 15
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _MAKE_DEVICES = 1 << 6 | 1 << 11
@@ -60,6 +61,16 @@ _FORBIDDEN: dict[str, tuple[int, int]] = {
     "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "setdomainname": (171, 162), "syslog": (103, 116), "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171), "fanotify_init": (300, 262), "fspick": (433, 433), "fsmount": (432, 432),
+    # What several processes share by a number or a name: memory, semaphores, queues of System V.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    # Where other processes run, and how much.
+    "ioprio_set": (251, 30), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272),
     # Times of files anywhere: what copies them sets the mode, too, and fails at that already.
     "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88),
 }
@@ -98,9 +109,15 @@ _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
         ),
     ),
     "ioctl": ((16, 29), (_Limit(1, _ASKED, only=False),)),
+    "setpriority": (
+        (141, 140),
+        (_Limit(0, (0,), only=True), _Limit(1, (0,), only=True)),
+    ),
     "prlimit64": ((302, 261), (_Limit(0, (0,), only=True),)),
 }
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # denied with EPERM
+# Calls that later kernels have: a program that asks for them goes on without where they are unknown.
+_LAST_KNOWN, _UNKNOWN = 462, 0x00050000 | 38  # ENOSYS
 _X32 = 0x40000000
 # The call that sets a filter, which takes flags where prctl takes none.
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -159,7 +176,7 @@ def _landlock_version() -> int:
 
 def _restrict_files(writable: Sequence[Path]) -> None:
     version = _landlock_version()
-    rights = _EXECUTE | _WRITE_FILE | _REMOVE_AND_MAKE | _REFER | _TRUNCATE
+    rights = _EXECUTE | _READ_FILE | _WRITE_FILE | _REMOVE_AND_MAKE | _REFER | _TRUNCATE
     if version >= 5:
         rights |= _DEVICE
     fields = [rights]
@@ -171,6 +188,9 @@ def _restrict_files(writable: Sequence[Path]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     rules = _call(libc.syscall, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), 0)
     try:
+        for path in _readable():
+            with suppress(OSError):  # it has just gone
+                _allow(libc, rules, path, _READ_FILE)
         for folder in writable:
             _allow(libc, rules, folder, rights & ~(_EXECUTE | _DEVICE | _MAKE_DEVICES))
         for device in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
@@ -180,6 +200,13 @@ def _restrict_files(writable: Sequence[Path]) -> None:
         _call(libc.syscall, _RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)
+
+
+def _readable() -> list[Path]:
+    """All but the files of other processes, such as their environment with its passwords."""
+    proc = Path("/proc")
+    apart = [path for path in proc.glob("*") if not path.name.isdecimal()]
+    return [*(path for path in Path("/").iterdir() if path != proc), *apart, proc / "self"]
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: Path, rights: int) -> None:
@@ -218,7 +245,7 @@ def _filter_calls() -> None:
         if numbers[column] >= 0:
             checks = _checked(limits)
             steps += [_step(0x15, numbers[column], 0, len(checks)), *checks]
-    steps.append(_step(0x06, _ALLOW))
+    steps += [_step(0x25, _LAST_KNOWN, 0, 1), _step(0x06, _UNKNOWN), _step(0x06, _ALLOW)]
     program = _Program(len(steps), b"".join(steps))
     libc = ctypes.CDLL(None, use_errno=True)
     # Otherwise kernels before 5.16 switch speculation off in the process, and it computes slower.

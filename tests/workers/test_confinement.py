@@ -69,13 +69,15 @@ def test_it_makes_no_device_in_its_own_folder(tmp_path, action):
 
 @needs_landlock
 def test_landlock_alone_makes_none_either(tmp_path, monkeypatch):
-    rights = []
-    monkeypatch.setattr(confinement, "_allow", lambda _libc, _rules, _path, right: rights.append(right))
+    rights = {}
+    monkeypatch.setattr(
+        confinement, "_allow", lambda _libc, _rules, path, right: rights.update({path: right})
+    )
     monkeypatch.setattr(confinement, "_RESTRICT_SELF", confinement._CREATE_RULESET)
     monkeypatch.setattr(confinement, "_call", lambda *_: os.open(os.devnull, os.O_RDONLY))
     confinement._restrict_files([tmp_path])
-    assert not rights[0] & (1 << 6 | 1 << 11)
-    assert rights[0] & (1 << 8)
+    assert not rights[tmp_path] & (1 << 6 | 1 << 11)
+    assert rights[tmp_path] & (1 << 8)
 
 
 @pytest.mark.slow
@@ -116,6 +118,16 @@ def test_it_types_into_no_terminal(tmp_path):
         ("signal the parent", "EPERM"),
         ("signal a file of a process", "EPERM"),
         ("limit the parent", "EPERM"),
+        ("slow the parent down", "EPERM"),
+        ("share memory", "EPERM"),
+        ("queue of messages", "EPERM"),
+        ("name the domain", "EPERM"),
+        ("adjust the clock", "EPERM"),
+        ("read the kernel's log", "EPERM"),
+        ("watch all files", "EPERM"),
+        ("call of later kernels", "ENOSYS"),
+        ("look at the clock", "done"),
+        ("slow itself down", "done"),
         ("signal itself", "done"),
         ("signal its thread", "done"),
         ("limit itself", "done"),
@@ -127,6 +139,13 @@ def test_it_does_nothing_to_other_processes(call, action, answer):
     payload = {"action": action, "target": str(os.getpid())}
     confined = () if call == "tried" else None
     assert run(f"calls:{call}", payload, str, timeout_s=60, confined=confined) == answer
+
+
+@pytest.mark.slow
+@needs_landlock
+def test_it_does_not_read_the_environment_of_others():
+    payload = {"action": "read the parent's environment", "target": str(os.getpid())}
+    assert run("calls:tried", payload, str, timeout_s=60, confined=()) == "EACCES"
 
 
 @pytest.mark.slow
