@@ -112,6 +112,11 @@ class Collection(ABC):
         """How many samples the named part has. Raises `InputError`."""
         raise NotImplementedError
 
+    def class_count(self) -> int | None:
+        """How many classes the labels are of; None where there are none. Raises as `open` does."""
+        names = self.class_names()
+        return len(names) if names else None
+
     @property
     def boxed(self) -> bool:
         """Whether a target has boxes, and is no class."""

@@ -24,14 +24,13 @@ _LOOKED_AT = 200  # rows by which the column of the paths is found
 class Tabled:
     """Images by their ids, paths relative to the root: the file, and its label or its objects.
 
-    `names` are those of the classes, as far as known; `boxes` says whether there are objects.
-    `missing` rows name images that are not there.
+    `names` are those of the `classes`, as far as known; `boxes` says whether there are objects.
     """
 
     images: Mapping[str, tuple[str, Any]]
     names: tuple[str, ...] | None
+    classes: int
     boxes: bool
-    missing: int = 0
 
 
 def metadata_in(*folders: Path) -> Path | None:
@@ -87,7 +86,7 @@ def _numbered(
         for each in every:
             each["category_id"] = known.numbers[each["category_id"]]
     images = {id_of(image[start:]): (image, targets[image]) for image in sorted(values)}
-    return Tabled(images, known.names, boxes)
+    return Tabled(images, known.names, known.count, boxes)
 
 
 class _Index:

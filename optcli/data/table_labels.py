@@ -29,6 +29,11 @@ class Labelling:
     numbers: Mapping[Any, int]
     names: tuple[str, ...] | None
 
+    @property
+    def count(self) -> int:
+        """How many classes there are, as far as the labels tell."""
+        return len(self.names) if self.names else 1 + max(self.numbers.values(), default=-1)
+
 
 def column_of(columns: Sequence[str], wanted: str | None, place: str) -> str | None:
     """The column with the labels or objects: `wanted`, or the first that is called so; else None.

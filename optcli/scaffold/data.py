@@ -96,11 +96,12 @@ def _labelled(path: Path, recipe: Path) -> Data | None:
                 continue
             more = (line,) if first is None else (line, f"first_label: {first}")
             found = known_layouts.divided("imagefolder", path, recipe, *more)
-            count = 1 + max((label for _, label in read.images.values()), default=0)
-            notes = [f"the labels stand in {file.name}: {len(read.images)} images, {count} classes"]
+            notes = [
+                f"the labels stand in {file.name}: {len(read.images)} images, {read.classes} classes"
+            ]
             if first is not None:
                 notes.append(f"`first_label: {first}` is a guess: no label is 0")
-            return replace(found, classes=count, notes=tuple(notes))
+            return replace(found, notes=tuple(notes))
     return None
 
 

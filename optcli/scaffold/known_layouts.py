@@ -54,16 +54,17 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         share = _CALIBRATING[judged.boxed]
         to, rest = shares(judging, share)
         lines = ((to, *limited(judged.count() * share)), (rest,))
-    classes = len(judged.class_names() or ())
-    about = f"{kind}, {judged.count()} images" + (f", {classes} classes" if classes else "")
+    classes = judged.class_count()
+    labels = f"{classes} classes" if classes else "without labels"
+    about = f"{kind}, {judged.count()} images, {labels}"
     return Data(
         "boxes" if judged.boxed else "classes",
         f"{kind}:{relative(path, recipe)}",
         (*more, *lines[0]),
         (*more, *lines[1]),
-        classes=classes or None,
+        classes=classes,
         about=about,
-        notes=(f"the data are read as {kind}: {judged.count()} images judge, of {classes} classes",),
+        notes=(f"the data are read as {about}",),
     )
 
 

@@ -63,6 +63,9 @@ class ImageFolder(Collection):
     def boxed(self) -> bool:
         return self._tabled is not None and self._tabled.boxes
 
+    def class_count(self) -> int | None:
+        return super().class_count() if self._tabled is None else self._tabled.classes
+
     def parts(self) -> Sequence[str]:
         return folders_in(self.path)
 

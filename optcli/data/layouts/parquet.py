@@ -55,6 +55,9 @@ class Parquet(Collection):
     def count(self) -> int:
         return self._rows.count
 
+    def class_count(self) -> int | None:
+        return self._targets.classes if self._targets is not None else None
+
     @property
     def boxed(self) -> bool:
         return self._targets is not None and self._targets.boxes
@@ -146,20 +149,22 @@ class Parquet(Collection):
         if column not in OBJECTS:
             labels = [label_of(value) for value in values]
             known = labelling(labels, self.settings.first_label, place, names)
-            return _Targets([known.numbers[label] for label in labels], known.names, False)
+            numbers = [known.numbers[label] for label in labels]
+            return _Targets(numbers, known.names, known.count, False)
         objects = [objects_of(value, f"{place}, row {n}") for n, value in enumerate(values)]
         every = [each for row in objects for each in row]
         ids = [each["category_id"] for each in every]
         known = labelling(ids, self.settings.first_label, place, names)
         for each in every:
             each["category_id"] = known.numbers[each["category_id"]]
-        return _Targets(objects, known.names, True)
+        return _Targets(objects, known.names, known.count, True)
 
 
 @dataclass(frozen=True)
 class _Targets:
     values: Sequence[Any]
     names: tuple[str, ...] | None
+    classes: int
     boxes: bool
 
 

@@ -60,6 +60,9 @@ class Yolo(Collection):
     def parts(self) -> Sequence[str]:
         return tuple(self._about.parts)
 
+    def class_count(self) -> int | None:
+        return self._about.count or 1 + max(_classes(self.chosen), default=-1)
+
     def count(self) -> int:
         return len(self._everything)
 
@@ -106,7 +109,7 @@ class Yolo(Collection):
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         hint = "use python:FILE.py:CALLABLE, which can feed several"
         name = self.only_input(inputs, "a set of images", hint)
-        numbers = range(self._about.count or 1 + max(_classes(self.chosen), default=0))
+        numbers = range(self.class_count() or 0)
         parts = yolo_labels.parts_of(line for image in self.chosen for line in image.lines)
         labels = {number: number for number in numbers}
         count, _ = self._about.keypoints or (0, 0)
