@@ -235,5 +235,15 @@ def show(result: Any, forms: ModuleType, *, as_json: bool = False) -> None:
         click.echo(forms.text(result), nl=False)
         return
     from rich.console import Console
+    from rich.segment import Segment
 
-    Console().print(forms.table(result))
+    from optcli.cli import streams
+
+    class Printable(Console):
+        """Of what is shown, rich's own colours alone control the terminal."""
+
+        def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else streams.printable(text), style, control)
+
+    Printable(file=streams.controlling(sys.stdout)).print(forms.table(result))

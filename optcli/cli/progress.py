@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from optcli.cli import streams
 from optcli.observer import Observer
 
 # Control characters and the escape sequences of terminals: a step's words must not move the cursor.
@@ -90,7 +91,7 @@ class Progress(Observer):
 
     def _wipe(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
+            streams.controlling(sys.stderr).write("\r\x1b[K")
             self._shown = False
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO, cast
+
+# Control characters but for tab and line feed, and what changes the direction of text.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def prepare() -> None:
@@ -33,15 +38,31 @@ def patient(stream: TextIO | None, number: int) -> TextIO:
     return cast(TextIO, _Patient(stream))
 
 
-class _Patient:
-    """Passes everything on; once the reader is gone, to the null device."""
+def controlling(stream: TextIO) -> TextIO:
+    """The same stream for text that moves the cursor or sets colours, and has no names in it."""
+    return stream.controlling() if isinstance(stream, _Patient) else stream
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey, or would show in another order than it stands.
+
+    Names of somebody else's classes, files and inputs come to the screen in it.
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+class _Patient:
+    """Passes on what is printable; once the reader is gone, to the null device."""
+
+    def __init__(self, stream: TextIO, passing: Callable[[str], str] = printable) -> None:
+        self._stream, self._passing = stream, passing
+
+    def controlling(self) -> TextIO:
+        return cast(TextIO, _Patient(self._stream, str))
 
     def write(self, text: str) -> int:
         try:
-            self._stream.write(text)
+            self._stream.write(self._passing(text))
         except BrokenPipeError:
             self._silence()
         return len(text)

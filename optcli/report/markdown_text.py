@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from optcli.report.column import Column, R
+
+# The end of a link's text; intervals stand in brackets, too.
+_LINK = re.compile(r"\](?=[(\[:])")
+_ADDRESS = re.compile(r"@|\b(?:https?|ftp|mailto|xmpp):|\bwww(?=\.)", re.IGNORECASE)
 
 
 def table(
@@ -35,9 +40,12 @@ def items(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def escaped(line: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Text that GitHub shows as it is, on one line: it links nothing, and calls nobody."""
     for sign in "\\|*_`<":
         line = line.replace(sign, f"\\{sign}")
+    line = _LINK.sub(r"\]", line)
+    # What follows is no name and no address behind a space that nobody sees.
+    line = _ADDRESS.sub(lambda match: f"{match[0]}\N{ZERO WIDTH SPACE}", line)
     return " ".join(line.split())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 import uuid
 
+import click
 import psutil
 import pytest
 from tiny_project import DATA
@@ -158,3 +160,34 @@ def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkey
     said = optcli("build", "recipe.yaml", "--dry-run")
     assert said.code == 143
     assert said.err.startswith("ended by SIGTERM")
+
+
+def test_nothing_that_is_shown_controls_the_terminal(monkeypatch):
+    from rich.table import Table
+
+    from optcli import cli
+    from optcli.cli import streams
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Forms:
+        @staticmethod
+        def table(result: str) -> Table:
+            table = Table(title=result)
+            table.add_row(result, style="red")
+            return table
+
+    name = "cat\x1b]0;title\x07\x9b2J\r\u202egnp.exe"
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", streams.patient(screen, 1))
+    click.echo(f"{name}\ttab\nline")
+    plain = screen.getvalue()
+    assert plain == "cat\ufffd]0;title\ufffd\ufffd2J\ufffd\ufffdgnp.exe\ttab\nline\n"
+    cli.show(name, Forms)  # type: ignore[arg-type]
+    drawn = screen.getvalue().removeprefix(plain)
+    assert "\x1b[31m" in drawn, "the table has its colours"
+    assert not {"\x07", "\x9b", "\r", "\u202e"} & set(drawn)
+    assert "\x1b]0" not in drawn

@@ -146,7 +146,6 @@ def test_weights_and_pickles(tmp_path):
         ("model.pt2", b"garbage", InputError, "archive"),
         ("model.xml", b"<garbage>", InputError, "missing"),
         ("notes.txt", b"hello", UsageError, "cannot tell what kind of model notes.txt is"),
-        ("model.engine", b"ftrt", UsageError, "neither its version nor its GPU is known"),
         ("recipe.yaml", b"version: 1\n", Exception, "problem"),
     ],
 )
