@@ -103,7 +103,11 @@ class Images:
         feed = {self.input: np.stack(rows)}
         for name, how in self._values.items():
             sizes = [placement["original_size"] for placement in placements]
-            known = {"original_size": sizes, "original_size_wh": [size[::-1] for size in sizes]}
+            known = {
+                "original_size": sizes,
+                "original_size_wh": [size[::-1] for size in sizes],
+                "scale_factor": [placement["scale"] for placement in placements],
+            }
             value = how["value"]
             values = np.array(known[value] if isinstance(value, str) else [value] * len(rows))
             if how["whole"]:

@@ -102,13 +102,16 @@ class PreparedSet:
 
 def _filled(spec: TensorSpec, meta: Mapping[str, Any]) -> np.ndarray:
     """The value of an input that no data feed."""
-    if isinstance(spec.value, str) and "original_size" not in meta:
+    key, what, numbers = "original_size", "the size of the original image", "[640, 640]"
+    if spec.value == "scale_factor":
+        key, what, numbers = "scale", "the factors by which its image was resized", "[1, 1]"
+    if isinstance(spec.value, str) and key not in meta:
         raise InputError(
-            f"input {spec.name!r} takes the size of the original image, which is not known",
+            f"input {spec.name!r} takes {what}: not known",
             hint="declare `prepare` for images as they are stored, give each sample of python: the"
-            " meta original_size, or write the size: value: [640, 640]",
+            f" meta {key}, or write the numbers: value: {numbers}",
         )
-    return spec.row(meta.get("original_size"))
+    return spec.row(meta.get("original_size"), meta.get("scale", (1.0, 1.0)))
 
 
 def layout_of(spec: TensorSpec) -> str:

@@ -129,11 +129,12 @@ def _values(
             continue
         sized, most = isinstance(spec.value, str), batch_range(specs).max
         rows = 1 if spec.whole else spec.batch_range().max
-        message, hint = "", "write the size instead, such as value: [640, 640]"
+        numbers = "[1, 1]" if spec.value == "scale_factor" else "[640, 640]"
+        message, hint = "", f"write the numbers instead, such as value: {numbers}"
         if not fed(specs):
             message, hint = "every input has a value", "leave out the value of the one that data feed"
         elif sized and image_size(specs) is None:
-            message = f"{spec.value} is the size of an image, and no input is one"
+            message = f"{spec.value} is of an image, and no input is one"
         elif sized and unprepared is not None:
             message = f"{spec.value} is not known: data.{unprepared} holds prepared inputs, no images"
             hint = f"declare `prepare` for images as they are stored, or {hint}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.settings import TensorSpec
+from optcli.settings import OfImage, TensorSpec, image_size
 
 _PLAIN = re.compile(r"[A-Za-z_./~][\w./:+~-]*")
 _WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n", "~"}
@@ -48,30 +48,50 @@ def input_line(spec: TensorSpec) -> str:
         f", {symbol}: {{min: {span.min}, opt: {span.opt}, max: {span.max}}}"
         for symbol, span in spec.ranges.items()
     )
-    value = f", value: {spec.value}" if spec.value is not None else ""
+    said = list(spec.value) if isinstance(spec.value, tuple) else spec.value
+    value = f", value: {said}" if said is not None else ""
     line = f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}{value}}}"
     if spec.value == "original_size":
         return f"{line}    # A GUESS: height, width; or original_size_wh, or value: [640, 640]"
     if spec.value == "original_size_wh":
         return f"{line}    # A GUESS: width, height; or original_size, or value: [640, 640]"
+    if spec.value is not None:
+        return f"{line}    # A GUESS: by its name"
     return line
 
 
 def sized(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The inputs, one that by its name takes the size of an image beside a single image so filled."""
+    """The inputs; those that by their names say something of a single image beside them get a value.
+
+    That is its size before it was resized, or after (`im_shape` of PaddleDetection), or the factor.
+    """
     images = [spec for spec in inputs if len(spec.shape) == 4]
-    if len(images) != 1 or len(inputs) != 2:
+    if len(images) != 1:
+        return tuple(inputs)
+    image = images[0]
+    size = None if any(isinstance(each, str) for each in image.shape[1:]) else image_size(images)
+    shapes = ((image.shape[0], 2), *([(2,)] if image.shape[0] == 1 else []))
+    values = {
+        spec.name: _of_image(spec, size)
+        for spec in inputs
+        if spec.shape in shapes and spec.dtype in ("int64", "int32", "float32")
+    }
+    if any(spec is not image and values.get(spec.name) is None for spec in inputs):
         return tuple(inputs)
     return tuple(
-        spec.model_copy(
-            update={"value": "original_size_wh" if "target" in spec.name else "original_size"}
-        )
-        if _SIZE.fullmatch(spec.name)
-        and spec.shape in ((images[0].shape[0], 2), *([(2,)] if images[0].shape[0] == 1 else []))
-        and spec.dtype in ("int64", "int32", "float32")
-        else spec
+        spec if spec is image else spec.model_copy(update={"value": values[spec.name]})
         for spec in inputs
     )
+
+
+def _of_image(spec: TensorSpec, size: tuple[int, int] | None) -> OfImage | tuple[int, int] | None:
+    if spec.name == "scale_factor":
+        return "scale_factor" if spec.dtype == "float32" else None
+    if spec.name == "im_shape":
+        return size
+    if _SIZE.fullmatch(spec.name):
+        return "original_size_wh" if "target" in spec.name else "original_size"
+    return None
 
 
 class InputText:

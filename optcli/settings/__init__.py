@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
+OfImage = Literal["original_size", "original_size_wh", "scale_factor"]
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -71,7 +73,8 @@ class TensorSpec(Settings):
     (`batch: {min: 1, opt: 8, max: 64}`). A first dimension that is a symbol is the batch. ONNX
     dynamic axes, torch.export dimensions and TensorRT profiles are all read from here. `range` says
     between which bounds the values lie, for the random inputs that conversions are checked on. An
-    input with a `value` is the same for every sample, or the size of its image: no data feed it.
+    input with a `value` is the same for every sample, or says of its image how large it was or how it
+    was resized: no data feed it.
     """
 
     name: str = Field(min_length=1, description="name of the input, as the network calls it")
@@ -85,11 +88,11 @@ class TensorSpec(Settings):
         description="smallest and largest value, such as [0, 255]: conversions are checked on random"
         " values between them; default: what the recipe's data show, without data a standard normal",
     )
-    value: Literal["original_size", "original_size_wh"] | tuple[int | Finite, ...] | None = Field(
+    value: OfImage | tuple[int | Finite, ...] | None = Field(
         None,
         description="what the input holds, where no data feed it: the numbers of every sample, such as"
         " [640, 640], row by row; `original_size`: height and width of the original image in pixels;"
-        " `original_size_wh`: width and height",
+        " `original_size_wh`: width and height; `scale_factor`: by which height and width were resized",
     )
 
     @model_validator(mode="before")
@@ -132,8 +135,10 @@ class TensorSpec(Settings):
         return self
 
     def _numbers(self) -> Sequence[float]:
-        """The numbers of a sample; those of an image's size stand for the largest of them."""
-        return (_LONG_SIDE,) * 2 if isinstance(self.value, str) else self.value or ()
+        """The numbers of a sample; of what an image says, some that the element type must hold."""
+        if isinstance(self.value, str):
+            return (0.5 if self.value == "scale_factor" else _LONG_SIDE,) * 2
+        return self.value or ()
 
     def _shown(self) -> str:
         return str(self.value if isinstance(self.value, str) else list(self.value or ()))
@@ -151,15 +156,19 @@ class TensorSpec(Settings):
             return False
         return len(self.shape) == 1 or not self._takes(len(self._numbers()), self.shape[1:])
 
-    def row(self, original: tuple[int, int] | None) -> np.ndarray:
+    def row(
+        self, original: tuple[int, int] | None, scale: tuple[float, float] = (1.0, 1.0)
+    ) -> np.ndarray:
         """The value for a sample whose image had this height and width, without the batch.
 
-        That of a `whole` input has the input's own shape.
+        `scale` is by which both were resized. That of a `whole` input has the input's own shape.
         """
         import numpy as np
 
         numbers: Any = self.value
-        if isinstance(numbers, str):
+        if numbers == "scale_factor":
+            numbers = scale
+        elif isinstance(numbers, str):
             assert original is not None
             numbers = original[::-1] if numbers == "original_size_wh" else original
         shape: Any = self.shape if self.whole else self.shape[1:]

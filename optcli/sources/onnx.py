@@ -57,6 +57,7 @@ class OnnxSource(FileSource):
         onnx_format.check_file(self.file)
         model = onnx.load(str(self.file), load_external_data=False)
         _check_inputs(model, inputs, self.file)
+        _require_tensors(model, self.file)
         beside = onnx_format.external_files(model)
         if unknown := beside - locations(self.file):
             message = f"the file names its weights file {unknown.pop()!r} in an unusual way"
@@ -141,6 +142,19 @@ def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -
             apart.extend(_declared.differences(specs[name], dtypes[name], shape))
     if apart:
         raise _declared.refused(apart, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
+
+
+def _require_tensors(model: ModelProto, path: Path) -> None:
+    """Raise `InputError` for an output that is no tensor, such as a sequence or a map."""
+    for value in model.graph.output:
+        kind = value.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise wrong(
+                path,
+                f"the output {value.name!r} is no tensor (found: {kind.removesuffix('_type')})",
+                "export the model without it (scikit-learn: options={'zipmap': False}), or take it out of"
+                " the file's outputs with the onnx package",
+            )
 
 
 def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:

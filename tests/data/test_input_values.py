@@ -75,6 +75,7 @@ def test_a_value_has_the_shape_of_a_sample_or_of_the_whole_input(said, shape, wh
         ({"value": [300, 2], "dtype": "uint8"}, "numbers that uint8 can hold"),
         ({"value": "original_size", "dtype": "uint8"}, "numbers that uint8 can hold"),
         ({"value": [1, 2], "range": [0, 3]}, "range beside value"),
+        ({"value": "scale_factor"}, "numbers that int64 can hold"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(more, message):
@@ -108,6 +109,18 @@ def test_each_sample_has_the_size_of_its_image(photos, value, expected):
     assert batch.inputs["image"].shape == (3, 3, 8, 16)
 
 
+def test_a_factor_says_how_its_image_was_resized(photos):
+    factor = sized("scale_factor", dtype="float32")
+    samples = opened(photos, factor, IMAGE, source="imagefolder:photos", prepare=PREPARE)
+    expected = np.array([[8 / 12, 16 / 20], [8 / 14, 16 / 21], [8 / 16, 16 / 22]], np.float32)
+    assert collate(list(samples)).inputs["size"] == pytest.approx(expected)
+    box = {"letterbox": {"size": [8, 16], "fill": 0}}
+    samples = opened(photos, factor, IMAGE, source="imagefolder:photos", prepare=box)
+    assert samples[0].inputs["size"] == pytest.approx([8 / 12, 8 / 12], rel=0.05)
+    # Random inputs are of the input's own size.
+    assert factor.filled(2, (8, 16)).tolist() == [[1, 1], [1, 1]]
+
+
 def test_annotated_images_have_sizes_too(photos):
     images = [{"id": n, "file_name": f"{n}.png"} for n in range(3)]
     record = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}
@@ -136,6 +149,10 @@ def test_code_gives_the_image_alone_and_may_say_the_size(tmp_path):
     with pytest.raises(InputError, match="'size' takes the size of the original image") as error:
         unknown[0]
     assert "value: [640, 640]" in error.value.hint
+    factor = opened(tmp_path, IMAGE, sized("scale_factor", dtype="float32"), **source, **known)
+    with pytest.raises(InputError, match="the factors by which its image was resized") as error:
+        factor[0]
+    assert "meta scale, or write the numbers: value: [1, 1]" in error.value.hint
     constant = opened(tmp_path, IMAGE, sized([640, 480]), **source, arguments={"meta": {}})
     assert constant[0].inputs["size"].tolist() == [640, 480]
 
@@ -209,6 +226,7 @@ def test_no_range_is_asked_for_where_there_is_a_value():
         ("original_size_wh", False, [[20, 12], [21, 14]]),
         ([640, 480], False, [[640, 480]] * 2),
         ("original_size", True, [12, 20]),
+        ("scale_factor", False, [[2, 3], [2, 3]]),
     ],
 )
 def test_a_server_fills_them_as_samples_are_filled(value, whole, expected):
@@ -221,7 +239,8 @@ def test_a_server_fills_them_as_samples_are_filled(value, whole, expected):
         }
     )
     rows = [np.zeros((3, 8, 16), np.float32)] * 2
-    feed = images.feed(rows, [{"original_size": (12, 20)}, {"original_size": (14, 21)}])
+    places = [{"original_size": size, "scale": (2.0, 3.0)} for size in ((12, 20), (14, 21))]
+    feed = images.feed(rows, places)
     assert feed["size"].tolist() == expected
     assert feed["size"].dtype == np.int32
     assert feed["image"].shape == (2, 3, 8, 16)

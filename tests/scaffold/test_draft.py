@@ -18,7 +18,8 @@ from optcli.errors import InputError, MissingError, UsageError
 from optcli.recipe import MODELINE, load
 from optcli.scaffold import InputText, draft, masks
 from optcli.scaffold.variants import offered
-from optcli.scaffold.wording import quoted, safe_name
+from optcli.scaffold.wording import input_line, quoted, safe_name, sized
+from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
 
@@ -272,6 +273,20 @@ def test_an_input_for_the_size_of_the_image_gets_it(place, rows, whole, name, va
     assert loaded(place, text).inputs[1].value == value
     assert ("A GUESS: width, height" in text) == (value == "original_size_wh")
     assert ("A GUESS: height, width" in text) == (value == "original_size")
+
+
+def test_the_inputs_of_paddle_detection_get_their_values():
+    batch = {"min": 1, "opt": 1, "max": 4}
+    names = {"im_shape": ["b", 2], "image": ["b", 3, 64, 48], "scale_factor": ["b", 2]}
+    inputs = [TensorSpec(name=name, shape=shape, b=batch) for name, shape in names.items()]
+    assert [each.value for each in sized(inputs)] == [(64, 48), None, "scale_factor"]
+    assert "value: [64, 48]}    # A GUESS" in input_line(sized(inputs)[0])
+    # Beside an input that says something else nothing is known.
+    other = TensorSpec(name="points", shape=("b", 2), b=batch)
+    assert sized([*inputs, other]) == (*inputs, other)
+    # How large an image of any size is after the resize, nobody knows.
+    varying = TensorSpec(name="image", shape=("b", 3, "h", "w"), b=batch)
+    assert [each.value for each in sized([inputs[0], varying])] == [None, None]
 
 
 def test_paths_are_relative_to_the_recipe(place):

@@ -191,3 +191,17 @@ def test_a_real_detector(shared, tmp_path):
     facts = source.write(tmp_path / "out", [TensorSpec(name="images", shape=[1, 3, 416, 416])])
     assert facts.outputs == ("output",)
     assert facts.facts["opset"] == 11
+
+
+def test_an_output_that_is_no_tensor_is_named(tmp_path):
+    model = network()
+    model.graph.node.append(onnx.helper.make_node("SplitToSequence", ["scores"], ["several"]))
+    several = onnx.helper.make_tensor_sequence_value_info("several", onnx.TensorProto.FLOAT, None)
+    model.graph.output.append(several)
+    source = saved(tmp_path / "in", model)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(
+        InputError, match=r"the output 'several' is no tensor \(found: sequence\)"
+    ) as error:
+        source.write(tmp_path / "out", INPUTS)
+    assert "zipmap" in error.value.hint
