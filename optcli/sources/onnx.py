@@ -152,8 +152,8 @@ def _require_tensors(model: ModelProto, path: Path) -> None:
             raise wrong(
                 path,
                 f"the output {value.name!r} is no tensor (found: {kind.removesuffix('_type')})",
-                "export the model without it (scikit-learn: options={'zipmap': False}), or take it out of"
-                " the file's outputs with the onnx package",
+                "export the model without it (scikit-learn: options={'zipmap': False}), or take it out"
+                " of the file's outputs with the onnx package",
             )
 
 
