@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, image_size
 
 if TYPE_CHECKING:
     import torch
@@ -71,14 +71,19 @@ def bound(names: Sequence[str], parameters: Sequence[str], by_name: Sequence[str
 def example_inputs(
     inputs: Sequence[TensorSpec], batch_size: int, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Random inputs of a batch size: normal values for floats, 0 or 1 for whole numbers."""
+    """Random inputs of a batch size: normal values for floats, 0 or 1 for whole numbers.
+
+    Those that have a value have it; images are then as large as the input.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     feed: dict[str, torch.Tensor] = {}
     for spec in inputs:
         dtype, shape = getattr(torch, spec.dtype), spec.concrete(batch_size)
-        if dtype.is_floating_point:
+        if spec.value is not None:
+            feed[spec.name] = torch.tensor(spec.filled(batch_size, image_size(inputs)))
+        elif dtype.is_floating_point:
             feed[spec.name] = torch.randn(shape, generator=generator).to(dtype)
         else:
             feed[spec.name] = torch.randint(0, 2, shape, generator=generator).to(dtype)

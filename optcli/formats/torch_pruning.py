@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGra
     import torch_pruning
 
     call = arguments(model, inputs)
-    size = min(2, inputs[0].batch_range().max) if inputs else 2
+    size = min(2, batch_range(inputs).max) if inputs else 2
 
     def forward(network: torch.nn.Module, feed: dict[str, torch.Tensor]) -> Any:
         positional, keyword = call.split(feed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.formats.torch_calls import example_inputs, short
 from optcli.inspection.findings import operations, operators
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batched
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +64,9 @@ def tensors(
     feed: Mapping[str, torch.Tensor],
 ) -> list[dict[str, Any]]:
     """The outputs as they came; their first size is the batch where the inputs have one."""
-    batch = inputs[0].batch_symbol if inputs else None
-    size = next(iter(feed.values())).shape[0] if feed else None
+    first = batched(inputs)
+    batch = None if first is None else first.batch_symbol
+    size = None if first is None else feed[first.name].shape[0]
     records = []
     for name, value in outputs.items():
         shape: list[int | str] = list(value.shape)

@@ -144,12 +144,13 @@ def _dynamic_axes(
         }
         for spec in inputs
     }
-    batch = axes[inputs[0].name].get(0)
-    if batch is not None:
+    first = next((index for index, spec in enumerate(inputs) if axes[spec.name].get(0)), None)
+    if first is not None:
+        batch = axes[inputs[first].name][0]
         with torch.no_grad(), plain_attention():
             results = model(*tensors)
         results = (results,) if isinstance(results, torch.Tensor) else results
         for name, result in zip(outputs, results, strict=True):
-            if result.dim() and result.shape[0] == tensors[0].shape[0]:
+            if result.dim() and result.shape[0] == tensors[first].shape[0]:
                 axes[name] = {0: batch}
     return axes

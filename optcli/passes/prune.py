@@ -20,7 +20,7 @@ from optcli.passes._torch.networks import network
 from optcli.passes._torch.saliency import weigh_by_loss
 from optcli.passes._torch.selection import matching, within
 from optcli.passes._torch.tracing import plain_attention
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -260,7 +260,7 @@ def _measured(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    size = min(2, inputs[0].batch_range().max)
+    size = min(2, batch_range(inputs).max)
     positional, keyword = arguments(model, inputs).split(example_inputs(inputs, size))
     # Fused attention would not be counted.
     with torch.no_grad(), plain_attention(), FlopCounterMode(display=False) as counter:

@@ -36,6 +36,7 @@ from optcli.passes._torch.training import Training
 from optcli.passes.finetune import Finetune, kept_zeros, training_facts
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
+from optcli.settings import batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -191,7 +192,7 @@ class QuantizeAware(Finetune):
         size = super()._batch_size(job)
         if self.to != "exported":
             return size
-        span = job.inputs[0].batch_range()  # a graph takes no other batches
+        span = batch_range(job.inputs)  # a graph takes no other batches
         return max(span.min, min(size, span.max))
 
     def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
@@ -268,7 +269,7 @@ def _answers(training: Training, job: Job) -> tuple[dict[str, Any], dict[str, An
     """What the trained network is given, and what it gives, for a few training samples."""
     import torch
 
-    span = job.inputs[0].batch_range()
+    span = batch_range(job.inputs)
     size = max(span.min, min(_COMPARED, span.max))
     few = spread(len(training.examples), size)
     batch = training.examples.batch([few[index % len(few)] for index in range(size)])

@@ -233,6 +233,11 @@ def image_size(inputs: Sequence[TensorSpec]) -> tuple[int, int] | None:
     return None
 
 
+def batched(inputs: Sequence[TensorSpec]) -> TensorSpec | None:
+    """The first input whose batch varies; None where the batch is fixed."""
+    return next((spec for spec in inputs if spec.batch_symbol is not None), None)
+
+
 def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
     """The batch sizes that all inputs take together; a model without a symbol has just its own."""
     inputs = [spec for spec in inputs if not spec.whole] or inputs

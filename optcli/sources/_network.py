@@ -10,7 +10,7 @@ from optcli.errors import InputError, InputsError, OptcliError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range, batched
 from optcli.settings.references import WEIGHTS_SUFFIXES
 from optcli.sources import SourceFacts, _file
 
@@ -48,16 +48,17 @@ def call_names(
     `call` says how to call it where its `forward` does not.
     """
     call = call or arguments(model, inputs)
-    allowed = inputs[0].batch_range() if inputs else None
+    allowed = batch_range(inputs) if inputs else None
     low, high = (allowed.min, allowed.max) if allowed else (1, 1)
     sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
     names_by_size = [tuple(_call(model, call, inputs, size)) for size in sizes]
-    if any(names != names_by_size[0] for names in names_by_size):
+    first = batched(inputs)
+    if first is not None and any(names != names_by_size[0] for names in names_by_size):
         raise InputError(
             f"the outputs depend on the batch size: {len(names_by_size[0])} at batch {sizes[0]}, "
             f"{len(names_by_size[1])} at batch {sizes[1]}",
-            place=f"inputs.{inputs[0].name}",
-            hint=f"fix the batch: shape: {[1, *inputs[0].shape[1:]]}",
+            place=f"inputs.{first.name}",
+            hint=f"fix the batch: shape: {[1, *first.shape[1:]]}",
         )
     if not names_by_size[0]:
         raise InputError(

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
-from optcli.settings import TensorSpec
+from optcli.inspection._torch_calls import tensors
+from optcli.passes._torch.tracing import example
+from optcli.settings import TensorSpec, batched
 
 pytestmark = pytest.mark.slow
 
@@ -84,3 +86,23 @@ def test_example_inputs_have_the_shapes_and_types_of_their_specs():
     assert set(feed["ids"].flatten().tolist()) <= {0, 1}
     again = example_inputs(specs, 7)
     assert all(torch.equal(feed[name], again[name]) for name in feed)
+
+
+def test_an_input_with_a_value_has_it_in_examples():
+    batch = {"min": 1, "opt": 4, "max": 8}
+    inputs = (
+        TensorSpec(name="numbers", dtype="int64", shape=(3,), value=(7, 8, 9)),
+        TensorSpec(name="size", dtype="int64", shape=("batch", 2), value="original_size", batch=batch),
+        TensorSpec(name="image", shape=("batch", 3, 8, 16), batch=batch),
+    )
+    feed = example_inputs(inputs, 2)
+    assert feed["numbers"].tolist() == [7, 8, 9]
+    assert feed["size"].tolist() == [[8, 16]] * 2
+    assert tuple(feed["image"].shape) == (2, 3, 8, 16)
+    # The batch is that of the inputs which have one, wherever they stand.
+    assert batched(inputs) == inputs[1]
+    assert batched(inputs[:1]) is None
+    (found,) = tensors({"y": feed["image"]}, inputs, feed)
+    assert found["shape"] == ["batch", 3, 8, 16]
+    few = example(inputs, small=True)
+    assert [tuple(each.shape) for each in few] == [(3,), (1, 2), (1, 3, 8, 16)]

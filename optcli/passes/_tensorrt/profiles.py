@@ -9,7 +9,7 @@ from optcli.engines import profiles
 from optcli.engines.profiles import Profile
 from optcli.errors import StepError, did_you_mean
 from optcli.passes import Job
-from optcli.settings import SymbolRange, TensorSpec
+from optcli.settings import SymbolRange, TensorSpec, batch_range
 
 Ranges = Mapping[str, SymbolRange]
 Wish = Literal["inputs", "seen"] | tuple[dict[str, SymbolRange], ...]
@@ -57,7 +57,7 @@ def _within(name: str, wish: SymbolRange, spec: TensorSpec) -> None:
 
 def _seen(job: Job) -> Profile:
     """The batch sizes to be measured, and every other size as calibration samples have it."""
-    batches = sorted(set(job.batch_sizes)) or [job.inputs[0].batch_range().opt]
+    batches = sorted(set(job.batch_sizes)) or [batch_range(job.inputs).opt]
     shapes: dict[str, list[tuple[int, ...]]] = {spec.name: [] for spec in job.inputs}
     for rest in _samples(job):
         for spec in job.inputs:

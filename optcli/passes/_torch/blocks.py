@@ -22,7 +22,7 @@ from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import caller
 from optcli.passes._torch.tracing import plain_attention
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
         # PyTorch's own layers hold no shortcut, and keeping their inputs takes memory.
         and (name in with_parts or not type(module).__module__.startswith("torch.nn."))
     ]
-    size = min(2, inputs[0].batch_range().max)
+    size = min(2, batch_range(inputs).max)
     calls = _calls(model, inputs, names, size)
     chosen = {name: call for name, call in calls.items() if _has_shortcut(*call)}
     if not chosen:
@@ -100,7 +100,7 @@ def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
 
 def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[TensorSpec]) -> None:
     """Remove modules, in place. Raises `StepError` for one whose input cannot stand for its output."""
-    size = min(2, inputs[0].batch_range().max)
+    size = min(2, batch_range(inputs).max)
     calls = _calls(model, inputs, names, size)
     others = [name for name in names if name not in calls]
     if others:

@@ -14,6 +14,7 @@ from optcli.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
 from optcli.passes._torch.networks import require_uncompiled
 from optcli.passes._torch.selection import matching, within
+from optcli.settings import batch_range
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +114,7 @@ def _run_once(model: torch.nn.Module, job: Job) -> None:
     """Call the network, so that none is stored that does not run."""
     import torch
 
-    feed = example_inputs(job.inputs, job.inputs[0].batch_range().min)
+    feed = example_inputs(job.inputs, batch_range(job.inputs).min)
     positional, keyword = arguments(model, job.inputs).split(feed)
     with torch.no_grad():
         model(*positional, **keyword)

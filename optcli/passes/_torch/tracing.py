@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import StepError
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.passes import Job
-from optcli.settings import SymbolRange, TensorSpec
+from optcli.settings import SymbolRange, TensorSpec, batch_range, batched
 
 if TYPE_CHECKING:
     import torch
@@ -51,15 +51,15 @@ def example(inputs: Sequence[TensorSpec], *, small: bool = False) -> tuple[torch
     `small` is for a batch that is computed: 1 sample, or as few as may be.
     """
     sized = _sized(inputs)
-    batch = inputs[0].batch_symbol
-    if small and batch is not None:
-        span = inputs[0].ranges[batch]
+    first = batched(inputs)
+    if small and first is not None:
+        batch, least = first.batch_symbol, batch_range(inputs).min
         few = [
-            spec.model_copy(update={"shape": tuple(span.min if s == batch else s for s in spec.shape)})
+            spec.model_copy(update={"shape": tuple(least if s == batch else s for s in spec.shape)})
             for spec in inputs
         ]
         sized = _sized(few)
-    feed = example_inputs(sized, sized[0].batch_range().opt)
+    feed = example_inputs(sized, batch_range(sized).opt)
     return tuple(feed[spec.name] for spec in sized)
 
 
