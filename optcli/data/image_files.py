@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +30,12 @@ SUFFIXES = (
 # EPS starts Ghostscript on what it finds.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # EXIF
+_TEXTS = (
+    *(".txt", ".json", ".jsonl", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".md", ".cache", ".html"),
+    *(".py", ".pdf", ".rst", ".log"),
+)
+_OF_SYSTEMS = ("Thumbs.db", "desktop.ini")
+_MOST_KINDS = 5
 _MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
 
 
@@ -51,6 +58,25 @@ def decoded(stream: IO[bytes], place: str) -> Any:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _no_image(place, error) from error
     return image
+
+
+def passed_over(*folders: Path) -> list[str]:
+    """How many files below the folders are no images by their suffix, in one sentence; none: no files.
+
+    Annotations, lists and descriptions are not counted.
+    """
+    kinds = Counter(
+        os.path.splitext(name)[1].lower()
+        for folder in folders
+        for _, _, names in os.walk(folder)
+        for name in names
+        if _shown(name) and not name.lower().endswith((*SUFFIXES, *_TEXTS)) and name not in _OF_SYSTEMS
+    )
+    if not kinds:
+        return []
+    listed = ", ".join(f"{count} {kind or 'without'}" for kind, count in kinds.most_common(_MOST_KINDS))
+    count = kinds.total()
+    return [f"{count} files are no images by their suffix, and are left out: {listed}"]
 
 
 def id_of(path: str) -> str:
@@ -93,6 +119,14 @@ def folders_in(base: Path) -> list[str]:
         for entry in os.scandir(base)
         if entry.is_dir() and _shown(entry.name) and not _leads_up(str(base), entry.name)
     )
+
+
+def folders_down_to(base: Path, depth: int) -> Iterator[Path]:
+    """A folder and those below it, level by level, to a depth: the outer ones first."""
+    level = [base]
+    for _ in range(depth + 1):
+        yield from level
+        level = [folder / name for folder in level for name in folders_in(folder)]
 
 
 def images_below(base: Path) -> Iterator[str]:

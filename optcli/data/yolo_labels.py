@@ -67,21 +67,24 @@ def parts_of(lines: Iterable[Line]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def read(path: Path, keypoints: tuple[int, int] | None, classes: int | None) -> tuple[Line, ...]:
-    """The objects of a label file; a line that stands twice counts once.
+def read(
+    path: Path, keypoints: tuple[int, int] | None, classes: int | None
+) -> tuple[tuple[Line, ...], int]:
+    """The objects of a label file, and how many lines stand there twice: these count once.
 
     `keypoints` is how many there are and how many numbers each has, 2 or 3. `classes` is how many there
     are, None: nobody says. Raises `InputError` with the first line that is wrong.
     """
-    lines: dict[Line, None] = {}
+    lines: list[Line] = []
     for number, text in enumerate(text_of(path, _HINT).splitlines(), 1):
         if words := text.split():
             try:
-                lines.setdefault(_line(words, keypoints, classes))
+                lines.append(_line(words, keypoints, classes))
             except ValueError as error:
                 place = f"{path}, line {number}"
                 raise InputError(excerpt(str(error), 300), place=place, hint=_HINT) from error
-    return tuple(lines)
+    distinct = tuple(dict.fromkeys(lines))
+    return distinct, len(lines) - len(distinct)
 
 
 def _line(words: Sequence[str], keypoints: tuple[int, int] | None, classes: int | None) -> Line:

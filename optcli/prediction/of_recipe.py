@@ -139,8 +139,8 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
     if settings.kind == "python":
         raise _refused(
             f"{settings.source} prepares the samples in Python of the recipe's own",
-            "declare the steps under `prepare` with a source imagefolder:, coco:, npz: or torchvision:"
-            " for the evaluation data",
+            "declare the steps under `prepare`, with a source of images for the evaluation data, such"
+            " as imagefolder:, coco: or npz:",
         )
     if settings.kind == "npz":
         if settings.prepare is None:

@@ -42,7 +42,7 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
 
     every = list(layouts.find(kind)(_settings(kind, path, None, more), recipe).parts())
     parts = [part for part in every if not data.problems(_settings(kind, path, part, more), recipe)]
-    usual = [part for part in parts if part.rstrip("0123456789") in EVALUATION]
+    usual = [part for name in EVALUATION for part in parts if part.rstrip("0123456789") == name]
     judging = next(iter([*usual, *parts[::-1], *every]), None)
     others = [part for part in parts if part != judging]
     judged = opened(judging)

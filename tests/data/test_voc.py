@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from generated import picture, spec
 
-from optcli.data import DataSettings, class_names, problems
+from optcli.data import DataSettings, class_names, layouts, problems
 from optcli.data import open as open_data
 from optcli.errors import InputError
 
@@ -101,3 +101,13 @@ def test_an_annotation_without_its_image(voc):
     (voc / "data" / "VOCdevkit" / "VOC2007" / "JPEGImages" / "a.jpg").unlink()
     with pytest.raises(InputError, match="no image of that name"):
         opened(voc, split="val")
+
+
+def test_what_is_said_of_a_part(voc):
+    def part(**more):
+        return layouts.find("voc")(DataSettings.model_validate({"source": "voc:data", **more}), voc)
+
+    assert part(split="val").empty_classes() == ("ant",)
+    (said,) = part().remarks(False)
+    assert said == "pixels are counted from 1, because no box begins below 1 (first_pixel)"
+    assert part(first_pixel=1).remarks(False) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from generated import picture, spec
 
-from optcli.data import DataSettings, class_names, ingredients, problems, yolo_labels
+from optcli.data import DataSettings, class_names, ingredients, layouts, problems, yolo_labels
 from optcli.data import open as open_data
 from optcli.digest import FileDigests
 from optcli.errors import InputError
@@ -189,3 +189,16 @@ def test_labels_are_those_of_the_turned_image_where_it_is_turned(tmp_path):
     settings = {"source": "yolo:data", "split": "val", "prepare": {"orient": True}}
     samples = open_data(DataSettings.model_validate(settings), tmp_path, [spec(3, 20, 12)])
     assert np.allclose(samples[0].target["boxes"], [[3, 5, 9, 15]])
+
+
+def test_what_is_said_of_a_part(tmp_path):
+    data_set(tmp_path / "data", {"a": f"{BOX}\n{BOX}", "b": BOX})
+    for name in ("c.heic", "d", "notes.txt", ".hidden"):
+        (tmp_path / "data" / "images" / "val" / name).write_bytes(b"x")
+    settings = DataSettings.model_validate({"source": "yolo:data", "split": "val"})
+    part = layouts.find("yolo")(settings, tmp_path)
+    assert part.empty_classes() == ("cat",)
+    assert part.remarks(False) == [
+        "1 lines stand twice in a label file, and count once",
+        "2 files are no images by their suffix, and are left out: 1 .heic, 1 without",
+    ]

@@ -70,6 +70,14 @@ def test_yolo_of_which_one_part_is_here(tmp_path):
     assert found.evaluation == ("split: {seed: 0, of: val, from: 0.25}",)
 
 
+def test_yolo_whose_parts_are_the_same(tmp_path):
+    yolo(tmp_path / "data", ("val",))
+    file = tmp_path / "data" / "data.yaml"
+    text(file, "train: images/val\n" + file.read_text())
+    found = described(tmp_path / "data", tmp_path)
+    assert found.evaluation == ("split: {seed: 0, of: val, from: 0.25}",)
+
+
 def test_yolo_without_its_images_is_refused(tmp_path):
     text(tmp_path / "data" / "data.yaml", "val: images/val\nnames: [cat]\n")
     with pytest.raises(InputError, match="there is no images/val"):
@@ -77,7 +85,7 @@ def test_yolo_without_its_images_is_refused(tmp_path):
 
 
 def test_roboflow(tmp_path):
-    for part in ("train", "valid"):
+    for part in ("test", "train", "valid"):
         image(tmp_path / "data" / part / "a.png")
         box = {"image_id": 0, "category_id": 1, "bbox": [0, 0, 2, 2]}
         record = {

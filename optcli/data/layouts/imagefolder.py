@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 from optcli import regular_files
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.image_files import SUFFIXES, folders_in, id_of, images_below, is_image, open_image
+from optcli.data.image_files import (
+    SUFFIXES,
+    folders_in,
+    id_of,
+    images_below,
+    is_image,
+    open_image,
+    passed_over,
+)
 from optcli.data.image_tables import Tabled, metadata_in, tabled
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_file, of_value
@@ -124,6 +132,9 @@ class ImageFolder(Collection):
         if self._tabled is not None:
             return self._tabled.names
         return tuple(self._classes[1]) or None
+
+    def remarks(self, orient: bool) -> list[str]:
+        return passed_over(self._base)
 
     @property
     def _base(self) -> Path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optcli import regular_files
 from optcli.data.annotated import target_of
 from optcli.data.collection import Collection, Finding, Item, Items
-from optcli.data.image_files import decoded
+from optcli.data.image_files import decoded, folders_down_to
 from optcli.data.selection import choose, split_digest
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
 from optcli.digest import FileDigests, of_bytes, of_value
@@ -47,7 +47,10 @@ class Parquet(Collection):
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
-        return path.suffix.lower() in _SUFFIXES or any(_below(path))
+        if not regular_files.is_folder(path):
+            return path.suffix.lower() in _SUFFIXES
+        names = (name for each in folders_down_to(path, 2) for name in regular_files.names_in(each))
+        return any(name.lower().endswith(_SUFFIXES) for name in names)
 
     def parts(self) -> Sequence[str]:
         return sorted({_part_of(file) for file in self._below}) if self.path.is_dir() else ()

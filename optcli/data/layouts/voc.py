@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 from optcli import regular_files
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
-from optcli.data.image_files import folders_in, id_of, is_image
+from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of, xml_of
 from optcli.digest import FileDigests, of_value
@@ -131,6 +131,18 @@ class Voc(Collection):
         self.require()
         return self._names
 
+    def empty_classes(self) -> tuple[str, ...]:
+        used = {each.name for file in self._of_part() for each in self._read[file][0]}
+        return tuple(name for name in self._names if name not in used)
+
+    def remarks(self, orient: bool) -> list[str]:
+        said = []
+        if self.settings.first_pixel is None:
+            least = "a box begins below 1" if self._first_pixel == 0 else "no box begins below 1"
+            said = [f"pixels are counted from {self._first_pixel}, because {least} (first_pixel)"]
+        folder = self._root or self._part_folder or self.path
+        return [*said, *passed_over(folder / "JPEGImages" if self._root else folder)]
+
     @cached_property
     def _root(self) -> Path | None:
         """The folder that holds `Annotations`, as `VOCdevkit/VOC2012` does; None: there is none."""
@@ -230,18 +242,13 @@ class Voc(Collection):
 
 def _annotations_in(path: Path) -> Path | None:
     """The folder with `Annotations`: the path, or a folder up to two levels below."""
-    level = [path]
-    for _ in range(3):
-        for place in level:
-            if any(_below(place / "Annotations", ".xml")):
-                return place
-        level = [place / name for place in level for name in folders_in(place)]
-    return None
+    places = folders_down_to(path, 2)
+    return next((each for each in places if any(_below(each / "Annotations", ".xml"))), None)
 
 
 def _beside(path: Path) -> Iterator[Path]:
     """XML files that lie beside an image of the same name, in the folder or in the folders in it."""
-    for folder in (path, *(path / name for name in folders_in(path))):
+    for folder in folders_down_to(path, 1):
         names = regular_files.names_in(folder)
         images = {name.rpartition(".")[0] for name in names if is_image(name)}
         yield from (folder / name for name in names if name.endswith(".xml") and name[:-4] in images)

@@ -13,7 +13,7 @@ from optcli import regular_files
 from optcli.data import yolo_labels
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
-from optcli.data.image_files import id_of, images_below, size_of
+from optcli.data.image_files import id_of, images_below, passed_over, size_of
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of
 from optcli.data.yolo_description import OTHER_NAMES, About, about, described_below, describes, place
@@ -27,9 +27,13 @@ _IMAGES, _LABELS = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
 
 @dataclass(frozen=True)
 class Labelled(Annotated):
-    """One image with the lines of its label file. `orient`: it is read as its EXIF orientation says."""
+    """One image with the lines of its label file, and how many stand there twice.
+
+    `orient`: the image is read as its EXIF orientation says.
+    """
 
     lines: tuple[Line, ...]
+    repeated: int
     orient: bool
 
     def objects(self) -> Sequence[Mapping[str, Any]]:
@@ -58,7 +62,8 @@ class Yolo(Collection):
         return describes(path) or (regular_files.is_folder(path) and described_below(path))
 
     def parts(self) -> Sequence[str]:
-        return tuple(self._about.parts)
+        distinct = {places: part for part, places in self._about.parts.items()}
+        return tuple(distinct.values())  # of a `val` that is `train` there is one
 
     def class_count(self) -> int | None:
         return self._about.count or 1 + max(_classes(self.chosen), default=-1)
@@ -119,6 +124,16 @@ class Yolo(Collection):
         self.require()
         return self._about.names
 
+    def empty_classes(self) -> tuple[str, ...]:
+        used = set(_classes(self.chosen))
+        names = enumerate(self._about.names or ())
+        return tuple(name for number, name in names if number not in used)
+
+    def remarks(self, orient: bool) -> list[str]:
+        repeated = sum(image.repeated for image in self.chosen)
+        twice = [f"{repeated} lines stand twice in a label file, and count once"] if repeated else []
+        return [*twice, *passed_over(*(place for place in self._places if place.is_dir()))]
+
     @cached_property
     def _about(self) -> About:
         return about(self.path, self.folder)
@@ -165,11 +180,11 @@ class Yolo(Collection):
                 "the labels of images/a.jpg lie in labels/a.txt",
             )
         orient = self.settings.prepare is not None and self.settings.prepare.orient
-        return [Labelled(ids[n], images[n], n, self._lines(images[n]), orient) for n in positions]
+        return [Labelled(ids[n], images[n], n, *self._lines(images[n]), orient) for n in positions]
 
-    def _lines(self, image: Path) -> tuple[Line, ...]:
+    def _lines(self, image: Path) -> tuple[tuple[Line, ...], int]:
         file = _labels_of(image)
-        return yolo_labels.read(file, self._about.keypoints, self._about.count) if file else ()
+        return yolo_labels.read(file, self._about.keypoints, self._about.count) if file else ((), 0)
 
 
 def _classes(images: Iterable[Labelled]) -> Iterator[int]:
