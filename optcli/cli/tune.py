@@ -11,7 +11,6 @@ from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
 from optcli.paths import shown
-from optcli.results.repair import Engine
 from optcli.settings.tuning import Objective
 
 
@@ -50,12 +49,6 @@ from optcli.settings.tuning import Objective
     "--from", "start", metavar="VARIANT", help="Repair the accuracy of this quantized variant instead."
 )
 @click.option(
-    "--engine",
-    type=click.Choice(["layers", "nncf"]),
-    help="With --from, who chooses the layers that stay in float: optcli (layers, the default) or"
-    " NNCF's accuracy control (nncf, for quantize_nncf).",
-)
-@click.option(
     "--trials",
     type=click.IntRange(1),
     help="With --from, the largest number of trials. Default: 16.",
@@ -80,7 +73,6 @@ def command(
     out: Path | None,
     restart: bool,
     start: str | None,
-    engine: Engine | None,
     trials: int | None,
     write: bool,
     trust: bool,
@@ -114,7 +106,7 @@ def command(
         start,
         {"--objective": objective, "--batch-size": batch_size, "--seed": seed, "--out": out}
         | {"--restart": restart or None},
-        {"--engine": engine, "--trials": trials, "--write": write or None},
+        {"--trials": trials, "--write": write or None},
     )
     recipe, built = _recipe_and_report(where, artifacts)
     if built is not None and built.is_from_elsewhere and not trust:
@@ -153,7 +145,6 @@ def command(
             result = tuning.repair(
                 recipe,
                 start,
-                engine=engine or "layers",
                 trials=trials or 16,
                 max_seconds=60 * (minutes or 30.0),
                 write=write,

@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from optcli.results.outcomes import Estimate, Result
 
-Engine = Literal["layers", "nncf"]
-
 
 class Trial(Result):
     """One rebuild of the variant with other options of its quantizing pass; number 0 is as it was.
@@ -48,15 +46,12 @@ class Repair(Result):
     `outcome`: `repaired` (inside and faster than in float), `accurate` (inside, but not known to be
     faster), `unrepaired`. `patch` is a unified diff of the recipe, empty where there is nothing to
     change or `patch_problem` says why it cannot be written. `baseline` is the baseline's metric.
-    `engine` is what chose the layers: our own comparison of them, or NNCF's accuracy control, whose
-    steps are trials that it judged by itself and nobody timed.
     """
 
     recipe: str
     variant: str
     quantizing_pass: str
     runner: str
-    engine: Engine = "layers"
     metric: str
     baseline: float | None
     batch_size: int

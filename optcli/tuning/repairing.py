@@ -20,11 +20,10 @@ from optcli.pipeline import report_files
 from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
-from optcli.results.repair import Engine, Repair, Trial
+from optcli.results.repair import Repair, Trial
 from optcli.store import Store
 from optcli.tuning import patch
 from optcli.tuning.components import QUANTIZING
-from optcli.tuning.control import controlled, require_control
 from optcli.tuning.layers import layers_of
 from optcli.tuning.proposals import Proposals
 from optcli.tuning.ranking import Ranking, by_own_error
@@ -39,7 +38,6 @@ def repair(
     *,
     trials: int = 16,
     max_seconds: float = 1800.0,
-    engine: Engine = "layers",
     write: bool = False,
     store: Path | Store | None = None,
     artifacts: Path | None = None,
@@ -53,12 +51,10 @@ def repair(
 ) -> Repair:
     """Try other options of a variant's quantizing pass until it is inside the bar and faster.
 
-    Ends with the first trial that is inside and
-    faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
-    begins later); the one that runs is finished. `engine` `nncf` leaves the choice to NNCF's accuracy
-    control, for variants of `quantize_nncf`. `ranking` names the operators, the worst first, from the
-    float model and the quantized one. `trust` and `ray` are those of a build. `write` applies the patch
-    to the recipe's file.
+    Ends with the first trial that is inside and faster than its own float parent beyond doubt, after so
+    many `trials`, or so many seconds (no trial begins later); the one that runs is finished. `ranking`
+    names the operators, the worst first, from the float model and the quantized one. `trust` and `ray`
+    are those of a build. `write` applies the patch to the recipe's file.
 
     Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
     judged or run as it is. A trial that fails costs itself.
@@ -74,8 +70,6 @@ def repair(
             hint="give the recipe data.evaluation and accuracy: {metric: ..., max_drop: ...}",
         )
     require_metric(read.accuracy)
-    if engine == "nncf":
-        require_control(read.variants[name].passes[index].name)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
     kept = Store.of(store)
     require_ray(ray, kept)
@@ -93,20 +87,16 @@ def repair(
         first, built, parent, judged = trying.first()
         _require_something_to_do(first, name)
         until = began + max_seconds
-        if engine == "nncf":
-            done, why = controlled(trying, first, judged, trials, until)
-        else:
-            proposals = Proposals(
-                read.variants[name].passes[index].name,
-                trying.options,
-                layers_of(built, parent),
-                ranking(read, parent, built, observer),
-                singly=max(3, trials * 6 // 10),
-                higher_is_better=judged.better != "lower",
-            )
-            done, why = search(trying, proposals, first, trials, until, observer)
+        proposals = Proposals(
+            read.variants[name].passes[index].name,
+            trying.options,
+            layers_of(built, parent),
+            ranking(read, parent, built, observer),
+            singly=max(3, trials * 6 // 10),
+            higher_is_better=judged.better != "lower",
+        )
+        done, why = search(trying, proposals, first, trials, until, observer)
         summary = _result(read, name, index, trying, done, judged, why)
-        summary = summary.model_copy(update={"engine": engine})
         if write and summary.patch:
             text = patch.patched(read, name, index, _changes(summary))
             patch.write(read.path, text)

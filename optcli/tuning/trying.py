@@ -9,16 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optcli import accuracy, environment, latency
+from optcli import accuracy, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy import Nodes
-from optcli.pipeline.entries import artifact_of, lineage
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made
-from optcli.pipeline.plan import PlannedVariant
-from optcli.pipeline.trusting import is_fetched, measured_as
 from optcli.recipe import Recipe, Variant
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
@@ -84,25 +81,6 @@ class Trying:
                 number=number, label=label, options=changed, seconds=0.0, reason=error.message
             )
         return trial.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-
-    @property
-    def threads(self) -> int:
-        """The recipe's number of threads, else all usable cores."""
-        return self.recipe.latency.threads or environment.usable_cores()
-
-    def floats(self) -> tuple[Artifact, PlannedVariant]:
-        """What the pass reads, and the variant as it is planned; both as `first` has made them."""
-        made = self._make(self._name(0), {})
-        variant = planned(made, self._name(0))
-        step = variant.steps[self.index]  # the source is the first step, the first pass the second
-        entry = self.store.get("artifact", step.key)
-        if entry is None:
-            raise StepError("the store no longer has this artifact", place=step.name)
-        fetched = is_fetched(lineage(entry, self.store))
-        trust = self.settings.trust
-        return measured_as(
-            artifact_of(entry), variant, made.plan, trust=trust, fetched=fetched
-        ), variant
 
     @property
     def _parent(self) -> str:

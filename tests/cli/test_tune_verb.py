@@ -46,7 +46,6 @@ def test_a_variant_of_a_recipe(place, optcli, asked):
     place.recipe(f"  plain: []\n{INT8}", data=DATA)
     said = optcli(
         *("tune", "recipe.yaml", "--from", "int8", "--trials", 5, "--minutes", 2, "--write"),
-        *("--engine", "nncf"),
     )
     assert said.code == 0, said.err
     assert str(asked["recipe"]) == "recipe.yaml"
@@ -54,7 +53,6 @@ def test_a_variant_of_a_recipe(place, optcli, asked):
         *("int8", 5, 120),
         True,
     )
-    assert asked["engine"] == "nncf"
     assert (
         "Trial 1 (products only) is inside the bar: 1.40x [1.35, 1.45] as fast as in float" in said.out
     )
@@ -125,7 +123,6 @@ def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, why, co
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--engine", "nncf"), "--engine needs --from VARIANT"),
         (("--write",), "--write needs --from VARIANT"),
         (("--from", "int8", "--seed", 3), "--seed has no effect beside --from"),
         (("--from", "int8", "--restart"), "--restart has no effect beside --from"),

@@ -109,24 +109,3 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
     options = load(network).variants["int8"].passes[0].options
     assert options == best.options
     assert "# as it comes" in network.read_text()
-
-
-# Of 8 bits on every CPU: with 7, as they are without VNNI, a second layer is lost too.
-NNCF = "quantize_nncf: {reduce_range: false}"
-
-
-@pytest.mark.parametrize("passes", [NNCF, f"to_openvino, {NNCF}"])
-@pytest.mark.long
-def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
-    network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
-    folder = network.parent
-    found = tuning.repair(
-        network, "int8", store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf"
-    )
-    best = found.best
-    assert found.engine == "nncf"
-    assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]
-    assert best.inside
-    assert best.speedup is not None
-    assert best.options == {"ignored_names": ["gather"]}, "it reads the spread channels"
-    assert "{ignored_names: [gather], reduce_range: false}" in found.patch, "the rest stays"
