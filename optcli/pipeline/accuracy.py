@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from optcli import accuracy, data, environment, outputs, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
@@ -20,6 +20,7 @@ from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
+from optcli.pipeline.accuracy_elsewhere import Asked, Nodes
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, with_decoding
 from optcli.pipeline.plan import Plan
@@ -63,34 +64,6 @@ class Subject:
     feeds: tuple[TensorSpec, ...] | None = None
     interpreter: str | None = None
     versions: Mapping[str, str | None] | None = None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What other machines must know of an evaluation to do parts of it with the same result.
-
-    `ingredients` are those of its key, `samples` is the key of the samples, `references` name the
-    user's code that judges. `scratch` is a folder for what is tried.
-    """
-
-    step: str
-    key: str
-    artifact: Artifact
-    runner: Runner
-    threads: int
-    ingredients: Mapping[str, Any]
-    samples: str
-    references: tuple[str, ...]
-    log: Path
-    scratch: Path
-    timeout_s: float
-
-
-class Nodes(Protocol):
-    """Machines that evaluate parts of sample sets."""
-
-    def evaluating(self, asked: Asked) -> accuracy.Elsewhere | None:
-        """Those that do; None where there are none."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from optcli import libraries, ray_session
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
-from optcli.pipeline.accuracy import Nodes
+from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.decoding import require_outputs
 from optcli.pipeline.entries import artifact_of

@@ -15,7 +15,7 @@ from optcli import environment
 from optcli.errors import UsageError
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
-from optcli.pipeline.accuracy import Nodes
+from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
 from optcli.report import tuning_findings, tuning_words
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial

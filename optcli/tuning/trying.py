@@ -13,7 +13,7 @@ from optcli import accuracy, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
-from optcli.pipeline.accuracy import Nodes
+from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, Variant

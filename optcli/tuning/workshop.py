@@ -14,7 +14,8 @@ from optcli.errors import StepError
 from optcli.latency import Candidate, Measured
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, plugins
-from optcli.pipeline.accuracy import EvaluationContext, Nodes, Subject, compare_all
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
+from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases

@@ -10,7 +10,7 @@ from typing import Any
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
-from optcli.pipeline.accuracy import Asked
+from optcli.pipeline.accuracy_elsewhere import Asked
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.maker import COPIES, LEAST_BYTES, raise_failure
