@@ -7,6 +7,7 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 from __future__ import annotations
 
 from optcli.accuracy.evaluation import Elsewhere, Evaluation, UnderWay, evaluate, evaluate_part
+from optcli.accuracy.label_orders import better_order
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
@@ -18,6 +19,7 @@ __all__ = [
     "Evaluation",
     "EvaluationRequest",
     "UnderWay",
+    "better_order",
     "compare",
     "evaluate",
     "evaluate_part",

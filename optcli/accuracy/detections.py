@@ -26,6 +26,7 @@ _LEFT = 0.7  # of its score, for a detection that counts as left to its class
 _ODD_IMAGES, _ODD_BOXES = 0.05, 0.1
 # A box of a detector may reach beyond its image by this share of it on each side, and no further.
 _BEYOND = 0.25
+PAIRS = ("pair_label", "pair_class")
 NAMES = ("found_sample", "found_box", "found_score", "found_label")
 
 
@@ -44,6 +45,28 @@ def records(decoded: Sequence[Any] | None) -> dict[str, np.ndarray]:
         labels = np.asarray(each["labels"], np.int64).reshape(-1)
         parts.append((np.full(len(best), number), boxes[best], scores[best], labels[best]))
     return dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+
+
+def pairs(decoded: Sequence[Any] | None, targets: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The classes of boxes and of the best detections in their places, whatever their classes."""
+    import numpy as np
+
+    if decoded is None or not all(_are_detections(each) for each in decoded):
+        return {}
+    labels, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for found, target in zip(decoded, targets, strict=True):
+        if not (isinstance(target, dict) and {"boxes", "labels"} <= target.keys()):
+            return {}
+        scores = np.asarray(found["scores"], np.float64).reshape(-1)
+        best = np.argsort(-scores, kind="stable")[:_MOST]
+        boxes = np.asarray(found["boxes"], np.float64).reshape(-1, 4)[best]
+        truths = np.asarray(target["boxes"], np.float64).reshape(-1, 4)
+        near = _overlaps(truths, boxes) >= _SAME_PLACE
+        placed = near.any(axis=1)
+        labels.append(np.asarray(target["labels"], np.int64).reshape(-1)[placed])
+        first = near[placed].argmax(axis=1) if placed.any() else np.zeros(0, int)
+        classes.append(np.asarray(found["labels"], np.int64).reshape(-1)[best][first])
+    return dict(zip(PAIRS, (np.concatenate(labels), np.concatenate(classes)), strict=True))
 
 
 def _are_detections(decoded: Any) -> bool:

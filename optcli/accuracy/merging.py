@@ -33,7 +33,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
     if metric is not None:
         records = metric.over_all(records)
-    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES)
+    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *detections.PAIRS)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,

@@ -65,6 +65,9 @@ def verdicts(
     if is_baseline:
         for reason in accuracy.doubts:
             answers.append(_advice("labels", reason).model_copy(update={"blocking": True}))
+        for remark in accuracy.data:
+            outcome = "inconclusive" if remark.doubtful else "accept"
+            answers.append(_advice(remark.about, remark.text).model_copy(update={"outcome": outcome}))
         answers.extend(_advice("preparation", reason) for reason in accuracy.remarks)
         if accuracy.distinct is not None and accuracy.distinct < _DIFFERENT * accuracy.samples:
             repeated = (

@@ -203,6 +203,7 @@ class Work:
         `before` it were so many samples, which had labels.
         """
         found = detections.records(seen.decoded)
+        found |= detections.pairs(seen.decoded, seen.targets)
         if self.metric is None or self.request.settings is None:
             return found
         if self.metric.needs_labels():

@@ -7,7 +7,7 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +15,39 @@ from optcli import environment, regular_files
 from optcli.data import layouts
 from optcli.data.collection import Collection, Finding
 from optcli.data.identity import disjoint
-from optcli.data.preparation import Preparation
+from optcli.data.labels import LabelledItems, Labels, with_map
+from optcli.data.preparation import Preparation, other_values
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.environment import version
 from optcli.errors import InputError, MissingError, did_you_mean, excerpt, raised_as
 from optcli.settings import TensorSpec, fed
+from optcli.settings.labels import LabelSettings
 
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
 __all__ = [
+    "ONE_PREPARATION",
     "DataSettings",
     "Preparation",
     "class_names",
+    "collection",
     "disjoint",
     "ingredients",
     "listed",
     "open",
     "problems",
+    "remarks",
+    "two_preparations",
 ]
+
+ONE_PREPARATION = (
+    "give both the same `prepare`, with a YAML anchor for example, or set allow_difference: true there"
+    " if the model takes both"
+)
+# What these hold need not be pixels from 0 to 255.
+_ANY_VALUES = ("npz", "python")
 
 
 def problems(settings: DataSettings, folder: Path) -> list[Finding]:
@@ -53,7 +66,7 @@ def problems(settings: DataSettings, folder: Path) -> list[Finding]:
         if wrong := regular_files.problem(path, excerpt(split.file)):
             findings.append(("split.file", wrong, "a path relative to the recipe"))
     try:
-        return findings + _collection(settings, folder).problems()
+        return findings + collection(settings, folder).problems()
     except OSError as error:
         reason = error.strerror or str(error)
         return [*findings, ("source", f"cannot be read: {reason}", "look at its permissions")]
@@ -66,11 +79,14 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
     """
     message = "cannot read the data"
     hint = "look at its permissions"
-    collection = _collection(settings, folder)
+    source = collection(settings, folder)
     with raised_as(InputError, message, of=OSError, reason=str, place=settings.source, hint=hint):
-        content = collection.ingredients(digests)
+        content = source.ingredients(digests)
     preset, colon, _ = ((settings.prepare and settings.prepare.preset) or "").partition(":")
-    libraries = {"numpy", "pillow", *collection.needs.packages, *([preset] if colon else [])}
+    libraries = {"numpy", "pillow", *source.needs.packages, *([preset] if colon else [])}
+    if settings.labels is not None:
+        labels = with_map(settings.labels, folder)
+        settings = settings.model_copy(update={"labels": labels})
     return {
         "settings": settings.without_paths(),
         "content": content,
@@ -81,7 +97,7 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
 
 def listed(settings: DataSettings, folder: Path) -> Iterator[Path]:
     """Files whose names take part in the choice of samples: `ingredients` need not read all of them."""
-    return _collection(settings, folder).listed()
+    return collection(settings, folder).listed()
 
 
 def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> PreparedSet:
@@ -93,18 +109,34 @@ def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> 
     """
     from optcli.data.samples import PreparedSet
 
-    return PreparedSet(settings, _collection(settings, folder).open(fed(inputs)), inputs)
+    source = collection(settings, folder)
+    items = source.open(fed(inputs))
+    if settings.labels is not None:
+        items = LabelledItems(items, _labels(source, settings.labels))
+    return PreparedSet(settings, items, inputs)
 
 
 def class_names(settings: DataSettings, folder: Path) -> tuple[str, ...] | None:
-    """What the classes are called, that of label 0 first; None where the source does not say.
+    """What the classes are called, that of number 0 first; None where nobody says.
 
-    Names come from class folders, COCO's categories and torchvision's data sets. Raises as `open` does.
+    Names come from `labels`, class folders, COCO's categories and torchvision's data sets. Raises as
+    `open` does.
     """
-    return _collection(settings, folder).class_names()
+    source = collection(settings, folder)
+    return source.class_names() if settings.labels is None else _labels(source, settings.labels).names
 
 
-def _collection(settings: DataSettings, folder: Path) -> Collection:
+def remarks(settings: DataSettings, folder: Path) -> list[str]:
+    """Where images and annotations of a role do not agree, with counts. Raises as `open` does."""
+    orient = settings.prepare is not None and settings.prepare.orient
+    return collection(settings, folder).remarks(orient)
+
+
+def _labels(source: Collection, settings: LabelSettings) -> Labels:
+    return Labels(with_map(settings, source.folder), source.class_names(), source.class_ids())
+
+
+def collection(settings: DataSettings, folder: Path) -> Collection:
     """The source of a role. Raises `InputError`, and `MissingError` where its library is not here."""
     known = layouts.names()
     if settings.kind not in known:
@@ -114,3 +146,28 @@ def _collection(settings: DataSettings, folder: Path) -> Collection:
     for missing in environment.missing(kind.needs):
         raise MissingError(missing.what, place=settings.source, hint=missing.hint)
     return kind(settings, folder)
+
+
+def two_preparations(
+    roles: Mapping[str, DataSettings], *, presets: bool = False
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Roles whose images get other values than those of `evaluation`: role, other role, and how.
+
+    A role says itself where that is meant (`allow_difference`). Without evaluation the first role
+    counts. `presets` are looked up where they are true, which imports their library.
+    """
+    from optcli.data.preset import resolved
+
+    pixels = {role: each for role, each in roles.items() if each.kind not in _ANY_VALUES}
+    if not pixels:
+        return
+    judged = "evaluation" if "evaluation" in pixels else next(iter(pixels))
+    theirs = pixels[judged].prepare or Preparation()
+    for role, each in pixels.items():
+        own = each.prepare or Preparation()
+        if role == judged or each.allow_difference or own == theirs:
+            continue
+        if presets:
+            own, theirs = resolved(own), resolved(theirs)
+        if own.preset is theirs.preset is None and (how := other_values(own, theirs)):
+            yield role, judged, how

@@ -19,7 +19,7 @@ class Annotated(ABC):
 
     id: str
     path: Path
-    number: int
+    number: int | str
 
     @abstractmethod
     def objects(self) -> Sequence[Mapping[str, Any]]:

@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from optcli import regular_files
 from optcli.errors import InputError, excerpt
 
 _HINT = "wanted images, annotations with bbox, and categories"
+_LONGEST_ID = 200
+ImageId: TypeAlias = int | str
 
 
 @dataclass(frozen=True)
 class Annotations:
     """What a file says: `images` as (id, file name), boxes by image id, and the category ids.
 
-    `names` has the names of the categories by id, as far as the file has them. `segmented`: some
-    objects have a mask. `keypoints` is how many an object has; 0 where none has any.
+    `names` has the names of the categories by id, as far as the file has them, and `sizes` the width
+    and height of images by theirs. Ids that are text are numbers where they are written as such;
+    categories with other texts count from 1, in the order of these. `segmented`: some objects have a
+    mask. `keypoints` is how many an object has; 0 where none has any.
     """
 
-    images: tuple[tuple[int, str], ...]
-    boxes: dict[int, tuple[dict[str, Any], ...]]
+    images: tuple[tuple[ImageId, str], ...]
+    boxes: dict[ImageId, tuple[dict[str, Any], ...]]
     categories: tuple[int, ...]
     names: dict[int, str] = field(default_factory=dict)
     segmented: bool = False
     keypoints: int = 0
+    sizes: dict[ImageId, tuple[int, int]] = field(default_factory=dict)
 
 
 def read(path: Path) -> Annotations:
     """The annotations of a file. Raises `InputError` with the first place that is wrong.
 
-    Refused: ids that stand twice or are no whole numbers, boxes of unknown images or categories, boxes
-    that are not four finite numbers of which width and height are not negative, an `iscrowd` other
-    than 0 and 1, keypoints that are not as many triples of numbers in all objects, and images that lie
-    outside the folder of the images.
+    Refused: ids that stand twice or are neither whole numbers nor text, boxes of unknown images or
+    categories, boxes that are not four finite numbers of which width and height are not negative, an
+    `iscrowd` other than 0, 1 and null, keypoints that are not as many triples of numbers in all
+    objects, and images that lie outside the folder of the images.
     """
     try:
         record = regular_files.json_of(path, regular_files.MOST_JSON_BYTES)
@@ -60,9 +65,10 @@ class _Checked:
     def annotations(self) -> Annotations:
         if not isinstance(self._record, dict):
             raise self._wrong("", f"found {_shown(self._record)}, wanted a mapping", _HINT)
+        self._read_texts()
         images = self._images()
         categories = self._ids("categories")
-        boxes: dict[int, list[dict[str, Any]]] = {number: [] for number, _ in images}
+        boxes: dict[ImageId, list[dict[str, Any]]] = {number: [] for number, _ in images}
         category_ids = set(categories)
         for place, box in self._listed("annotations"):
             self._box(place, box, boxes, category_ids)
@@ -76,7 +82,8 @@ class _Checked:
         by_image = {number: tuple(each) for number, each in boxes.items()}
         everything = [box for each in boxes.values() for box in each]
         segmented = any(box.get("segmentation") for box in everything)
-        return Annotations(images, by_image, categories, names, segmented, self._keypoints())
+        sizes = dict(self._sizes())
+        return Annotations(images, by_image, categories, names, segmented, self._keypoints(), sizes)
 
     def _keypoints(self) -> int:
         """How many keypoints an object has; 0 where none has any."""
@@ -94,6 +101,28 @@ class _Checked:
                 raise self._wrong(f"{place}.keypoints", message, "correct it, or remove the key")
         return known // 3
 
+    def _read_texts(self) -> None:
+        """Put numbers in the place of ids that are text."""
+        for part, keys in (
+            ("images", ("id",)),
+            ("categories", ("id",)),
+            ("annotations", ("id", "image_id", "category_id")),
+        ):
+            for _, item in self._listed(part):
+                item.update({key: _number(item[key]) for key in keys if isinstance(item.get(key), str)})
+        texts = sorted(c["id"] for _, c in self._listed("categories") if isinstance(c.get("id"), str))
+        numbers = {text: number for number, text in enumerate(texts, 1)}
+        for part, key in (("categories", "id"), ("annotations", "category_id")):
+            for _, item in self._listed(part):
+                if isinstance(item.get(key), str) and item[key] in numbers:
+                    item[key] = numbers[item[key]]
+
+    def _sizes(self) -> Iterator[tuple[ImageId, tuple[int, int]]]:
+        for _, image in self._listed("images"):
+            size = image.get("width"), image.get("height")
+            if all(isinstance(each, int) and each > 0 for each in size):
+                yield image["id"], size  # type: ignore[misc]
+
     def _listed(self, part: str) -> list[tuple[str, dict[str, Any]]]:
         items = self._record.get(part)
         if not isinstance(items, list):
@@ -103,7 +132,7 @@ class _Checked:
                 raise self._wrong(f"{part}[{index}]", f"found {_shown(item)}, wanted a mapping", _HINT)
         return [(f"{part}[{index}]", item) for index, item in enumerate(items)]
 
-    def _images(self) -> tuple[tuple[int, str], ...]:
+    def _images(self) -> tuple[tuple[ImageId, str], ...]:
         numbers = self._ids("images")
         names = []
         for place, image in self._listed("images"):
@@ -122,7 +151,7 @@ class _Checked:
         self._distinct("images", "file_name", same=posixpath.normpath)  # `b//a.png`
         return tuple(zip(numbers, names, strict=True))
 
-    def _ids(self, part: str) -> tuple[int, ...]:
+    def _ids(self, part: str) -> tuple[Any, ...]:
         self._distinct(part, "id")
         return tuple(item["id"] for _, item in self._listed(part))
 
@@ -146,12 +175,14 @@ class _Checked:
 
     def _whole(self, place: str, item: dict[str, Any], key: str) -> None:
         value = item.get(key)
+        if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID:
+            return
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
             given = _shown(value) if key in item else "nothing"
             raise self._wrong(f"{place}.{key}", f"found {given}, wanted a whole number", _HINT)
 
     def _box(
-        self, place: str, box: dict[str, Any], images: dict[int, Any], categories: set[int]
+        self, place: str, box: dict[str, Any], images: dict[ImageId, Any], categories: set[int]
     ) -> None:
         for key, ids, what in (
             ("image_id", images.keys(), "the id of one of the images"),
@@ -161,7 +192,7 @@ class _Checked:
             if box[key] not in ids:
                 raise self._wrong(
                     f"{place}.{key}",
-                    f"found {box[key]}, wanted {what}",
+                    f"found {_shown(box[key])}, wanted {what}",
                     f"add it to {'images' if key == 'image_id' else 'categories'}, or remove the box",
                 )
         corners = box.get("bbox")
@@ -183,13 +214,19 @@ class _Checked:
     def _optional(
         self, place: str, box: dict[str, Any], key: str, sound: Callable[[Any], bool], wanted: str
     ) -> None:
-        if key in box and not (isinstance(box[key], int | float) and sound(box[key])):
+        if box.get(key) is not None and not (isinstance(box[key], int | float) and sound(box[key])):
             message = f"found {_shown(box[key])}, wanted {wanted}"
             raise self._wrong(f"{place}.{key}", message, "correct it, or remove the key")
 
     def _wrong(self, place: str, message: str, hint: str) -> InputError:
         where = f"{self._path}, {place}" if place else str(self._path)
         return InputError(message, place=where, hint=hint)
+
+
+def _number(text: str) -> int | str:
+    """A number that is written as text; other text as it is."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isdecimal() and digits.isascii() and len(digits) < 19 else text
 
 
 def _is_number(value: Any) -> bool:

@@ -144,3 +144,18 @@ class Collection(ABC):
         Raises as `open` does.
         """
         return None
+
+    def class_ids(self) -> tuple[int, ...]:
+        """What the source itself calls its classes, in the order of `class_names`; else nothing."""
+        return ()
+
+    def empty_classes(self) -> tuple[str, ...]:
+        """The classes that no sample of the source has, as far as it tells without reading samples."""
+        return ()
+
+    def remarks(self, orient: bool) -> list[str]:
+        """Where the source's parts do not agree, in sentences with counts; reads headers at most.
+
+        `orient`: images are turned as their EXIF orientation says.
+        """
+        return []

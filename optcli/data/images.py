@@ -92,7 +92,7 @@ class Images:
 
         Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
-        pixels = pixels_of(self.decoded(body), self._steps["channel_order"])
+        pixels = pixels_of(self.decoded(body), self._steps["channel_order"], self._steps.get("range"))
         image = transformed(pixels, self._steps, self._most_pixels, self._dtype)
         return self._fitted(laid_out(image.pixels, self._layout, self._shape)), image.placement()
 
@@ -174,14 +174,25 @@ def _named(channels: int) -> str:
     return f"{channels} channel{'s' if channels > 1 else ''}" + (f" ({name})" if name else "")
 
 
-def pixels_of(image: Image.Image, channel_order: str | None) -> np.ndarray:
-    """[height, width, 1 or 3], uint8. Raises `StepError`."""
+def pixels_of(
+    image: Image.Image, channel_order: str | None, value_range: Sequence[float] | None = None
+) -> np.ndarray:
+    """[height, width, 1 or 3], uint8. Raises `StepError`.
+
+    Values of more than 8 bits are float32: `value_range`, black and white, becomes 0 and 255.
+    """
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA" if "transparency" in image.info or image.mode == "PA" else "RGB")
     if image.mode == "1":
         image = image.convert("L")
     if image.mode not in ("L", "RGB"):
-        if image.mode.startswith(("I", "F")):
+        deep = image.mode.startswith(("I", "F"))
+        if deep and value_range is not None:
+            low, high = value_range
+            values = (np.asarray(image).astype(np.float32) - low) * (255 / (high - low))
+            clipped: np.ndarray = np.clip(values, 0, 255)[:, :, None]
+            return clipped
+        if deep:
             message = f"the image has more than 8 bits a value (mode {image.mode}), wanted 8 bits"
             raise StepError(message, "bits")
         if channel_order is None:

@@ -13,7 +13,7 @@ def names_in(folder: Path, file: str) -> tuple[str, ...]:
     path = folder / regular_files.expanded(file)
     hint = "write one name a line, that of label 0 first, in UTF-8"
     try:
-        lines = regular_files.read(path).decode("utf-8").splitlines()
+        lines = regular_files.read(path).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(

@@ -7,12 +7,13 @@ Whatever their order in the recipe, the steps run as
 Decoding gives grey or RGB values as they are stored, 0..255. Nothing is scaled unless `scale` says
 so: without it a float input sees 0..255. A palette is expanded. An image keeps its channels: grey
 stays grey. Only where `channel_order` is declared is it converted, alpha is dropped (as torchvision's
-loaders do) and CMYK becomes RGB. 16-bit images are refused. EXIF orientation is left
-alone, as torchvision leaves it, unless `orient` is true; of several frames the first is taken.
+loaders do) and CMYK becomes RGB. Grey images with more than 8 bits need a `range`. EXIF orientation
+is left alone, as torchvision leaves it, unless `orient` is true; of several frames the first is taken.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -29,12 +30,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from optcli.errors import excerpt
-from optcli.settings import Abbreviated, Settings
+from optcli.settings import Abbreviated, Finite, Settings
 
 Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 Pixels = Annotated[int, Field(ge=1)]
 
 
+_SAME = 1e-3  # values that are as close are rounded otherwise, or written so
 _FRACTION = re.compile(r"\d{1,15}(\.\d{1,15})?/\d{1,15}(\.\d{1,15})?", re.ASCII)
 
 
@@ -106,6 +108,11 @@ class Preparation(Abbreviated):
         examples=["torchvision:ResNet50_Weights.DEFAULT", "timm:resnet18.a1_in1k"],
     )
     orient: bool = Field(False, description="turn a photograph as its EXIF orientation says")
+    range: tuple[Finite, Finite] | None = Field(
+        None,
+        description="values of a grey image with more than 8 bits, such as an X-ray's [0, 65535]: the"
+        " first becomes 0 and the second 255, before all other steps",
+    )
     resize: Pixels | tuple[Pixels, Pixels] | None = Field(
         None,
         description="pixels of the shorter side, with the longer in proportion; or [height, width]",
@@ -150,6 +157,8 @@ class Preparation(Abbreviated):
     def _fits(self) -> Self:
         if self.letterbox and (self.resize or self.crop):
             raise ValueError("letterbox brings its own size: wanted no resize or crop beside it")
+        if self.range is not None and self.range[0] == self.range[1]:
+            raise ValueError(f"found range: {list(self.range)}, wanted two values: black and white")
         if any(value <= 0 for value in self.std):
             raise ValueError("std is divided by: wanted numbers above 0")
         return self
@@ -164,3 +173,34 @@ class Preparation(Abbreviated):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return {"anyOf": [{"type": "string", "pattern": "^(torchvision|timm):"}, handler(schema)]}
+
+
+def other_values(one: Preparation, other: Preparation) -> list[str]:
+    """The steps by which two preparations give a pixel other values, with what each of them says.
+
+    Sizes, crops and filters are not looked at. Presets must be spelled out.
+    """
+    found = []
+    if (one.channel_order == "bgr") != (other.channel_order == "bgr"):
+        found.append(
+            f"channel_order {one.channel_order or 'as it is'} and {other.channel_order or 'as it is'}"
+        )
+    if one.range != other.range:
+        found.append(f"range {one.range and list(one.range)} and {other.range and list(other.range)}")
+    mine, theirs = _extremes(one), _extremes(other)
+    if any(
+        not math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME) for a, b in zip(mine, theirs, strict=True)
+    ):
+        black_and_white = (f"{low:.3g} to {high:.3g}" for low, high in (mine[:2], theirs[:2]))
+        found.append(f"values from {' and '.join(black_and_white)} (scale, mean, std)")
+    return found
+
+
+def _extremes(steps: Preparation) -> list[float]:
+    """What black and white become, in each of three channels."""
+    means, stds = (each * 3 if len(each) == 1 else each for each in (steps.mean, steps.std))
+    return [
+        (value * steps.scale - mean) / std
+        for mean, std in zip(means[:3], stds[:3], strict=False)
+        for value in (0, 255)
+    ]

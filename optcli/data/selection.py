@@ -41,7 +41,12 @@ def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str =
             place=settings.source,
             hint="widen from and to, or fill the list",
         )
-    return _spread(chosen, settings)
+    absent = {*settings.without}
+    taken = [position for position in _spread(chosen, settings) if ids[position] not in absent]
+    if not taken:
+        hint = "name fewer ids under `without`"
+        raise InputError("no samples are left", place=settings.source, hint=hint)
+    return taken
 
 
 def split_digest(settings: DataSettings, folder: Path, digest: Any) -> str | None:

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from optcli.data.preparation import Preparation
 from optcli.settings import Abbreviated
+from optcli.settings.labels import LabelSettings
 from optcli.settings.references import RecipePath, SourceReference
 
 
@@ -71,6 +72,17 @@ class _DataReference(SourceReference):
         return _reads(kind) == "path"
 
 
+# Of what most roles do not set: their samples are what they were.
+_USUAL: tuple[tuple[str, Any], ...] = (
+    ("labels", None),
+    ("first_pixel", None),
+    ("first_label", None),
+    ("missing", "refuse"),
+    ("allow_difference", False),
+    ("without", []),
+)
+
+
 class DataSettings(Abbreviated):
     """Where the samples of one role come from, which of them are taken and how they are prepared.
 
@@ -93,7 +105,11 @@ class DataSettings(Abbreviated):
     split: Split | None = None
     samples: int | None = Field(None, ge=1, description="how many to take; default: all of the split")
     seed: int = Field(0, description="seed by which `samples` chooses")
+    without: tuple[str, ...] = Field((), description="ids of samples that are left out of those chosen")
     prepare: Preparation | None = None
+    allow_difference: bool = Field(
+        False, description="its images may get other values from `prepare` than those of `evaluation`"
+    )
     input: str | None = Field(None, description="the input that gets the image; default: the first")
     array: str | None = Field(
         None, description="npz, parquet: the array or column behind `input`; default: its name"
@@ -114,6 +130,14 @@ class DataSettings(Abbreviated):
     first_label: int | None = Field(
         None,
         description="table: the number of the first class, where the labels are numbers: 0 or 1",
+    )
+    missing: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="coco: what to do where the annotations name an image that is not there; `skip`"
+        " leaves it out, and the report says how many",
+    )
+    labels: LabelSettings | None = Field(
+        None, description="which class numbers its labels are; default: what the recipe's `labels` says"
     )
 
     arguments: dict[str, Any] = Field(
@@ -157,11 +181,13 @@ class DataSettings(Abbreviated):
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""
         record = self.model_dump(
-            mode="json", by_alias=True, exclude={"source", "root", "table", "download", "files"}
+            mode="json",
+            by_alias=True,
+            exclude={"source", "root", "table", "download", "files"},
         )
         if record["split"]:
             record["split"].pop("file")
-        for name in ("first_pixel", "first_label"):
-            if record[name] is None:  # most have none: their samples are what they were
+        for name, default in _USUAL:
+            if record[name] == default:
                 record.pop(name)
         return {"kind": self.kind, **record}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHANNELS = (1, 3, 4)
 _HINTS = {
-    "bits": "convert it to 8 bits, or store the values in an npz",
+    "bits": "prepare: {range: [0, 65535]} says which values are black and white",
     "channel_order": "prepare: {channel_order: rgb} converts it (alpha is dropped)",
     "letterbox": "give one value, or one a channel",
     "layout": "prepare: {channel_order: grey}",
@@ -39,7 +39,7 @@ def written_out(steps: Preparation) -> dict[str, Any]:
 
 
 def decoded(image: Image, steps: Preparation) -> np.ndarray:
-    """The pixels of a PIL image, [height, width, 1 or 3], uint8. Raises `InputError`."""
+    """The pixels of a PIL image, [height, width, 1 or 3], 0 to 255. Raises `InputError`."""
     from PIL import ImageOps
 
     from optcli.data.images import pixels_of
@@ -47,7 +47,7 @@ def decoded(image: Image, steps: Preparation) -> np.ndarray:
     if steps.orient:
         image = ImageOps.exif_transpose(image)
     with _refusals(steps):
-        return pixels_of(image, steps.channel_order)
+        return pixels_of(image, steps.channel_order, steps.range)
 
 
 def from_array(array: np.ndarray, layout: str | None) -> np.ndarray:

@@ -36,6 +36,19 @@ def of_openvino(model: Model) -> dict[str, str]:
     )
 
 
+def outputs_of_onnx(model: ModelProto) -> list[dict[str, Any]]:
+    """Name, dtype and shape of each output of an ONNX file; sizes that vary have a name or None."""
+    from onnx import helper
+
+    outputs = []
+    for value in model.graph.output:
+        tensor = value.type.tensor_type
+        shape = [dim.dim_value or dim.dim_param or None for dim in tensor.shape.dim]
+        dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else ""
+        outputs.append({"name": value.name, "dtype": dtype, "shape": shape})
+    return outputs
+
+
 def of_engine(path: Path) -> dict[str, str]:
     """The entries in front of a plan, where an engine has some: their length in 4 bytes, then JSON.
 

@@ -47,7 +47,7 @@ def check_file(path: Path) -> None:
     """Check an ONNX file of any name, such as a user's own. Raises as `check` does."""
     import onnx
 
-    model = _parse(path)
+    model = parsed(path)
     _check_external_data(model, path)
     # The checker wants shapes of outputs, runtimes do not: some converters leave them out.
     shapeless = any(not value.type.tensor_type.HasField("shape") for value in model.graph.output)
@@ -105,7 +105,7 @@ def open(folder: Path) -> ModelProto:
 
 def outline(folder: Path) -> ModelProto:
     """The model without external weights: enough for names, shapes and operators."""
-    return _parse(folder / FILE)
+    return parsed(folder / FILE)
 
 
 def save(
@@ -170,7 +170,8 @@ def external_files(model: ModelProto) -> set[str]:
     return {entry.value for entry in entries if entry.key == "location"}
 
 
-def _parse(path: Path) -> ModelProto:
+def parsed(path: Path) -> ModelProto:
+    """An ONNX file of any name, without external weights. Raises `InputError` for what is none."""
     import onnx
     from google.protobuf.message import DecodeError
 

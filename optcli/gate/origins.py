@@ -25,6 +25,7 @@ from optcli.gate.baseline import interpreter_of, versions_in
 from optcli.gate.choosing import suggested_by
 from optcli.observer import Observer
 from optcli.pipeline.execute import Settings
+from optcli.pipeline.labels import with_labels
 from optcli.pipeline.terms import terms_of
 from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
@@ -168,7 +169,8 @@ class _Commit(Origin):
 
     def __post_init__(self) -> None:
         try:
-            self.recipe = load(self._there.recipe, self._options.overrides)
+            recipe = load(self._there.recipe, self._options.overrides)
+            self.recipe = with_labels(recipe, self._store)
             self.terms = terms_of(self.recipe, self._store.digests)
         except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
             self.recipe, self._unreadable = None, self._first_line(error)

@@ -19,7 +19,7 @@ from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
-from optcli.pipeline import view
+from optcli.pipeline import labels, view
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
@@ -71,6 +71,7 @@ def gate(
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
         demanded, slo = _demanded(loaded, origin, options)
         to_do = planned(recipe, kept, options.overrides, list(names))
+        labels.say(to_do.recipe, observer)
         places = stack.enter_context(devices.reached(options.ray, demanded, to_do, kept, observer))
         made = make(to_do, kept, observer, settings, Phases())
         mine = candidates(made, list(names))

@@ -6,6 +6,7 @@ What judges, decodes or compares outputs asks here.
 
 from __future__ import annotations
 
+from optcli.outputs.classes import class_count, decoded_names
 from optcli.outputs.describing import Declared, SampleOutput, describe
 from optcli.outputs.guessing import Guess, Probe, decoding, guess, guessed_decoding, meanings
 from optcli.outputs.meaning import WORDS, OutputMeaning, Part
@@ -21,6 +22,8 @@ __all__ = [
     "Part",
     "Probe",
     "SampleOutput",
+    "class_count",
+    "decoded_names",
     "decoding",
     "describe",
     "exported",

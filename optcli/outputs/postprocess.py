@@ -396,7 +396,10 @@ def _class_numbers(
         what = "this is another column or output, or marks rows that hold nothing: raise `score`"
     else:
         value = labels[outside].max()
-        what = "the model has other classes than the data, or counts by ids with gaps"
+        what = (
+            "the model has other classes than the data, or counts by ids with gaps"
+            " (`labels: {numbering: ids}`)"
+        )
         if coco:
             what = "COCO's ids are 1 to 90: leave `numbering` out"
         elif round(value) == classes and not first:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ from optcli.pipeline.prepared import Prepared
 from optcli.pipeline.terms import judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
+from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -149,7 +150,8 @@ def compare_all(
     ordered = sorted(subjects, key=lambda each: each.name != baseline)
     accuracies = {each.name: judged[each.name] for each in ordered if each.name in judged}
     if accuracies:
-        on = {"evaluated_on": _evaluated_on(around)}
+        remarks = (*around.recipe.data_remarks, *judging.doubts())
+        on = {"evaluated_on": _evaluated_on(around), "data": remarks}
         accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
     settings = around.recipe.accuracy
     others = [each for name, each in accuracies.items() if name != baseline]
@@ -173,6 +175,14 @@ class _Judging:
         # One at a time of those that are the same: the others take what it leaves.
         self._alone: dict[str, Lock] = {}
         self._took_s: dict[str, float] = {}
+
+    def doubts(self) -> Iterator[DataRemark]:
+        """What the baseline's answers say of the numbering of the labels."""
+        assert self.baseline is not None
+        evaluation = Evaluation.load(self._evaluation(self.baseline, self._of(self.baseline)).path)
+        better = accuracy.better_order(evaluation, self._around.recipe.class_orders)
+        if better is not None:
+            yield DataRemark(text=better, doubtful=True)
 
     def each(self, judge_one: Callable[[Subject], None], subjects: Sequence[Subject]) -> None:
         """Judge all, several side by side where most of it is starting processes."""
@@ -269,7 +279,7 @@ class _Judging:
                 "the classes of the data and of the model seem to be in another order:"
                 f" {variant.class_order}",
                 place="data.evaluation",
-                hint="number the labels as the model was trained with (image folders: sorted names)",
+                hint="labels: {offset: N}, or class_names: [...] with the classes in the model's order",
             )
         recipe, baseline = self._around.recipe, Evaluation.load(entries[1].path)
         judged, decoding = recipe.accuracy, recipe.postprocess

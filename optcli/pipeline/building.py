@@ -13,6 +13,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import (
     device_reports,
     devices,
+    labels,
     on_devices,
     pictures,
     report_files,
@@ -63,6 +64,7 @@ def build(
     with ExitStack() as stack:
         stack.enter_context(kept.connected(observer.warned))
         unsettled = planned(Path(recipe), kept, overrides, only)
+        labels.say(unsettled.recipe, observer)
         if at_home:
             unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name

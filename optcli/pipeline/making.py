@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from optcli.errors import MissingError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import Execution, Settings, StepResult
+from optcli.pipeline.labels import with_labels
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.terms import judging_files
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
 from optcli.recipe import load
+from optcli.results.outcomes import DataRemark
 from optcli.store import Store, disk
 
 
@@ -47,7 +49,8 @@ def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[s
         if name not in recipe.variants:
             hint = did_you_mean(name, list(recipe.variants))
             raise UsageError(f"the recipe has no variant {name!r}", place="--only", hint=hint)
-    return plan(recipe, plugins.traits(recipe, store, store.digests), store.digests, only)
+    traits = plugins.traits(recipe, store, store.digests)
+    return plan(with_labels(recipe, store), traits, store.digests, only)
 
 
 def make(
@@ -75,6 +78,7 @@ def make(
         try:
             with phases.take("data"):
                 data = execution.prepare_data()
+            to_do = _with_remarks(to_do, data.record.get("remarks", ()) if data else (), observer)
         except StepError as error:  # it died: of a sample that crashes a decoder, or for memory
             raise _with_log(error, "data", store, to_do.data_key) from error
         with phases.take("steps"):
@@ -97,6 +101,16 @@ def make(
         to_do = shapes.settled(to_do, artifacts, store, feeds, observer, remeasure=remeasure)
     counts = data.record["samples"] if data else {}
     return Made(to_do, done, artifacts, feeds, counts)
+
+
+def _with_remarks(to_do: Plan, remarks: Sequence[str], observer: Observer) -> Plan:
+    """The plan with what was found out of its samples, which is told here."""
+    for text in remarks:
+        observer.warned("data", text)
+    said = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)
+    recipe = to_do.recipe
+    recipe = recipe.model_copy(update={"data_remarks": (*recipe.data_remarks, *said)})
+    return replace(to_do, recipe=recipe)
 
 
 def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:

@@ -85,9 +85,10 @@ class SourceFindings:
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many samples each role has."""
+    """How many samples each role has, and what is odd about them."""
 
     samples: dict[str, int]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

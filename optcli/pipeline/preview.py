@@ -33,11 +33,13 @@ def preview(
 
     With `explain`, each step that must run comes with the ingredient that differs from the nearest
     result in the store, or in the remote store where one is named. `trust` is that of the build.
-    `remote_only` answers for a machine whose own store is empty. `tell` hears of what goes wrong with
-    the remote store.
+    `remote_only` answers for a machine whose own store is empty. `tell` hears what is worth knowing of
+    labels, and what goes wrong with the remote store.
     """
     kept = Store.of(store)
     to_do = planned(recipe, kept, overrides, only)
+    for remark in to_do.recipe.data_remarks:
+        tell("labels", remark.text)
     with kept.connected(tell, uploading=False):
         return _of_plan(to_do, kept, explain=explain, trust=trust, remote_only=remote_only)
 

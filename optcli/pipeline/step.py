@@ -17,6 +17,7 @@ from typing import Any
 
 from optcli import data, environment, formats, passes, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
+from optcli.data.reaches import far_apart
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
@@ -142,6 +143,12 @@ def prepare_data(request: DataRequest, channel: Channel | None) -> SampleCounts:
     inputs = request.inputs
     roles = {role: data.open(of, request.folder, inputs) for role, of in request.data.items()}
     data.disjoint(roles)
+    for role, other, how in data.two_preparations(request.data, presets=True):
+        raise InputError(
+            f"{role} prepares images otherwise than {other}: {'; '.join(how)}",
+            place=f"data.{role}.prepare",
+            hint=data.ONE_PREPARATION,
+        )
     firsts = {role: samples[0] for role, samples in roles.items() if len(samples)}
     if request.metric and "evaluation" in firsts and firsts["evaluation"].target is None:
         raise InputError(
@@ -156,7 +163,8 @@ def prepare_data(request: DataRequest, channel: Channel | None) -> SampleCounts:
     rows = [probed[index * len(probed) // count] for index in range(count)]
     arrays = {spec.name: np.stack([row.inputs[spec.name] for row in rows]) for spec in inputs}
     np.savez(request.out / "probe.npz", **arrays)  # type: ignore[arg-type]
-    return SampleCounts({role: len(samples) for role, samples in roles.items()})
+    odd = far_apart(roles["calibration"]) if "calibration" in roles else []
+    return SampleCounts({role: len(samples) for role, samples in roles.items()}, tuple(odd))
 
 
 def configured_pass(traits: Traits, folder: Path) -> Pass:

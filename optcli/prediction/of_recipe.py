@@ -7,7 +7,6 @@ without optcli. What they cannot carry is refused here, before anything is writt
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.outputs import class_count
 from optcli.settings import TensorSpec, fed
 
 IMAGES, POSTPROCESS = "images.json", "postprocess.json"
@@ -86,7 +86,8 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     if raw:
         return ImageServing(images, {})
     follows = _follows(samples, outputs)
-    names, notes = _names(samples, _count(follows, outputs))
+    count = class_count(follows["kind"], follows[follows["kind"]], outputs)
+    names, notes = _names(samples, count)
     said = samples.decoding.words if samples.decoding.known is not None else None
     postprocess = {
         "schema": 1,
@@ -249,41 +250,6 @@ def _require_outputs(how: dict[str, Any], outputs: Sequence[Tensor]) -> None:
 def _tensor(outputs: Sequence[Tensor], name: str | None) -> Tensor | None:
     named = [each for each in outputs if name is None or each.name == name]
     return named[0] if named else None
-
-
-def _count(follows: dict[str, Any], outputs: Sequence[Tensor]) -> int | None:
-    """How many classes the model knows; None where its outputs do not tell."""
-    how = follows[follows["kind"]]
-    if follows["kind"] == "classes":
-        tensor, place, others = _tensor(outputs, how["output"]), 1, 0
-    elif follows["kind"] == "yolox":
-        tensor, place, others = _tensor(outputs, how["output"]), -1, 5
-    elif how["numbering"] == "coco":
-        return 80
-    elif follows["kind"] == "rows" or how["labels"] is not None or how["first_label"]:
-        return None
-    elif how["classes"] is not None:
-        return int(how["classes"]) - bool(how["background"] != "none")
-    else:
-        tensor = _tensor(outputs, how["scores"] or how["boxes"])
-        place = -2 if how["transposed"] else -1
-        others = (0 if how["scores"] else 4) + how["objectness"] + (how["background"] != "none")
-        others += _behind(how, outputs)
-    shape = tensor.shape if tensor is not None else None
-    if shape is None or len(shape) < (2 if place == 1 else 3):
-        return None
-    size = shape[place]
-    return size - others if isinstance(size, int) and size > others else None
-
-
-def _behind(how: dict[str, Any], outputs: Sequence[Tensor]) -> int:
-    """How many numbers stand behind the classes, as far as the outputs tell."""
-    prototypes = _tensor(outputs, how["prototypes"]) if how["prototypes"] else None
-    if prototypes is not None and prototypes.shape is not None and len(prototypes.shape) == _RANK:
-        count = prototypes.shape[1]
-        return count if isinstance(count, int) else 0
-    points = how["keypoints"]
-    return math.prod(points) if isinstance(points, list) else int(how["angle"])
 
 
 def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

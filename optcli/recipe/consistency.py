@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from optcli.data import DataSettings
+from optcli.data import ONE_PREPARATION, DataSettings, two_preparations
 from optcli.errors import did_you_mean
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.sections import roles_of
@@ -25,6 +25,7 @@ def check_together(
             _batch_sizes(recipe, specs, sections["latency"], problems)
         _data_inputs(recipe, specs, sections.get("data", {}), problems)
         _values(specs, inputs, sections.get("data", {}), problems)
+    _preparations(recipe, sections.get("data", {}), problems)
     if sections.get("accuracy") is not None and "evaluation" not in roles_of(recipe):
         message = "accuracy is measured on data: evaluation, which the recipe does not give"
         hint = "add data: {evaluation: {source: ...}}, or remove accuracy"
@@ -96,6 +97,15 @@ def _batch_sizes(
             mend = "begin its shape with batch instead of a number"
             hint = mend if fixed else "widen the range of its batch"
             problems.add(written[index].place, message, hint)
+
+
+def _preparations(recipe: Node, data: Mapping[str, DataSettings], problems: Problems) -> None:
+    """One model has one preparation; those of presets are compared when the data are opened."""
+    for role, other, how in two_preparations(data):
+        node = recipe.value["data"].value[role]
+        at = node.get("prepare") or node
+        message = f"data.{role}.prepare gives images other values than {other}: {'; '.join(how)}"
+        problems.add(at.start, message, ONE_PREPARATION)
 
 
 def _data_inputs(

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
+from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
 from optcli.settings import (
     DeviceNames,
@@ -22,6 +23,7 @@ from optcli.settings import (
 )
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.devices import DeviceSettings
+from optcli.settings.labels import ClassName, LabelSettings
 from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (
@@ -33,7 +35,6 @@ from optcli.settings.references import (
 from optcli.settings.report import ReportSettings
 from optcli.settings.tuning import TuneSettings
 
-ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 ROLES = ("calibration", "training", "validation", "evaluation")
 
 
@@ -111,7 +112,7 @@ class MatrixEntry(Settings):
 
 
 class Recipe(Settings):
-    """What the user asked for, fully checked. A recipe file may have every key but the last four.
+    """What the user asked for, fully checked. A recipe file may have every key but the last six.
 
     A section of plain settings is added here and nowhere else: it is read, checked, merged with what
     is extended and described in the schema by its type. One that is written in another form than its
@@ -121,6 +122,8 @@ class Recipe(Settings):
     `variants` holds those that the matrix writes as well, and has at least one. Paths in all
     settings are relative to `folder`. `digest` is over all that was checked, wherever
     the file lies. `read_from` are the recipe files that it was read from, its own first.
+    `data_remarks` say what was found out of the data before a build, `class_orders` how their classes
+    may be numbered otherwise.
     """
 
     version: Literal[1] = Field(description="version of the recipe's language", examples=[1])
@@ -152,6 +155,9 @@ class Recipe(Settings):
         description="names of the classes in a server's answers, that of label 0 first: a list, or a"
         " text file with one name a line; default: the names that the data set has",
     )
+    labels: LabelSettings | None = Field(
+        None, description="which class numbers of the model the labels of all roles are"
+    )
     plugins: dict[str, CodeReference] = Field(
         default_factory=dict,
         description="passes from your own files, FILE.py:CLASS, or a mapping from names to them",
@@ -176,6 +182,8 @@ class Recipe(Settings):
     folder: Path
     digest: str = ""
     read_from: tuple[Path, ...] = ()
+    data_remarks: tuple[DataRemark, ...] = ()
+    class_orders: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
     @property
     def wants_certainty(self) -> bool:
@@ -184,7 +192,7 @@ class Recipe(Settings):
 
 
 # Found out when the recipe is read.
-_NOT_WRITTEN = ("path", "folder", "digest", "read_from")
+_NOT_WRITTEN = ("path", "folder", "digest", "read_from", "data_remarks", "class_orders")
 
 
 def written_fields(recipe: type[Recipe]) -> dict[str, FieldInfo]:

@@ -246,11 +246,25 @@ def _snake(name: str) -> str:
 def _class_names(name: str, node: Node, folder: Path, problems: Problems) -> Any:
     names = _plain(name, node, folder, problems)
     if isinstance(names, str):
-        wrong = regular_files.problem(folder / regular_files.expanded(names), excerpt(names))
-        if wrong:
-            hint = "a text file with one name a line, relative to the recipe"
-            problems.add(node.place, f"{name}: {wrong}", hint)
+        hint = "a text file with one name a line, relative to the recipe"
+        _require_file(names, name, hint, node, folder, problems)
     return names
+
+
+def _labels(name: str, node: Node, folder: Path, problems: Problems) -> Any:
+    labels = _plain(name, node, folder, problems)
+    if labels is not None and isinstance(labels.map, str):
+        hint = "a YAML or JSON file with a mapping, relative to the recipe"
+        _require_file(labels.map, f"{name}.map", hint, node.value["map"], folder, problems)
+    return labels
+
+
+def _require_file(
+    text: str, what: str, hint: str, node: Node, folder: Path, problems: Problems
+) -> None:
+    wrong = regular_files.problem(folder / regular_files.expanded(text), excerpt(text))
+    if wrong:
+        problems.add(node.place, f"{what}: {wrong}", hint)
 
 
 # Sections that are written in another form than the type of their field, or that need another look.
@@ -260,5 +274,6 @@ READERS: dict[str, Callable[[str, Node, Path, Problems], Any]] = {
     "inputs": _inputs,
     "data": _data,
     "class_names": _class_names,
+    "labels": _labels,
     "plugins": _plugins,
 }

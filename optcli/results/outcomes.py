@@ -183,6 +183,17 @@ class DecodingNote(Result):
     figures: tuple[int, ...] = ()
 
 
+class DataRemark(Result):
+    """A sentence on how the parts of the data go together, such as labels and classes.
+
+    `doubtful`: figures may be wrong by it; else it says what was made of the data.
+    """
+
+    text: str
+    about: Literal["labels", "preparation"] = "labels"
+    doubtful: bool = False
+
+
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
@@ -266,11 +277,11 @@ class Accuracy(Result):
     scores moved. `distinct` counts the
     samples that differ by content; intervals rest on these alone. `largest_change` is the most that the
     metric can lose for each share of samples that change; None where that is not known, and there are
-    no bounds then. `baseline_doubts` say why the baseline is no valid reference. `per_class` has the
-    metric of every class. `isa` names the CPU's instructions for 8-bit sums. `full_range_weights` says
-    whether INT8 weights need instructions that do not saturate. `evaluated_on` is a digest of the
-    evaluation samples, the postprocessing and the metric: two accuracies can be subtracted where it is
-    the same.
+    no bounds then. `data` say how the parts of the data go together. `baseline_doubts` say why the
+    baseline is no valid reference. `per_class` has the metric of every class. `isa` names the CPU's
+    instructions for 8-bit sums. `full_range_weights` says whether INT8 weights need instructions that
+    do not saturate. `evaluated_on` is a digest of the evaluation samples, the postprocessing and the
+    metric: two accuracies can be subtracted where it is the same.
     """
 
     metric: str | None
@@ -295,6 +306,7 @@ class Accuracy(Result):
     doubts: tuple[str, ...] = ()
     baseline_doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    data: tuple[DataRemark, ...] = ()
     decoding: tuple[DecodingNote, ...] = ()
     full_range_weights: bool | None = None
     output_error: OutputError | None = None

@@ -57,6 +57,10 @@ class Source(Settings):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         """Write the artifact into an empty folder, in a worker. Raises `InputError` for a bad model."""
 
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the weights' library calls the classes, in their order; in a worker, it imports that."""
+        return None
+
 
 def names() -> tuple[str, ...]:
     """The kinds of source: what may stand before the colon."""

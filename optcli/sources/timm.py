@@ -46,6 +46,16 @@ class TimmSource(LibrarySource):
         facts = {"source": f"timm:{self.target}", "weights": weights, "imports": ["timm"]}
         return _network.write(model, out, source, inputs, facts)
 
+    def class_names(self) -> tuple[str, ...] | None:
+        config = torch_timm.library().get_pretrained_cfg(self._tagged)
+        if self.weights is None or self._has_file() or config is None:
+            return None
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+
+        subset = infer_imagenet_subset(config.to_dict())
+        names = tuple(ImageNetInfo(subset).label_names()) if subset else ()
+        return names if self.arguments.get("num_classes", len(names)) == len(names) > 0 else None
+
     @property
     def _tagged(self) -> str:
         """The name with the tag of the weights that are wanted."""

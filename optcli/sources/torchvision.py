@@ -52,6 +52,12 @@ class TorchvisionSource(LibrarySource):
         }
         return _network.write(model, out, source, inputs, facts)
 
+    def class_names(self) -> tuple[str, ...] | None:
+        self._check_name()
+        entry = self._entry(self._file())
+        names = () if entry is None else tuple(entry.meta.get("categories", ()))
+        return names if self.arguments.get("num_classes", len(names)) == len(names) > 0 else None
+
     def _of_entry(self, weights: str) -> dict[str, Any]:
         return {"entry": weights}
 

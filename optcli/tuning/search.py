@@ -137,6 +137,7 @@ def _found(
     starting.require_known(read)
     space = Space.of(read, starting.formats_read(start, kept))
     starting.require_something(space)
+    start = starting.with_own_samples(start)
     display = Display(observer, began + budget_s)
     display.says(f"the search chooses by {start.validation.taken_from}")
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.space import Space
 from optcli.tuning.trials import WITHOUT_METRIC
-from optcli.tuning.validation import Validation, validation_of
+from optcli.tuning.validation import Validation, separated, validation_of
 
 # Libraries whose versions decide what a trial is.
 LIBRARIES = ("openvino", "onnxruntime", "torch", "nncf")
@@ -62,10 +62,21 @@ def started(path: Path, overrides: tuple[str, ...]) -> Start:
     _require_batch_size(recipe)
     tuned_recipe.settings_of(overrides)  # what cannot be written at the end is said now
     validation = validation_of(recipe)
-    more = tuned_recipe.changes(validation.data, recipe)
-    extra = tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
     alone = ("matrix=null",) if recipe.matrix else ()  # it would add its variants to every trial
-    return Start(recipe, (*overrides, *alone, *extra), baseline, validation)
+    return Start(recipe, (*overrides, *alone, *_divided(validation, recipe)), baseline, validation)
+
+
+def with_own_samples(start: Start) -> Start:
+    """The same with validation samples that no other role has, by content: see `separated`."""
+    validation = separated(start.validation, start.recipe)
+    divided = _divided(validation, start.recipe)
+    return replace(start, validation=validation, overrides=(*start.overrides, *divided))
+
+
+def _divided(validation: Validation, recipe: Recipe) -> tuple[str, ...]:
+    """The roles that the search divided, as overrides."""
+    more = tuned_recipe.changes(validation.data, recipe)
+    return tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
 
 
 def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Mapping[str, Any]]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from optcli import data
 from optcli.data import DataSettings
+from optcli.data.identity import identities, overlap
 from optcli.data.settings import Split
 from optcli.errors import UsageError
 from optcli.recipe import Recipe
+from optcli.settings import TensorSpec
+from optcli.workers import Channel, run
 
 # The share of the training or calibration samples that is split off, and its seed.
 _SHARE = 0.2
@@ -16,6 +21,7 @@ _SEED = 17
 _PART = 256
 # How many show whether outputs are about right.
 _FEW = 32
+_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,60 @@ def validation_of(recipe: Recipe) -> Validation:
         place=str(recipe.path),
         hint="give the recipe data.validation: samples that are not in data.evaluation",
     )
+
+
+@dataclass(frozen=True)
+class SharedRequest:
+    """Samples, and other roles that may have some of the same content."""
+
+    folder: Path
+    samples: DataSettings
+    others: dict[str, DataSettings]
+    inputs: tuple[TensorSpec, ...]
+
+
+def separated(validation: Validation, recipe: Recipe) -> Validation:
+    """The validation samples without those whose content another role has too; it says how many.
+
+    Calibration samples are mostly part of the training set, and sets have copies. A worker reads all of
+    these samples. Raises `UsageError` where none is left, and what is wrong with the data.
+    """
+    others = {role: each for role, each in validation.data.items() if role != "validation"}
+    if not others:
+        return validation
+    request = SharedRequest(recipe.folder, validation.samples, others, recipe.inputs)
+    by_role = run(
+        "optcli.tuning.validation:shared", request, dict[str, list[str]], timeout_s=_TIMEOUT_S
+    )
+    ids = sorted({each for found in by_role.values() for each in found})
+    if not ids:
+        return validation
+    without = (*validation.samples.without, *ids)
+    samples = validation.samples.model_copy(update={"without": without})
+    roles = " and ".join(f"{len(found)} that {role}" for role, found in by_role.items() if found)
+    divided = {"validation": samples} if "validation" in validation.data else {}
+    return replace(
+        validation,
+        samples=samples,
+        taken_from=f"{validation.taken_from}, without {roles} has too",
+        data={**validation.data, **divided},
+    )
+
+
+def shared(request: SharedRequest, channel: Channel | None) -> dict[str, list[str]]:
+    """In a worker: by role, the ids of samples whose content it has too."""
+    opened = {
+        role: data.open(each, request.folder, request.inputs) for role, each in request.others.items()
+    }
+    own = identities(data.open(request.samples, request.folder, request.inputs))
+    found = {role: [name for name, _ in overlap(own, identities(of))] for role, of in opened.items()}
+    if len({name for names in found.values() for name in names}) == len(own):
+        raise UsageError(
+            "the search has no samples to choose by: other roles have all of them",
+            place="data.validation",
+            hint="give the recipe data.validation: samples that no other role has",
+        )
+    return found
 
 
 def _without(recipe: Recipe, changed: dict[str, DataSettings]) -> dict[str, DataSettings]:

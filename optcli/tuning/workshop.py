@@ -17,6 +17,7 @@ from optcli.pipeline import measurement_lock, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import Settings
+from optcli.pipeline.labels import with_labels
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import PlannedVariant, plan
@@ -57,7 +58,7 @@ class Workshop:
     def make(self, recipe: Recipe) -> Made:
         """Build all variants of a recipe. Raises what keeps all of them from being built."""
         traits = plugins.traits(recipe, self.store, self.store.digests)
-        to_do = plan(recipe, traits, self.store.digests)
+        to_do = plan(with_labels(recipe, self.store), traits, self.store.digests)
         return make(to_do, self.store, self.observer, self._in_time(), Phases())
 
     def judge(self, made: Made, name: str, samples: DataSettings | None = None) -> Accuracy:
@@ -69,6 +70,7 @@ class Workshop:
         recipe, baseline = made.plan.recipe, made.plan.baseline
         key = made.plan.role_keys["evaluation"]
         if samples is not None:
+            samples = samples.model_copy(update={"labels": recipe.data["evaluation"].labels})
             recipe = recipe.model_copy(update={"data": {**recipe.data, "evaluation": samples}})
             of = data.ingredients(samples, recipe.folder, self.store.digests)
             key = key_of({"step": "samples", **of})

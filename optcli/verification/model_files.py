@@ -13,7 +13,7 @@ from optcli.digest import of_file, of_value
 from optcli.errors import InputError, OptcliError, UsageError
 from optcli.model_files.opening import Opened, find, open_each
 from optcli.observer import Observer, Silent
-from optcli.pipeline import reporting
+from optcli.pipeline import labels, reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, Report, Verdict
@@ -74,6 +74,8 @@ def verify(
         }
         _require_sizes(opened[0], read.inputs)  # of another file it costs its row
         baseline = next(iter(subjects))
+        read = labels.with_labels(read, kept, subjects[baseline][0].artifact)
+        labels.say(read, observer)
         samples = {"step": "samples", **_ingredients(read, kept)}
         around = EvaluationContext(
             read,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from generated import picture, spec
 
-from optcli.data import DataSettings, ingredients
+from optcli.data import DataSettings, ingredients, remarks
 from optcli.data import open as open_data
 from optcli.digest import FileDigests
 from optcli.errors import InputError
@@ -59,7 +59,8 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
     [
         (("images",), {}, "images", "found a mapping, wanted a list"),
         (("images", 0), 5, "images[0]", "found 5, wanted a mapping"),
-        (("images", 0, "id"), "11", "images[0].id", "found '11', wanted a whole number"),
+        (("images", 0, "id"), "", "images[0].id", "found '', wanted a whole number"),
+        (("images", 0, "id"), "x" * 201, "images[0].id", "wanted a whole number"),
         (("images", 0, "id"), True, "images[0].id", "wanted a whole number"),
         (("images", 0, "id"), 12, "images[1].id", "found 12, which images[0] has already"),
         (("images", 0, "file_name"), None, "images[0].file_name", "wanted a file's name"),
@@ -121,6 +122,39 @@ def test_what_is_rare_and_right_is_taken(coco):
     del record["annotations"][0]["id"], record["annotations"][0]["area"]
     record["annotations"][1]["iscrowd"] = False
     assert len(opened(coco, record)) == 2
+
+
+def test_ids_that_are_text_are_taken(coco):
+    record = copy.deepcopy(GOOD)
+    for part, key in (("images", "id"), ("annotations", "image_id"), ("annotations", "category_id")):
+        for item in record[part]:
+            item[key] = str(item[key])
+    full = opened(coco, record)[1].target
+    assert (full["labels"].tolist(), full["category_ids"].tolist()) == ([1, 0], [7, 3])
+    names = {"7": "dog", "3": "cat"}
+    for item, key in (
+        (i, k) for p, k in (("annotations", "category_id"), ("categories", "id")) for i in record[p]
+    ):
+        item[key] = names[str(item[key])]
+    full = opened(coco, record)[1].target
+    assert full["labels"].tolist() == [1, 0], "by their sorted texts"
+
+
+def test_null_is_as_if_it_were_not_written(coco):
+    record = copy.deepcopy(GOOD)
+    for box in record["annotations"]:
+        box |= {"iscrowd": None, "area": None}
+    full = opened(coco, record)[1].target
+    assert full["crowd"].tolist() == [False, False]
+    assert full["areas"].tolist() == [40, 1]
+
+
+def test_images_without_a_file_are_left_out_where_the_recipe_says_so(coco):
+    opened(coco, GOOD)
+    (coco / "coco" / "images" / "a.png").unlink()
+    settings = DataSettings.model_validate({"source": "coco:coco", "missing": "skip"})
+    assert [sample.id for sample in open_data(settings, coco, [spec(3, 12, 20)])] == ["b.png"]
+    assert "1 images of the annotations have no file" in remarks(settings, coco)[0]
 
 
 def test_a_pipe_among_the_images_is_an_error_at_once(coco):

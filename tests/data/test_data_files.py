@@ -149,5 +149,5 @@ def test_torchvision_starts_no_program_either(tmp_path, monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
     settings = DataSettings.model_validate({"source": "torchvision:CIFAR10", "split": "test"})
     with pytest.raises(InputError, match="torchvision cannot load it"):
-        data._collection(settings, tmp_path)._load()  # type: ignore[attr-defined]
+        data.collection(settings, tmp_path)._load()  # type: ignore[attr-defined]
     assert not EpsImagePlugin.has_ghostscript()

@@ -132,7 +132,7 @@ def test_images_and_arrays_come_out_equal(tmp_path: Path) -> None:
         ("L", spec(3, 12, 20), "1 channel \\(grey\\), the model wants 3", "channel_order: rgb"),
         ("RGB", spec(1, 12, 20), "3 channels \\(RGB\\), the model wants 1", "channel_order: grey"),
         ("RGBA", spec(3, 12, 20), "RGBA", "channel_order: rgb"),
-        ("I;16", spec(1, 12, 20), "more than 8 bits", "8 bits"),
+        ("I;16", spec(1, 12, 20), "more than 8 bits", "range: [0, 65535]"),
         ("RGB", spec(3, 13, 20), r"found shape \[3, 12, 20\], wanted \[3, 13, 20\]", "resize"),
     ],
 )
@@ -244,3 +244,22 @@ def test_unknown_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no weights 'resnet5O'") as raised:
         sample(picture(1), tmp_path, spec(3, 224, 224), preset="torchvision:resnet5O")
     assert "resnet50" in raised.value.hint
+
+
+@pytest.mark.parametrize(("name", "kind"), [("one.png", np.uint16), ("one.tif", np.float32)])
+def test_a_range_says_what_is_black_and_white_of_more_than_8_bits(
+    tmp_path: Path, name: str, kind: type
+) -> None:
+    values = np.linspace(0, 5000, 240).reshape(12, 20).astype(kind)
+    prepare = {"range": [1000, 4000], "scale": "1/255", "channel_order": "rgb"}
+    made = sample(Image.fromarray(values), tmp_path, spec(3, 12, 20), name, **prepare)
+    expected = np.clip((values.astype(float) - 1000) / 3000, 0, 1)
+    np.testing.assert_allclose(made.inputs["image"], np.stack([expected] * 3), atol=1e-5)
+
+
+def test_a_range_does_not_touch_8_bits_and_may_turn_black_and_white(tmp_path: Path) -> None:
+    plain = sample(picture(1, "L"), tmp_path, spec(1, 12, 20), range=[0, 65535])
+    np.testing.assert_array_equal(plain.inputs["image"][0], np.asarray(picture(1, "L")))
+    deep = Image.fromarray(np.full((12, 20), 500, np.uint16))
+    turned = sample(deep, tmp_path, spec(1, 12, 20), range=[1000, 0])
+    np.testing.assert_allclose(turned.inputs["image"], 127.5)

@@ -171,9 +171,12 @@ def test_images_in_no_class_folder_have_no_labels(here):
 
 
 def test_classes_are_counted_where_the_data_are_read(here):
-    """A folder with nothing but one folder of class folders is entered, here as in a build."""
+    """A folder with nothing but one folder of class folders is entered, here as in a build.
+
+    A folder without a file is a class too: who trains may have images of it.
+    """
     for name in ("ant", "bee", "cat"):
         image(here / "set" / "images" / name / "1.png")
     (here / "set" / "names.json").write_text("{}")
     (here / "set" / "images" / "empty").mkdir()
-    assert described(here / "set", here).classes == 3
+    assert described(here / "set", here).classes == 4

@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_project import DATA, HEAD, write_images, write_model
 
+from optcli import data as samples_of
 from optcli.errors import UsageError
 from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import tune, tuned_recipe
+from optcli.tuning import starting, tune, tuned_recipe
 from optcli.tuning.finalists import Choice
 from optcli.tuning.space import Space
 from optcli.tuning.study import Study
@@ -180,6 +182,39 @@ def test_validation_samples_are_split_off_and_calibration_loses_them(tmp_path: P
     assert (part.split.start, part.split.stop) == (pytest.approx(0.4), 0.5)
     assert (rest.samples, part.samples) == (8, 2)
     assert "calibration" in found.taken_from
+
+
+COPIES = """
+data:
+  training: {source: "npz:rows.npz", split: training}
+  calibration: {source: "npz:rows.npz", split: calibration}
+  evaluation: {source: "npz:rows.npz", split: evaluation}
+accuracy: {metric: top1, max_drop: 0.1}
+"""
+
+
+@pytest.mark.slow
+def test_validation_samples_that_another_role_has_too_are_left_out_with_a_count(tmp_path: Path) -> None:
+    rows = np.arange(70, dtype=np.float32)
+    rows[10:14] = 50  # copies within the training set
+    calibration = [*rows[20:30], *range(200, 205)]  # images of the training set, and others
+    image = np.concatenate([rows, calibration, np.arange(100, 110)]).astype(np.float32)
+    split = ["training"] * 70 + ["calibration"] * 15 + ["evaluation"] * 10
+    values = np.tile(image[:, None, None, None], (1, 3, 8, 8))
+    np.savez(tmp_path / "rows.npz", image=values, target=np.zeros(95, int), split=split)
+    start = starting.started(recipe(tmp_path, COPIES).path, ())
+    found = starting.with_own_samples(start)
+    roles = {
+        role: samples_of.open(each, tmp_path, start.recipe.inputs)
+        for role, each in found.validation.data.items()
+    }
+    own = samples_of.open(found.validation.samples, tmp_path, start.recipe.inputs)
+    drawn = samples_of.open(start.validation.samples, tmp_path, start.recipe.inputs)
+    assert 0 < len(own) < len(drawn)
+    samples_of.disjoint({"evaluation": own, **{k: v for k, v in roles.items() if k != "validation"}})
+    assert f"without {len(drawn) - len(own)} that" in found.validation.taken_from
+    bare = starting.bare(found)
+    assert bare.data["validation"].without == found.validation.samples.without
 
 
 def test_a_split_by_a_list_cannot_be_divided(tmp_path: Path) -> None:

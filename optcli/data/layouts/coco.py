@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
+from optcli.data.agreement import AnnotatedImage, disagreements
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.annotations import Annotations, read
 from optcli.data.collection import Collection, Finding, Items
@@ -97,6 +98,25 @@ class Coco(Collection):
         names, categories = self._read.names, sorted(self._read.categories)
         return tuple(names[each] for each in categories) if names.keys() >= {*categories} else None
 
+    def class_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self._read.categories))
+
+    def empty_classes(self) -> tuple[str, ...]:
+        used = {box["category_id"] for boxes in self._read.boxes.values() for box in boxes}
+        return tuple(name for each, name in self._read.names.items() if each not in used)
+
+    def remarks(self, orient: bool) -> list[str]:
+        sizes = self._read.sizes
+        images = (
+            AnnotatedImage(
+                each.id, each.path, sizes.get(each.number), [box["bbox"] for box in each.boxes]
+            )
+            for each in self.chosen
+        )
+        absent = self._everything[1]
+        left_out = f"{absent} images of the annotations have no file, and are left out (missing: skip)"
+        return [*([left_out] if absent else []), *disagreements(images, orient=orient)]
+
     @property
     def _annotations(self) -> Path:
         """The file of annotations; the one that is wanted where there is none."""
@@ -132,8 +152,8 @@ class Coco(Collection):
         return {category: label for label, category in enumerate(sorted(self._read.categories))}
 
     @cached_property
-    def chosen(self) -> list[CocoImage]:
-        """The chosen images, sorted by file name. Raises `InputError`."""
+    def _everything(self) -> tuple[list[CocoImage], int]:
+        """All images, sorted by file name, and how many were left out for want of a file."""
         self.require()
         root = self._images
         assert root is not None
@@ -141,14 +161,24 @@ class Coco(Collection):
             CocoImage(name, root / name, number, self._read.boxes[number])
             for number, name in sorted(self._read.images, key=lambda image: image[1])
         ]
+        if self.settings.missing != "skip":
+            return everything, 0
+        there = [each for each in everything if each.path.exists()]
+        return there, len(everything) - len(there)
+
+    @cached_property
+    def chosen(self) -> list[CocoImage]:
+        """The chosen images, sorted by file name. Raises `InputError`."""
+        everything, _ = self._everything
         positions = choose(self.settings, self.folder, [each.id for each in everything])
         images = [everything[position] for position in positions]
         for image in images:
             if wrong := regular_files.problem(image.path, excerpt(image.id)):
                 raise InputError(
                     f"the annotations name an image that cannot be read: {wrong}",
-                    place=str(root),
-                    hint="copy the images, or name their folder with root:",
+                    place=str(self._images),
+                    hint="copy the images, name their folder with root:, or leave those out with"
+                    " missing: skip",
                 )
         return images
 

@@ -136,6 +136,12 @@ class ImageFolder(Collection):
     def remarks(self, orient: bool) -> list[str]:
         return passed_over(self._base)
 
+    def empty_classes(self) -> tuple[str, ...]:
+        if self._table is not None:
+            return ()
+        base, classes = self._classes
+        return tuple(name for name in classes if not any(images_below(base / name)))
+
     @property
     def _base(self) -> Path:
         return self.path / self.part if self.part else self.path
@@ -201,7 +207,10 @@ class ImageItems(Items):
 
 
 def _class_folders(base: Path) -> tuple[Path, list[str]]:
-    """Where the class folders lie, and their sorted names; none for a flat folder."""
+    """Where the class folders lie, and their sorted names; none for a flat folder.
+
+    A folder without a file is a class without an image: who trains counts it too.
+    """
     while True:
         every = folders_in(base)
         direct = {name for name in every if any(map(is_image, os.listdir(base / name)))}
@@ -212,14 +221,21 @@ def _class_folders(base: Path) -> tuple[Path, list[str]]:
                 f"{base.name} holds both images and folders of images ({', '.join(folders[:3])})",
                 hint="images lie either flat in the folder or all in class folders",
             )
-        if flat or direct:
-            return base, folders
+        if flat:
+            return base, []
+        if direct:
+            empty = [name for name in every if _is_empty(base / name)]
+            return base, sorted([*folders, *empty])
         if len(folders) != 1:
             raise InputError(
                 f"found folders of folders in {base.name} ({', '.join(folders[:4])}), wanted classes",
                 hint=f"choose one of them with split: {folders[0]}",
             )
         base = base / folders[0]
+
+
+def _is_empty(folder: Path) -> bool:
+    return all(name.startswith(".") for _, _, names in os.walk(folder) for name in names)
 
 
 def _nearest(path: Path) -> str:

@@ -1,0 +1,195 @@
+"""Labels as the model numbers its classes: what `labels` of a recipe does to each target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from optcli import regular_files
+from optcli.data.collection import Item, Items
+from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.settings.labels import LabelSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# The value of pixels that do not count, as torchvision's and `miou`'s own.
+IGNORED_PIXEL = 255
+# What a target of a detector holds for each of its boxes.
+_OF_EACH_BOX = ("boxes", "category_ids", "areas", "crowd", "segmentation", "keypoints", "corners")
+
+
+def with_map(settings: LabelSettings, folder: Path) -> LabelSettings:
+    """The settings with the mapping of a file in place of its path. Raises `InputError`."""
+    if not isinstance(settings.map, str):
+        return settings
+    path = folder / regular_files.expanded(settings.map)
+    hint = "wanted a mapping in YAML or JSON: the class of the data, and the model's number or name"
+    try:
+        said = yaml.safe_load(regular_files.read(path).decode("utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"the map of labels cannot be read: {excerpt(reason, 200)}", place=str(path), hint=hint
+        ) from error
+    sound = isinstance(said, dict) and all(
+        isinstance(value, int | str) and not isinstance(value, bool) for value in said.values()
+    )
+    if not sound:
+        raise InputError("this is no map of labels", place=str(path), hint=hint)
+    return settings.model_copy(update={"map": {str(key): value for key, value in said.items()}})
+
+
+class Labels:
+    """The class number of the model for each label of a source.
+
+    `names` are the source's own class names, that of its label 0 first; `ids` are the numbers that the
+    source has for them, such as COCO's category ids. Raises `InputError` where the settings name a
+    class that is not there.
+    """
+
+    def __init__(
+        self, settings: LabelSettings, names: Sequence[str] | None, ids: Sequence[int] = ()
+    ) -> None:
+        self._settings = settings
+        self._own = {name: number for number, name in enumerate(names or ())}
+        self._ids = {number: label for label, number in enumerate(ids)}
+        self._first = dict(enumerate(ids)) if settings.numbering == "ids" else {}
+        assert not isinstance(settings.map, str)
+        self._map = {self._label(key): self._number(value) for key, value in settings.map.items()}
+        self._ignored = {self._label(str(key)) for key in settings.ignore}
+
+    def of(self, label: int) -> int | None:
+        """The number of a label; None: it does not count."""
+        if label in self._ignored:
+            return None
+        return self._map.get(label, self._first.get(label, label) + self._settings.offset)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the model's classes, as far as the settings and the source tell; else None."""
+        if self._settings.classes is not None:
+            return self._settings.classes
+        if not self._own or self._settings.map:
+            return None
+        named = {self.of(label): name for name, label in self._own.items()}
+        count = max((number for number in named if number is not None), default=-1) + 1
+        return tuple(named.get(number, f"class {number}") for number in range(count)) or None
+
+    def target(self, target: Any) -> Any:
+        """A target with the model's numbers; None for a sample whose class does not count."""
+        import numpy as np
+
+        if isinstance(target, Mapping) and "labels" in target:
+            return self._of_boxes(target)
+        if isinstance(target, np.ndarray) and target.ndim > 1 and target.dtype.kind in "iub":
+            return self._of_pixels(target)
+        if isinstance(target, int | np.integer) and not isinstance(target, bool):
+            return self.of(int(target))
+        return target
+
+    def _of_boxes(self, target: Mapping[str, Any]) -> dict[str, Any]:
+        """Detections without the boxes that do not count."""
+        import numpy as np
+
+        numbers = [self.of(int(label)) for label in target["labels"]]
+        counts = np.array([number is not None for number in numbers], bool)
+        changed = {
+            name: value[counts]
+            if isinstance(value := target[name], np.ndarray)
+            else [each for each, stays in zip(value, counts, strict=True) if stays]
+            for name in _OF_EACH_BOX
+            if name in target
+        }
+        mine = np.array([number for number in numbers if number is not None], np.int64)
+        return {**target, **changed, "labels": mine}
+
+    def _of_pixels(self, mask: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        values, places = np.unique(mask, return_inverse=True)
+        numbers = [self.of(int(value)) for value in values.tolist()]
+        # What is ignored already stays so, whatever is added to the classes.
+        table = [
+            IGNORED_PIXEL
+            if number is None or (value == IGNORED_PIXEL and value not in self._map)
+            else number
+            for value, number in zip(values.tolist(), numbers, strict=True)
+        ]
+        mapped: np.ndarray = np.array(table, np.int64)[places].reshape(mask.shape)
+        return mapped
+
+    def _label(self, key: str) -> int:
+        """The label that a key of the settings means: a class name of the source, or its number."""
+        if key in self._own:
+            return self._own[key]
+        text = key.removeprefix("-")
+        if text.isdecimal() and len(text) < 19 and (not self._ids or int(key) in self._ids):
+            return self._ids.get(int(key), int(key))
+        raise InputError(
+            f"labels: the data have no class {excerpt(key)!r}",
+            place="labels",
+            hint=did_you_mean(key, [*self._own]) or "the data have numbers and no names: write those",
+        )
+
+    def _number(self, value: int | str) -> int:
+        if isinstance(value, int):
+            return value
+        classes = self._settings.classes or ()
+        if classes.count(value) == 1:
+            return classes.index(value)
+        what = "two classes" if value in classes else "no class"
+        raise InputError(
+            f"labels: the model has {what} {excerpt(value)!r}",
+            place="labels.map",
+            hint=did_you_mean(value, classes, "write the number, or name the model's `classes`"),
+        )
+
+
+class LabelledItems(Items):
+    """Items whose targets have the model's numbers, without those whose class does not count."""
+
+    def __init__(self, items: Items, labels: Labels) -> None:
+        self._items, self._labels = items, labels
+        self.parallel = items.parallel  # type: ignore[misc]
+
+    @cached_property
+    def _places(self) -> Sequence[int]:
+        """The positions of the items that count, as far as the source tells without reading them."""
+        targets = self._items.targets()
+        if targets is None:
+            return range(len(self._items))
+        return [
+            place
+            for place, (_, target) in enumerate(targets)
+            if target is None or self._labels.target(target) is not None
+        ]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read(self, index: int) -> Item:
+        item = self._items.read(self._places[index])
+        target = None if item.target is None else self._labels.target(item.target)
+        if target is None and item.target is not None:
+            raise InputError(
+                f"the sample has the class {item.target}, which `labels` ignores",
+                place=item.place,
+                hint="leave such samples out where the data are read: their labels are known too late",
+            )
+        return Item(item.id, item.place, item.raw, target, item.meta)
+
+    def targets(self) -> Iterator[tuple[str, Any]] | None:
+        targets = self._items.targets()
+        if targets is None:
+            return None
+        mapped = ((place, None if t is None else self._labels.target(t)) for place, t in targets)
+        places = set(self._places)
+        return (pair for position, pair in enumerate(mapped) if position in places)
+
+    def identity(self, index: int) -> tuple[str, str]:
+        return self._items.identity(self._places[index])

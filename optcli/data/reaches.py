@@ -1,0 +1,65 @@
+"""Calibration samples whose values reach far beyond the others': ranges that hold them are too wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from optcli.errors import excerpt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optcli.sample import Sample, SampleSet
+
+_MOST = 512  # samples that are looked at
+_FEWEST = 4  # of fewer nobody can say which lies apart
+_FAR = 16.0  # times: four of eight bits
+_STEPS = 255
+_THREADS = 8
+_SHOWN = 3
+
+
+def far_apart(samples: SampleSet) -> list[str]:
+    """What is to be said of samples whose largest value is far from the others', by input."""
+    count = len(samples)
+    places = sorted({number * count // min(count, _MOST) for number in range(min(count, _MOST))})
+    if len(places) < _FEWEST:
+        return []
+    if getattr(samples, "parallel", False):
+        with ThreadPoolExecutor(_THREADS) as pool:
+            seen = list(pool.map(lambda place: _reach(samples[place]), places))
+    else:
+        seen = [_reach(samples[place]) for place in places]
+    return [
+        said for name in seen[0][1] if (said := _said(name, [(who, each[name]) for who, each in seen]))
+    ]
+
+
+def _reach(sample: Sample) -> tuple[str, dict[str, float]]:
+    """The sample's id, and the largest absolute value of each input of fractions."""
+    return sample.id, {
+        name: _largest(array) for name, array in sample.inputs.items() if array.dtype.kind == "f"
+    }
+
+
+def _largest(array: np.ndarray) -> float:
+    import numpy as np
+
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _said(name: str, reaches: Sequence[tuple[str, float]]) -> str:
+    usual = sorted(reach for _, reach in reaches)[len(reaches) // 2]
+    far = [(who, reach) for who, reach in reaches if usual > 0 and reach > _FAR * usual]
+    if not far:
+        return ""
+    shown = ", ".join(f"{excerpt(who)} to {reach:.3g}" for who, reach in far[:_SHOWN])
+    more = f" and {len(far) - _SHOWN} more" if len(far) > _SHOWN else ""
+    steps = _STEPS * usual / max(reach for _, reach in far)
+    return (
+        f"{len(far)} of {len(reaches)} calibration samples reach far beyond the others in input"
+        f" {name!r}: {shown}{more}, the others to {usual:.3g}; of an INT8 range that holds all, the"
+        f" others use {steps:.2g} of {_STEPS} steps: leave those out, or mend them"
+    )

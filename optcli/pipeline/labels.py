@@ -1,0 +1,260 @@
+"""Before anything is built: labels of all roles are numbered as the model's classes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optcli import data, outputs, sources
+from optcli.accuracy.metrics import reads
+from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
+from optcli.data.labels import with_map
+from optcli.data.names import names_in
+from optcli.data.numbering import ModelClasses, Numbering, RoleClasses, numbered
+from optcli.formats import exporter_metadata
+from optcli.observer import Observer
+from optcli.outputs import Declared
+from optcli.pipeline import keys
+from optcli.pipeline.plan import source_of
+from optcli.recipe import Recipe
+from optcli.results.outcomes import DataRemark
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.labels import LabelSettings
+from optcli.settings.postprocess import PostprocessSettings
+from optcli.store import Store, key_of
+from optcli.workers import Channel, messages, run
+
+_TIMEOUT_S = 600.0
+# What these give has labels as numbers, and no names.
+_WITHOUT_NAMES = ("npz", "python")
+_IMAGENET = (1000, 1001)  # TensorFlow's has a background at 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsRequest:
+    """The data of a recipe and what is known of its model.
+
+    `onnx` is the model as an ONNX file, where it is one; `source` the model's kind and settings. Of
+    another model `outputs` and `metadata` are what its facts say.
+    """
+
+    folder: Path
+    data: dict[str, DataSettings]
+    labels: LabelSettings | None
+    class_names: tuple[str, ...] | None
+    accuracy: AccuracySettings | None
+    postprocess: PostprocessSettings | None
+    source: tuple[str, dict[str, Any]] | None = None
+    onnx: Path | None = None
+    outputs: tuple[Declared, ...] = ()
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `Numbering` says, with the disagreements of images and annotations among its doubts."""
+
+    roles: dict[str, LabelSettings | None]
+    notes: tuple[str, ...]
+    doubts: tuple[str, ...]
+    orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def with_labels(recipe: Recipe, store: Store, model: Artifact | None = None) -> Recipe:
+    """The recipe with the labels of every role numbered as the model's classes are.
+
+    What is found out is remembered in the store. `model` is another one than the recipe's. Raises
+    `InputError` where the order of the classes cannot be known, or a class is none of the model's.
+    """
+    judged = recipe.accuracy is not None or "training" in recipe.data
+    said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
+    if not recipe.data or not (said or judged):
+        return recipe
+    if not said and all(each.kind in _WITHOUT_NAMES for each in recipe.data.values()):
+        return recipe
+    request = _request(recipe, model)
+    ingredients = {
+        "step": "labels",
+        "model": source_of(recipe).ingredients(store.digests) if model is None else _known(request),
+        "roles": {
+            role: data.ingredients(each, recipe.folder, store.digests)
+            for role, each in recipe.data.items()
+        },
+        "labels": request.labels and request.labels.model_dump(mode="json"),
+        "class_names": request.class_names,
+        "accuracy": recipe.accuracy and [recipe.accuracy.metric, recipe.accuracy.output],
+        "postprocess": recipe.postprocess and recipe.postprocess.model_dump(mode="json"),
+        "code": keys.code(["pipeline/labels.py"], store.digests),
+    }
+    key = key_of(ingredients)
+    entry = store.get("labels", key)
+    if entry is not None:
+        return _with(recipe, messages.read(Checked, entry.record))
+    with store.lock("labels", key), store.work("labels", key) as work:
+        # A model's file from anywhere is read by a process that cannot write.
+        confined = () if request.onnx is not None else None
+        log = store.log_folder(key) / "log.txt"
+        checked = run(
+            "optcli.pipeline.labels:check",
+            request,
+            Checked,
+            log=log,
+            timeout_s=_TIMEOUT_S,
+            confined=confined,
+        )
+        store.put("labels", key, work, messages.to_record(checked), ingredients)
+    return _with(recipe, checked)
+
+
+def say(recipe: Recipe, observer: Observer) -> None:
+    """Tell what was found out of labels and classes."""
+    for remark in recipe.data_remarks:
+        observer.warned("labels", remark.text)
+
+
+def check(request: LabelsRequest, channel: Channel | None) -> Checked:
+    """In a worker: number the classes of all roles, and see that images and annotations agree."""
+    said = {
+        role: with_map(own, request.folder)
+        for role, each in request.data.items()
+        if (own := each.labels or request.labels) is not None
+    }
+    roles = {
+        role: found
+        for role, each in request.data.items()
+        if (found := _classes(each, request.folder)) is not None
+    }
+    model = _model(request, said, roles)
+    settings: dict[str, LabelSettings | None] = {
+        role: own.model_copy(update={"classes": own.classes or model.names})
+        for role, own in said.items()
+        if role not in roles
+    }
+    result = numbered(roles, model, said) if roles else Numbering({})
+    remarks = [
+        f"{role}: {text}"
+        for role, each in request.data.items()
+        if role != "calibration"
+        for text in data.remarks(each, request.folder)
+    ]
+    doubts = (*result.doubts, *remarks)
+    return Checked({**settings, **result.roles}, result.notes, doubts, dict(result.orders))
+
+
+def _request(recipe: Recipe, model: Artifact | None) -> LabelsRequest:
+    names = recipe.class_names
+    known: dict[str, Any]
+    if model is None:
+        kind, own = recipe.model.source.partition(":")[0], source_of(recipe)
+        onnx = getattr(own, "file", None) if own.format == Format.ONNX else None
+        known = {"source": (kind, own.model_dump(mode="json")), "onnx": onnx}
+    else:
+        metadata = exporter_metadata.of_facts(model.facts)
+        known = {"outputs": outputs.of_facts(model.facts)[0], "metadata": metadata}
+    return LabelsRequest(
+        folder=recipe.folder,
+        data=dict(recipe.data),
+        labels=recipe.labels and with_map(recipe.labels, recipe.folder),
+        class_names=names_in(recipe.folder, names) if isinstance(names, str) else names,
+        accuracy=recipe.accuracy,
+        postprocess=recipe.postprocess,
+        **known,
+    )
+
+
+def _known(request: LabelsRequest) -> list[Any]:
+    """What is known of another model, as plain data."""
+    tensors = [[each.name, list(each.shape or ()), each.dtype] for each in request.outputs]
+    return [tensors, dict(request.metadata)]
+
+
+def _with(recipe: Recipe, checked: Checked) -> Recipe:
+    roles = {
+        role: each.model_copy(update={"labels": checked.roles.get(role)})
+        for role, each in recipe.data.items()
+    }
+    remarks = (
+        *(DataRemark(text=text) for text in checked.notes),
+        *(DataRemark(text=text, doubtful=True) for text in checked.doubts),
+    )
+    found = {"data": roles, "data_remarks": remarks, "class_orders": checked.orders}
+    return recipe.model_copy(update=found)
+
+
+def _classes(settings: DataSettings, folder: Path) -> RoleClasses | None:
+    """The classes of a role as its source has them; None where it has numbers alone."""
+    own = data.collection(settings, folder)
+    names = own.class_names()
+    return None if not names else RoleClasses(names, own.class_ids(), frozenset(own.empty_classes()))
+
+
+def _model(
+    request: LabelsRequest, said: Mapping[str, LabelSettings], roles: Mapping[str, RoleClasses]
+) -> ModelClasses:
+    """What is known of the model's classes."""
+    declared, metadata = _declared(request)
+    postprocess = request.postprocess
+    if postprocess is None and declared:
+        postprocess = outputs.decoding(declared, (), metadata)
+    count = _count(request.accuracy, postprocess, declared)
+    listed = next((own.classes for own in said.values() if own.classes), None)
+    exported = outputs.exported(metadata)
+    names: tuple[str, ...] | None
+    if listed is not None:
+        names, source = listed, "labels.classes"
+    elif request.class_names is not None:
+        names, source = request.class_names, "class_names"
+    elif exported is not None:
+        names, source = exported.names, "the model's file"
+    else:
+        names, source = _of_library(request.source), "the weights"
+        names = None if names is None else outputs.decoded_names(names, postprocess)
+    of_imagenet = count if names is None else len(names)
+    synsets = _synsets(of_imagenet) if of_imagenet in _IMAGENET and roles else None
+    return ModelClasses(names, count, source, synsets)
+
+
+def _declared(request: LabelsRequest) -> tuple[Sequence[Declared], Mapping[str, str]]:
+    """The outputs of the model, and what its exporter says of it, as far as its file or facts tell."""
+    if request.onnx is None:
+        return request.outputs, request.metadata
+    from optcli.formats.onnx import parsed
+
+    model = parsed(request.onnx)
+    declared = [
+        Declared(each["name"], tuple(each["shape"]), each["dtype"])
+        for each in exporter_metadata.outputs_of_onnx(model)
+    ]
+    return declared, exporter_metadata.of_onnx(model)
+
+
+def _count(
+    accuracy: AccuracySettings | None,
+    postprocess: PostprocessSettings | None,
+    declared: Sequence[Declared],
+) -> int | None:
+    if postprocess is not None:
+        return outputs.class_count(*postprocess.detector, declared) if postprocess.detector else None
+    if accuracy is None or reads(accuracy.metric) != "logits":
+        return None
+    return outputs.class_count("classes", {"output": accuracy.output}, declared)
+
+
+def _of_library(source: tuple[str, dict[str, Any]] | None) -> tuple[str, ...] | None:
+    if source is None:
+        return None
+    return sources.find(source[0]).model_validate(source[1]).class_names()
+
+
+def _synsets(count: int | None) -> tuple[str, ...] | None:
+    """ImageNet's synsets in the order of its 1000 classes, where timm is there to say them."""
+    with suppress(ImportError):
+        from timm.data import ImageNetInfo
+
+        synsets = tuple(ImageNetInfo("imagenet-1k").label_names())
+        return ("background", *synsets) if count == len(synsets) + 1 else synsets
+    return None
