@@ -9,7 +9,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 from tiny_project import Heard
 
+from optcli.artifact import OUTPUT_TENSORS, Artifact, Format
 from optcli.errors import InputError
+from optcli.formats import exporter_metadata
 from optcli.pipeline import labels
 from optcli.recipe import load
 
@@ -199,3 +201,18 @@ def test_remarks_are_told(folder):
     remark = labels.DataRemark(text="the data lack elk")
     labels.say(recipe(folder, ONE).model_copy(update={"data_remarks": (remark,)}), heard)
     assert heard.notes == ["the data lack elk"]
+
+
+@pytest.mark.slow
+def test_another_model_s_classes_are_known_by_its_facts(folder, tmp_store):
+    photos(folder, ant=1, fox=1)
+    outputs = [{"name": "scores", "dtype": "float32", "shape": [None, 3]}]
+    said = {"task": "classify", "names": "{0: 'fox', 1: 'ant', 2: 'elk'}"}
+    facts = {OUTPUT_TENSORS: outputs, **exporter_metadata.fact(said)}
+    model = Artifact("k", Format.ONNX, folder, "fp32", 1, "d", facts)
+    found = labels.with_labels(recipe(folder, ONE), tmp_store, model)
+    assert found.data["evaluation"].labels.map == {"ant": 1, "fox": 0}
+    nameless = Artifact("k", Format.ONNX, folder, "fp32", 1, "d", {OUTPUT_TENSORS: outputs})
+    found = labels.with_labels(recipe(folder, ONE), tmp_store, nameless)
+    assert found.data["evaluation"].labels is None
+    assert "the model has 3 classes" in found.data_remarks[0].text
