@@ -43,6 +43,12 @@ _UNTRAINED = (
     " trained weights"
 )
 
+# No range of the inputs is the answer to that: one on which the network always decides alike hides it.
+_FROZEN = (
+    "the trace keeps what an `if` or a loop of the network's code decided for one input: set"
+    " `method: script`, or write the branch with tensors, such as torch.where"
+)
+
 # Networks in which roundings grow, such as deep ones with random weights, are right to ten times what
 # one rounding of their inputs does to them: each layer rounds. Beyond two percent nothing is right.
 _ROUNDINGS = 10.0
@@ -99,13 +105,18 @@ class Comparison:
         with _opened(child, self._inputs, threads) as runner:
             for expected in self._expected:
                 for rows in expected.samples.batches:
-                    error, allowed = self._difference(runner, expected, rows, tolerance)
+                    error, allowed = self._difference(runner, expected, rows, tolerance, child)
                     worst, compared = max(worst, error), compared + len(rows)
                     most_allowed = max(most_allowed, allowed)
         return {"largest_relative_error": worst, "samples": compared, "tolerance": most_allowed}
 
     def _difference(
-        self, child: Runner, expected: Expected, rows: Sequence[int], tolerance: float
+        self,
+        child: Runner,
+        expected: Expected,
+        rows: Sequence[int],
+        tolerance: float,
+        artifact: Artifact,
     ) -> tuple[float, float]:
         """How far the outputs of a batch differ, and how far they may."""
         samples = expected.samples
@@ -125,6 +136,8 @@ class Comparison:
                 f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
                 hint=_UNTRAINED
                 if all_tie(expected.of(rows))
+                else _FROZEN
+                if artifact.facts.get("fixed_decisions")
                 else _hint(self._parent, child, self._inputs, self._probe, allowed),
             )
         return error, allowed

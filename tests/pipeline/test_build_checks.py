@@ -113,6 +113,56 @@ def test_a_model_of_0_to_255_is_checked_on_such_values_where_they_are_declared(t
     assert "range" not in caught.value.hint
 
 
+def test_a_frozen_branch_is_not_hidden_by_a_range(tmp_path):
+    """On the usual ranges both agree, as where one branch alone is taken: that is no advice."""
+    parent, child = model(tmp_path / "parent", 0.0), model(tmp_path / "child", 0.02)
+    traced = replace(child, facts={**child.facts, "fixed_decisions": 1})
+    with pytest.raises(StepError, match="on random inputs the outputs differ") as caught:
+        check.against_parent(traced, parent, (TensorSpec(**SPEC),), None, 1e-3, 1)
+    assert "range" not in caught.value.hint
+    assert "`method: script`" in caught.value.hint
+
+
+def of_nodes(folder, shape, *nodes):
+    """x [batch, 8] to y through nodes (operator, inputs, output); constants are [1, 8] and [1]."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    constants = {"sizes": np.array([1, 8]), "second": np.array([1])}
+    graph = helper.make_graph(
+        [helper.make_node(operator, inputs, [output]) for operator, inputs, output in nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(values, name) for name, values in constants.items()],
+    )
+    folder.mkdir(parents=True)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, folder / "model.onnx")
+    return Artifact("k", Format.ONNX, folder, "fp32", 1, "d", {"outputs": ["y"]})
+
+
+def test_a_batch_that_is_baked_in_is_found_at_the_source(tmp_path):
+    artifact = of_nodes(tmp_path / "m", ["batch", 8], ("Reshape", ["x", "sizes"], "y"))
+    with pytest.raises(InputError, match="runs at batch size 1 only: at batch size 2 it") as caught:
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+    assert "write `shape: [1, 8]`" in caught.value.hint
+    assert caught.value.place == "inputs.x"
+    fixed = TensorSpec(name="x", shape=(1, 8))
+    facts = check.usable(artifact, (fixed,), None, 1).facts
+    assert facts["output_tensors"] == [{"name": "y", "dtype": "float32", "shape": [None, 8]}]
+
+
+def test_an_output_that_loses_its_batch_is_found_at_the_source(tmp_path):
+    summed = ("ReduceSum", ["x", "second"], "summed")
+    artifact = of_nodes(tmp_path / "m", None, summed, ("Squeeze", ["summed"], "y"))
+    with pytest.raises(InputError, match="'y' loses its batch dimension at batch size 1") as caught:
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+    assert "`squeeze(1)`" in caught.value.hint
+    several = {**SPEC, "batch": {"min": 2, "opt": 2, "max": 4}}
+    assert check.usable(artifact, (TensorSpec(**several),), None, 1).facts
+
+
 def test_what_was_compiled_for_a_gpu_may_round_otherwise(tmp_path):
     parent = model(tmp_path / "parent", 0.0)
     child = model(tmp_path / "child", 0.0005)
