@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from optcli.accuracy import objects, polygons
 from optcli.accuracy.evaluation import Evaluation
+from optcli.accuracy.objects import Objects
 from optcli.accuracy.parts import CONFIDENT
 from optcli.results.outcomes import DetectionChange
 
@@ -36,7 +38,7 @@ def records(decoded: Sequence[Any] | None) -> dict[str, np.ndarray]:
 
     if decoded is None or not all(_are_detections(each) for each in decoded):
         return {}
-    parts = []
+    parts, bests = [], []
     for number, each in enumerate(decoded):
         scores = np.asarray(each["scores"], np.float32).reshape(-1)
         best = np.argsort(-scores, kind="stable")[:_MOST]
@@ -44,7 +46,9 @@ def records(decoded: Sequence[Any] | None) -> dict[str, np.ndarray]:
         boxes = np.asarray(each["boxes"], np.float32).reshape(-1, 4)
         labels = np.asarray(each["labels"], np.int64).reshape(-1)
         parts.append((np.full(len(best), number), boxes[best], scores[best], labels[best]))
-    return dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+        bests.append(best)
+    found = dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    return {**found, **objects.records(decoded, bests)}
 
 
 def pairs(decoded: Sequence[Any] | None, targets: Sequence[Any]) -> dict[str, np.ndarray]:
@@ -92,6 +96,8 @@ def sensible(boxes: np.ndarray, scores: np.ndarray, size: tuple[int, int]) -> bo
 def of_both(variant: Evaluation, baseline: Evaluation) -> Both | None:
     """The detections of two evaluations, in the order of `NAMES`; None where one of them has none.
 
+    Where both have rotated boxes their corners stand behind.
+
     Nor are there any where the decoding is a guess, and what it finds in the baseline's outputs is no
     sign that they are a detector's: scores above 1, or boxes outside of the images.
     """
@@ -102,28 +108,37 @@ def of_both(variant: Evaluation, baseline: Evaluation) -> Both | None:
     mine, theirs = ([each.array(name) for name in NAMES] for each in (variant, baseline))
     if any(each is None for each in (*mine, *theirs)):
         return None
+    corners = [Objects.of(each).corners for each in (variant, baseline)]
+    if all(each is not None for each in corners):
+        mine, theirs = [*mine, corners[0]], [*theirs, corners[1]]
     return mine, theirs  # type: ignore[return-value]
 
 
 def compare(
-    mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray], images: int, score: float
+    mine: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    images: int,
+    score: float,
+    have: tuple[Objects, Objects] = (Objects(), Objects()),
 ) -> DetectionChange:
     """How the detections changed.
 
-    Both are arrays in the order of `NAMES`. `score` is the smallest one that a recipe asks for: those
-    of `CONFIDENT` and more are looked at, or of that score where it is larger.
+    Both are arrays in the order of `NAMES`, `have` is what they have beside boxes. `score` is the
+    smallest one that a recipe asks for: those of `CONFIDENT` and more are looked at, or of that score
+    where it is larger.
     """
     import numpy as np
 
     confident = max(score, CONFIDENT)
     pairs = [matched(mine, theirs, image, confident) for image in range(images)]
     own, other, strangers = (
-        np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 6)) for i in range(3)
+        np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 7)) for i in range(3)
     )
     placed = np.isfinite(own[:, 0])
     same = placed & (own[:, 5] == other[:, 5])
     sizes = np.maximum(other[same, 2:4] - other[same, :2], 1e-9)
     moved = (own[same, :4] - other[same, :4]) / np.tile(sizes, 2)
+    numbers = [each[same, 6].astype(int) for each in (own, other)]
     return DetectionChange(
         images=images,
         score=confident,
@@ -134,6 +149,7 @@ def compare(
         score_ratio=float(own[same, 4].sum() / other[same, 4].sum()) if same.any() else None,
         shift=float(np.abs(moved.mean(axis=0)).max()) if same.any() else None,
         classes=tuple(_changed_classes(own, other, same)),
+        **objects.changes(*have, own=numbers[0], other=numbers[1], sizes=np.sqrt(sizes.prod(axis=1))),
     )
 
 
@@ -142,7 +158,8 @@ def matched(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the variant and of the baseline for each confident one of its; new ones.
 
-    A row is box, score and label; NaN where the variant has none there. Each is matched once, the best
+    A row is box, score, label and the number of the detection; NaN where the variant has none there.
+    Each is matched once, the best
     first, with one of its own class rather than of another. What the variant finds counts from half of
     the score: what lies close to the limit may fall below it.
     """
@@ -150,25 +167,34 @@ def matched(
 
     a, b = (_rows(each, image) for each in (mine, theirs))
     a, sure = a[a[:, 4] >= confident / 2], b[b[:, 4] >= confident]
-    own = np.full((len(sure), 6), np.nan)
+    own = np.full((len(sure), 7), np.nan)
     free = np.ones(len(a), bool)
-    overlap = _overlaps(sure[:, :4], a[:, :4])
+
+    def overlaps(first: np.ndarray, second: np.ndarray, sides: tuple[Any, Any]) -> np.ndarray:
+        if min(map(len, sides)) == len(NAMES):
+            return _overlaps(first[:, :4], second[:, :4])
+        rotated = (
+            side[4][rows[:, 6].astype(int)] for rows, side in zip((first, second), sides, strict=True)
+        )
+        return polygons.overlaps(*rotated)
+
+    overlap = overlaps(sure, a, (theirs, mine))
     for index, row in enumerate(sure):
         near = np.flatnonzero(free & (overlap[index] >= _SAME_PLACE))
         if len(near):
             best = near[np.lexsort((-overlap[index, near], a[near, 5] != row[5]))[0]]
             own[index], free[best] = a[best], False
     # What the baseline sees there too, with whatever score, is not new.
-    seen = (_overlaps(a[:, :4], b[:, :4]) >= _SAME_PLACE).any(axis=1)
+    seen = (overlaps(a, b, (mine, theirs)) >= _SAME_PLACE).any(axis=1)
     return own, sure, a[free & (a[:, 4] >= confident) & ~seen]
 
 
 def _rows(found: Sequence[Any], image: int) -> np.ndarray:
     import numpy as np
 
-    samples, boxes, scores, labels = found
-    here = samples == image
-    columns = (boxes[here], scores[here, None], labels[here, None])
+    samples, boxes, scores, labels = found[:4]
+    here = np.flatnonzero(samples == image)
+    columns = (boxes[here], scores[here, None], labels[here, None], here[:, None])
     rows: np.ndarray = np.concatenate([np.asarray(each, np.float64) for each in columns], axis=1)
     return rows
 

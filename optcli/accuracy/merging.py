@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy import detections, labels, resampling, shards
+from optcli.accuracy import detections, labels, objects, resampling, shards
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.metrics import Metric
 from optcli.errors import InputError
@@ -33,7 +33,8 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
     if metric is not None:
         records = metric.over_all(records)
-    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *detections.PAIRS)
+    beside = (*detections.PAIRS, *objects.NAMES)
+    stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *beside)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
         "cluster": clusters,

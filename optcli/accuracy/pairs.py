@@ -10,6 +10,7 @@ from optcli.accuracy import bounds, detections, interface, parts, resampling, sc
 from optcli.accuracy.distances import output_distances
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.metrics.cosine import Cosine, cosines
+from optcli.accuracy.objects import Objects
 from optcli.errors import InputError
 from optcli.outputs import OutputMeaning, Part
 from optcli.results.outcomes import (
@@ -286,7 +287,9 @@ def output_error(
         "changes": changed,
     }
     if (both := detections.of_both(variant, baseline)) is not None:
-        changed_detections = detections.compare(*both, variant.samples, score)
+        changed_detections = detections.compare(
+            *both, variant.samples, score, (Objects.of(variant), Objects.of(baseline))
+        )
         guessed = {"guessed": baseline.guessed}
         facts["detections"] = changed_detections.model_copy(update=guessed)
     if not comparable or not (variant.finite and baseline.finite):

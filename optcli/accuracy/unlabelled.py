@@ -23,6 +23,12 @@ _FOUND, _SAME = 0.9, 0.95
 _SCORES, _EDGES = 0.1, 0.03
 # and so many may be where the baseline sees nothing.
 _NEW = 0.1
+# Their masks must share so much, over all pixels, and so few may be others,
+_MASKS, _OTHER_MASKS = 0.9, 0.1
+# keypoints lie so near in parts of the object's size, and so many be seen that the baseline sees,
+_KEYPOINTS, _SEEN = 0.05, 0.9
+# and rotated boxes be turned by so little, in degrees.
+_TURN = 5.0
 
 
 def dead(error: OutputError) -> str | None:
@@ -168,5 +174,27 @@ def _lost(found: DetectionChange) -> Iterator[str]:
         yield f"their edges are shifted by {found.shift:.1%} of the boxes' size on average"
     if found.new > _NEW * found.confident and found.new > 1:
         yield f"{found.new} detections are new, where the baseline sees nothing"
+    yield from _changed_objects(found)
     for label, same, of in found.classes[:3]:
         yield f"of class {label} {same} of {of} are left"
+
+
+def _changed_objects(found: DetectionChange) -> Iterator[str]:
+    """What became of the masks, keypoints and angles of the same detections."""
+    if found.mask_iou is not None and found.mask_iou < _MASKS:
+        yield f"the masks of the same detections overlap by {found.mask_iou:.0%}, under {_MASKS:.0%}"
+    elif found.other_masks > max(1, _OTHER_MASKS * found.same):
+        yield f"{found.other_masks} of the same {found.same} detections have another mask"
+    distance = found.keypoint_distance
+    if distance is not None and distance > _KEYPOINTS:
+        yield (
+            f"the keypoints of the same detections lie {distance:.1%} of an object's size apart, over"
+            f" {_KEYPOINTS:.0%}"
+        )
+    elif found.moved_keypoints:
+        listed = ", ".join(map(str, found.moved_keypoints[:5]))
+        yield f"of the same detections the keypoints {listed} lie elsewhere"
+    if found.keypoints_seen is not None and found.keypoints_seen < _SEEN:
+        yield f"of the keypoints that the baseline sees {found.keypoints_seen:.0%} are seen"
+    if found.turn_degrees is not None and found.turn_degrees > _TURN:
+        yield f"the rotated boxes of the same detections are turned by {found.turn_degrees:.0f} degrees"

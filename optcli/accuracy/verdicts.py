@@ -105,7 +105,8 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
         return _answer("reject", f"the outputs hold NaN or infinite values{also}")
     if error.constant:
         also = f", the baseline's too{_LOOK}" if error.baseline_constant else ""
-        return _answer("reject", f"the outputs are the same for every sample{also}")
+        which = "" if also or (dead := unlabelled.dead(error)) is None else f": {dead}"
+        return _answer("reject", f"the outputs are the same for every sample{also or which}")
     if not error.baseline_finite or error.baseline_constant:
         what = (
             "are the same for every sample" if error.baseline_finite else "hold NaN or infinite values"

@@ -141,6 +141,13 @@ class DetectionChange(Result):
     box's size, of those that are the same. `new` counts confident detections where the baseline has
     none. `classes` are those of which less than half are left, with the counts: class, left, of.
     `guessed`: nobody says that the outputs are decoded so; their form suggests it.
+
+    Of those that are the same, too: `mask_iou` is the IoU over the pixels of all masks together, and
+    `other_masks` counts masks that share less than half with the baseline's. `keypoint_distance` is
+    the mean distance of the keypoints that the baseline sees, in parts of the object's size (the root
+    of its box's area), `moved_keypoints` are the numbers of those at over a tenth, and
+    `keypoints_seen` the share that the variant sees, too. `turn_degrees` is the mean angle between
+    rotated boxes.
     """
 
     images: int
@@ -153,6 +160,12 @@ class DetectionChange(Result):
     shift: float | None = None
     classes: tuple[tuple[int, int, int], ...] = ()
     guessed: bool = False
+    mask_iou: float | None = None
+    other_masks: int = 0
+    keypoint_distance: float | None = None
+    moved_keypoints: tuple[int, ...] = ()
+    keypoints_seen: float | None = None
+    turn_degrees: float | None = None
 
 
 class ScoreChange(Result):

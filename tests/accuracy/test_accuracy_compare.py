@@ -105,7 +105,12 @@ def test_the_baseline_has_no_bar_and_no_settings_no_verdict(evaluate):
             "the outputs are the same for every sample, the baseline's too: look at the weights"
             " and the data",
         ),
-        (lambda x: {"y": x, "anchors": x * 0}, None, "the outputs are the same for every sample"),
+        (
+            lambda x: {"y": x, "anchors": x * 0},
+            None,
+            "the outputs are the same for every sample: output 'anchors': 3 entries are constant along"
+            " dimension 1 (0, 1, 2), and they vary in the baseline",
+        ),
     ],
 )
 def test_broken_outputs_are_rejected(evaluate, variant, base, reason):

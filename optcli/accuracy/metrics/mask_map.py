@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from optcli.accuracy import objects
 from optcli.accuracy.metrics.map import Map
 from optcli.errors import InputError, excerpt
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from optcli.accuracy.metrics._coco import Kind
 
 _WANTED = "wanted a list of polygons [x1, y1, x2, y2, x3, y3, ...], or {size, counts} as COCO has them"
@@ -66,7 +65,7 @@ class MaskMap(Map):
         from optcli.accuracy.metrics import _coco
 
         found = _coco.detections_of(decoded, place, "masks")
-        masks = [encoded(each) for each in found["masks"]]
+        masks = [objects.encoded(each) for each in found["masks"]]
         wrong = {tuple(each["size"]) for each in masks} - {size}
         if wrong:
             raise InputError(
@@ -75,17 +74,6 @@ class MaskMap(Map):
                 hint="masks are of the original image, as its annotations are",
             )
         return {**found, "fields": [{"segmentation": each} for each in masks]}
-
-
-def encoded(mask: np.ndarray | Mapping[str, Any]) -> dict[str, Any]:
-    """A mask `[height, width]` of truth values, or one that is encoded already, as COCO's RLE."""
-    if isinstance(mask, Mapping):
-        return dict(mask)
-    import numpy as np
-    from pycocotools import mask as library
-
-    text: dict[str, Any] = library.encode(np.asfortranarray(np.asarray(mask) > 0, np.uint8))
-    return text
 
 
 def _is_mask(mask: Any) -> bool:

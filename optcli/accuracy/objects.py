@@ -1,0 +1,160 @@
+"""What detections have beside boxes - masks, keypoints, corners - as records, and how it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Masks are run lengths, one text after the other.
+_MASKS = ("found_mask_size", "found_mask_length", "found_mask_text")
+_POINTS = ("found_keypoints", "found_corners")
+NAMES = (*_POINTS, *_MASKS)
+_VISIBLE = 0.5  # as a model says of a keypoint
+_SAME_MASK = 0.5  # IoU
+# A keypoint that lies off by this share of its object's size on average is named.
+_MOVED = 0.1
+# A box that is this much longer than wide has a direction.
+_LONG = 1.3
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What each detection of an evaluation has, in the order of its records; None where it has none.
+
+    Masks are COCO's compressed run lengths, keypoints `[n, k, 2 or 3]`, corners `[n, 4, 2]`.
+    """
+
+    masks: Sequence[Mapping[str, Any]] | None = None
+    keypoints: np.ndarray | None = None
+    corners: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Objects:
+        """Those that an evaluation recorded."""
+        return cls.of_records({name: evaluation.array(name) for name in NAMES})
+
+    @classmethod
+    def of_records(cls, arrays: Mapping[str, np.ndarray | None]) -> Objects:
+        """Those of records."""
+        masks = None
+        sizes, lengths, text = (arrays.get(name) for name in _MASKS)
+        if sizes is not None and lengths is not None and text is not None:
+            ends = lengths.cumsum()
+            whole = text.tobytes()
+            masks = [
+                {"size": size, "counts": whole[end - length : end]}
+                for size, length, end in zip(sizes.tolist(), lengths, ends, strict=True)
+            ]
+        return cls(masks, *(arrays.get(name) for name in _POINTS))
+
+
+def records(decoded: Sequence[Mapping[str, Any]], best: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Records of what the `best` detections of each image have, where those of all images have it."""
+    import numpy as np
+
+    found: dict[str, np.ndarray] = {}
+    for name in _POINTS:
+        key = name.removeprefix("found_")
+        if all(key in each for each in decoded):
+            parts = [np.asarray(each[key], np.float32) for each in decoded]
+            if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim == 3:
+                found[name] = np.concatenate([p[b] for p, b in zip(parts, best, strict=True)])
+    if all("masks" in each for each in decoded):
+        masks = [encoded(each["masks"][i]) for each, b in zip(decoded, best, strict=True) for i in b]
+        texts = [_bytes(each["counts"]) for each in masks]
+        found["found_mask_size"] = np.array([each["size"] for each in masks], np.int32).reshape(-1, 2)
+        found["found_mask_length"] = np.array([len(each) for each in texts], np.int64)
+        found["found_mask_text"] = np.frombuffer(b"".join(texts), np.uint8)
+    return found
+
+
+def encoded(mask: np.ndarray | Mapping[str, Any]) -> dict[str, Any]:
+    """A mask `[height, width]` of truth values, or one that is encoded already, as COCO's RLE."""
+    if isinstance(mask, Mapping):
+        return dict(mask)
+    import numpy as np
+    from pycocotools import mask as library
+
+    text: dict[str, Any] = library.encode(np.asfortranarray(np.asarray(mask) > 0, np.uint8))
+    return text
+
+
+def _bytes(counts: str | bytes) -> bytes:
+    return counts.encode() if isinstance(counts, str) else counts
+
+
+def changes(
+    mine: Objects, theirs: Objects, own: np.ndarray, other: np.ndarray, sizes: np.ndarray
+) -> dict[str, Any]:
+    """How far what pairs of detections have lies apart, as fields of `DetectionChange`.
+
+    `own` and `other` are the numbers of the paired detections, `sizes` `[pairs]` the roots of the areas
+    of the baseline's boxes.
+    """
+    found: dict[str, Any] = {}
+    if mine.masks is not None and theirs.masks is not None:
+        pairs = [(mine.masks[a], theirs.masks[b]) for a, b in zip(own, other, strict=True)]
+        found |= _masks(pairs)
+    if mine.keypoints is not None and theirs.keypoints is not None:
+        found |= _keypoints(mine.keypoints[own], theirs.keypoints[other], sizes)
+    if mine.corners is not None and theirs.corners is not None:
+        found |= _turns(mine.corners[own], theirs.corners[other])
+    return found
+
+
+def _masks(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    """Over the pixels of all masks together, and how many masks are others."""
+    from pycocotools import mask as library
+
+    shared = union = others = 0
+    for a, b in pairs:
+        if a["size"] != b["size"]:
+            return {}
+        common = int(library.area(library.merge([a, b], intersect=True)))
+        both = int(library.area(a)) + int(library.area(b)) - common
+        shared, union = shared + common, union + both
+        others += common < _SAME_MASK * both
+    return {"mask_iou": shared / union, "other_masks": others} if union else {}
+
+
+def _keypoints(mine: np.ndarray, theirs: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
+    """Of the keypoints that are visible in the baseline: distances in parts of the object's size."""
+    import numpy as np
+
+    if mine.shape != theirs.shape or not mine.size:
+        return {}
+    seen = theirs[:, :, 2] >= _VISIBLE if theirs.shape[2] > 2 else np.ones(theirs.shape[:2], bool)
+    if not seen.any():
+        return {}
+    apart = np.linalg.norm(mine[:, :, :2] - theirs[:, :, :2], axis=2) / np.maximum(sizes, 1e-9)[:, None]
+    counts = seen.sum(axis=0)
+    each = np.divide((apart * seen).sum(axis=0), counts, out=np.zeros(len(counts)), where=counts > 0)
+    found: dict[str, Any] = {
+        "keypoint_distance": float(apart[seen].mean()),
+        "moved_keypoints": tuple(np.flatnonzero(each > _MOVED).tolist()),
+    }
+    if theirs.shape[2] > 2:
+        found["keypoints_seen"] = float((mine[:, :, 2] >= _VISIBLE)[seen].mean())
+    return found
+
+
+def _turns(mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+    """The mean angle between boxes that are longer than wide, in degrees."""
+    import numpy as np
+
+    directions = []
+    is_long = np.ones(len(mine), bool)
+    for corners in (mine, theirs):
+        edges = corners[:, 1:3] - corners[:, :2]
+        lengths = np.linalg.norm(edges, axis=2)
+        longest = edges[np.arange(len(edges)), lengths.argmax(axis=1)]
+        directions.append(np.arctan2(longest[:, 1], longest[:, 0]))
+        is_long &= lengths.max(axis=1) > _LONG * lengths.min(axis=1)
+    between = np.abs((directions[0] - directions[1] + np.pi / 2) % np.pi - np.pi / 2)
+    return {"turn_degrees": float(np.degrees(between[is_long]).mean())} if is_long.any() else {}
