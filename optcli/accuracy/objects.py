@@ -19,6 +19,8 @@ _VISIBLE = 0.5  # as a model says of a keypoint
 _SAME_MASK = 0.5  # IoU
 # A keypoint that lies off by this share of its object's size on average is named.
 _MOVED = 0.1
+# A box that is turned by as many degrees is another one.
+_TURNED = 10
 # A box that is this much longer than wide has a direction.
 _LONG = 1.3
 
@@ -106,6 +108,19 @@ def changes(
     if mine.corners is not None and theirs.corners is not None:
         found |= _turns(mine.corners[own], theirs.corners[other])
     return found
+
+
+def differ(mine: Objects, theirs: Objects, own: int, other: int, box: np.ndarray) -> bool:
+    """Whether two detections that are paired have another mask, other keypoints or another angle.
+
+    `box` is the baseline's.
+    """
+    import numpy as np
+
+    size = np.sqrt(np.clip(box[2:] - box[:2], 0, None).prod())
+    apart = changes(mine, theirs, np.array([own]), np.array([other]), np.array([size]))
+    moved = apart.get("keypoint_distance", 0) > _MOVED or apart.get("turn_degrees", 0) > _TURNED
+    return moved or bool(apart.get("other_masks", 0))
 
 
 def _masks(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data
-from optcli.accuracy import detections
+from optcli.accuracy import detections, objects
 from optcli.accuracy.evaluation import Evaluation
+from optcli.accuracy.objects import Objects
 from optcli.accuracy.parts import CONFIDENT
 from optcli.data import DataSettings, Preparation
 from optcli.errors import InputError
@@ -21,7 +22,7 @@ from optcli.workers import Channel
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
 # All pictures of a page. In base64, as a page holds them, they take 300 kB.
 MOST_BYTES = 225_000
@@ -33,6 +34,14 @@ _KEPT = 2 * _SIZES[0][0]
 # Boxes that both have, that the variant alone has or gives another class, and that it has not.
 BOTH, NEW, LOST = (0, 114, 178), (200, 80, 10), (168, 32, 26)
 _SIGNS = {BOTH: "", NEW: "+ ", LOST: "- "}
+_OPAQUE = 0.45  # of a mask
+_VISIBLE = 0.5  # as a model says of a keypoint
+# COCO's lines between its 17 keypoints, from 0.
+_PERSON = 17
+_LINES = (
+    *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8)),
+    *((7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
+)
 
 
 _Sized = tuple["Image.Image", tuple[int, int]]  # and the width and height that it had
@@ -59,11 +68,18 @@ class PicturesRequest:
 
 @dataclass(frozen=True)
 class Marked:
-    """A box `(left, top, right, bottom)` in pixels of its image, what is written to it, its colour."""
+    """A box `(left, top, right, bottom)` in pixels of its image, what is written to it, its colour.
+
+    It may have a mask as COCO's run lengths, keypoints `[k, 2 or 3]`, or corners `[4, 2]`, which are
+    drawn in place of the box.
+    """
 
     box: Sequence[float]
     text: str
     colour: tuple[int, int, int] = BOTH
+    mask: Mapping[str, Any] | None = None
+    keypoints: Sequence[Sequence[float]] | None = None
+    corners: Sequence[Sequence[float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +178,7 @@ class _Detected:
 
     mine: list[np.ndarray]
     theirs: list[np.ndarray]
+    have: tuple[Objects, Objects]
     names: _Names
     confident: float
 
@@ -170,11 +187,21 @@ class _Detected:
         cls, variant: Evaluation, baseline: Evaluation, names: _Names, score: float
     ) -> _Detected | None:
         both = detections.of_both(variant, baseline)
-        return None if both is None else cls(*both, names, max(score, CONFIDENT))
+        have = (Objects.of(variant), Objects.of(baseline))
+        return None if both is None else cls(*both, have, names, max(score, CONFIDENT))
 
     def difference(self, index: int) -> float:
         own, other, new = detections.matched(self.mine, self.theirs, index, self.confident)
-        return float((own[:, 5] != other[:, 5]).sum() + len(new))  # NaN is lost
+        # NaN is lost.
+        return float((own[:, 5] != other[:, 5]).sum() + len(new) + self._moved(own, other))
+
+    def _moved(self, own: np.ndarray, other: np.ndarray) -> int:
+        """How many detections are the same, and have another mask, other keypoints or another angle."""
+        same = own[:, 5] == other[:, 5]
+        return sum(
+            objects.differ(*self.have, int(a), int(b), box)
+            for a, b, box in zip(own[same, 6], other[same, 6], other[same, :4], strict=True)
+        )
 
     def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         import numpy as np
@@ -182,22 +209,32 @@ class _Detected:
         own, other, new = detections.matched(self.mine, self.theirs, index, self.confident)
         lost, same = np.isnan(own[:, 0]), own[:, 5] == other[:, 5]
         counts = {"of": len(other), "lost": lost.sum(), "renamed": (~lost & ~same).sum()}
+        counts["moved"] = self._moved(own, other)
         picture = Picture.model_validate(
             {"image": image, "chosen": chosen, "score": self.confident, "new": len(new)}
             | {"file": _file(image, variant), "baseline_file": _file(image, "")}
             | {name: int(count) for name, count in counts.items()}
         )
+        ours, base = self.have
         mine = (
-            *self._marked(np.concatenate([own[~lost & ~same], new]), NEW),
-            *self._marked(other[lost], LOST),
-            *self._marked(own[same], BOTH),
+            *self._marked(np.concatenate([own[~lost & ~same], new]), NEW, ours),
+            *self._marked(other[lost], LOST, base),
+            *self._marked(own[same], BOTH, ours),
         )
-        return _Chosen(picture, mine, tuple(self._marked(other, BOTH)))
+        return _Chosen(picture, mine, tuple(self._marked(other, BOTH, base)))
 
-    def _marked(self, rows: np.ndarray, colour: tuple[int, int, int]) -> Iterator[Marked]:
+    def _marked(
+        self, rows: np.ndarray, colour: tuple[int, int, int], have: Objects
+    ) -> Iterator[Marked]:
         for row in rows:
             name = self.names.of_class(int(row[5])) or f"class {int(row[5])}"
-            yield Marked(row[:4].tolist(), f"{_SIGNS[colour]}{name} {row[4]:.2f}", colour)
+            text, number = f"{_SIGNS[colour]}{name} {row[4]:.2f}", int(row[6])
+            yield Marked(
+                row[:4].tolist(),
+                text,
+                colour,
+                *(None if every is None else every[number] for every in vars(have).values()),
+            )
 
 
 @dataclass(frozen=True)
@@ -315,11 +352,19 @@ def jpeg(
     line = 15
     shown = Image.new("RGB", (size[0], size[1] + line * len(lines)), "white")
     shown.paste(image.resize(size, filtered))
+    of = original or image.size
+    for each in reversed(marked):
+        if each.mask is not None and each.mask["size"] == [of[1], of[0]]:
+            shown.paste(each.colour, (0, 0), _veil(each.mask, size))
     pen = ImageDraw.Draw(shown)
     # Names last, so that no box crosses them; the first one on top.
-    ordered = [(_scaled(each.box, size, original or image.size), each) for each in reversed(marked)]
+    ordered = [(_scaled(each.box, size, of), each) for each in reversed(marked)]
     for box, each in ordered:
-        pen.rectangle(box, outline=each.colour, width=2)
+        if each.corners is None:
+            pen.rectangle(box, outline=each.colour, width=2)
+        else:
+            pen.polygon(_points(each.corners, size, of), outline=each.colour, width=2)
+        _draw_keypoints(pen, each, size, of)
     for (left, top, *_), each in ordered:
         text = _written(each.text)
         width = pen.textlength(text, font)
@@ -331,6 +376,43 @@ def jpeg(
     content = io.BytesIO()
     shown.save(content, "JPEG", quality=quality, optimize=True)
     return content.getvalue()
+
+
+def _veil(mask: Mapping[str, Any], size: tuple[int, int]) -> Image.Image:
+    """How opaque the colour of a mask is in each pixel of the picture."""
+    from PIL import Image
+    from pycocotools import mask as library
+
+    opaque = (library.decode(dict(mask)) * round(255 * _OPAQUE)).astype("uint8")
+    return Image.fromarray(opaque).resize(size, Image.Resampling.BILINEAR)
+
+
+def _points(
+    points: Sequence[Sequence[float]], size: tuple[int, int], original: tuple[int, int]
+) -> list[tuple[float, float]]:
+    """Points in pixels of the picture, not far outside of it."""
+    return [
+        tuple(  # type: ignore[misc]
+            min(2.0 * side, max(-1.0 * side, float(value) * side / whole))
+            for value, side, whole in zip(point, size, original, strict=False)
+        )
+        for point in points
+    ]
+
+
+def _draw_keypoints(
+    pen: ImageDraw.ImageDraw, each: Marked, size: tuple[int, int], original: tuple[int, int]
+) -> None:
+    """The keypoints that are visible as dots; COCO's of a person with lines between them."""
+    keypoints = () if each.keypoints is None else each.keypoints
+    points = _points(keypoints, size, original)
+    seen = [len(point) < 3 or point[2] >= _VISIBLE for point in keypoints]
+    for first, second in _LINES if len(points) == _PERSON else ():
+        if seen[first] and seen[second]:
+            pen.line((points[first], points[second]), fill=each.colour, width=2)
+    for (x, y), is_seen in zip(points, seen, strict=True):
+        if is_seen:
+            pen.ellipse((x - 2, y - 2, x + 2, y + 2), fill="white", outline=each.colour)
 
 
 def _scaled(

@@ -92,7 +92,7 @@ def draw(request: DrawRequest, channel: Channel) -> int:
         boxes = [box for box in each.answer.get("boxes", ()) if box["score"] >= CONFIDENT]
         content = jpeg(
             Image.fromarray(flat).convert("RGB"),
-            [Marked(box["box"], _named(box)) for box in boxes],
+            [_marked(box) for box in boxes],
             _SIDE,
             _QUALITY,
             [*map(_named, classes)],
@@ -102,6 +102,11 @@ def draw(request: DrawRequest, channel: Channel) -> int:
         (request.out / f"{number:04}-{name}.jpg").write_bytes(content)
         drawn += 1
     return drawn
+
+
+def _marked(box: Mapping[str, Any]) -> Marked:
+    beside = {name: box[name] for name in ("mask", "keypoints", "corners") if name in box}
+    return Marked(box["box"], _named(box), **beside)
 
 
 def _named(one: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ def variant(name: str, picture: Picture) -> str:
     parts = (
         (picture.lost, f"{picture.lost} of {picture.of} not found"),
         (picture.renamed, f"{picture.renamed} of another class"),
+        (picture.moved, f"{picture.moved} with another mask, keypoints or angle"),
         (picture.new, f"{picture.new} new"),
     )
     return f"{name}: {', '.join(text for count, text in parts if count) or 'the same detections'}"

@@ -25,9 +25,10 @@ class Picture(Result):
     `image` is its id. Images that are `worst` differ most from the baseline, others were chosen at
     random. `file` is a JPEG with the variant's answers and `baseline_file` one with the baseline's,
     both relative to the report's folder; they are one file for a classifier. Of a detector: of the
-    baseline's `of` detections with a score of `score` or more the variant has `lost` some, and gives
-    `renamed` ones another class; `new` counts confident ones where the baseline has none. Of a
-    classifier: what it answers, what the baseline does, and the `target` of the data.
+    baseline's `of` detections with a score of `score` or more the variant has `lost` some, gives
+    `renamed` ones another class, and `moved` ones another mask, other keypoints or another angle; `new`
+    counts confident ones where the baseline has none. Of a classifier: what it answers, what the
+    baseline does, and the `target` of the data.
     """
 
     image: str
@@ -38,6 +39,7 @@ class Picture(Result):
     of: int | None = None
     lost: int | None = None
     renamed: int | None = None
+    moved: int | None = None
     new: int | None = None
     answer: Answer | None = None
     baseline_answer: Answer | None = None

@@ -10,6 +10,7 @@ from optcli.data.collection import Collection
 from optcli.errors import MissingError
 from optcli.scaffold.roles import EVALUATION, Data, limited, require, shares
 from optcli.scaffold.wording import relative
+from optcli.settings import TensorSpec
 
 # Of one set so much calibrates: boxes want many images to be judged by.
 _CALIBRATING = {True: 0.25, False: 0.5}
@@ -65,7 +66,16 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         classes=classes,
         about=about,
         notes=(f"the data are read as {about}",),
+        beside=_beside(judged) if judged.boxed else (),
     )
+
+
+def _beside(judged: Collection) -> tuple[str, ...]:
+    """What the objects have beside boxes: every target of the data has it."""
+    items = judged.open((TensorSpec(name="image", shape=(1, 3, 1, 1)),))
+    targets = getattr(items, "targets", lambda: iter(()))()
+    _, target = next(targets, ("", {}))
+    return tuple(part for part in ("segmentation", "keypoints", "corners") if part in target)
 
 
 def _settings(kind: str, path: Path, part: str | None, more: tuple[str, ...]) -> DataSettings:

@@ -21,7 +21,8 @@ class Data:
 
     `kind` says what is judged: classes of images, boxes, or the class of each pixel. `classes` is how
     many there are, `ignored` the value of pixels that do not count. `files` are written beside the
-    recipe, by their name.
+    recipe, by their name. `beside` is what objects have beside boxes: `segmentation`, `keypoints` or
+    `corners`.
     """
 
     kind: Literal["classes", "boxes", "pixels"]
@@ -33,6 +34,7 @@ class Data:
     about: str = ""
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def require(settings: DataSettings, folder: Path, place: Path) -> None:

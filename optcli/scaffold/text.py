@@ -7,14 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from optcli.outputs import Guess
 from optcli.recipe import MODELINE
 from optcli.scaffold.roles import Data
 from optcli.scaffold.variants import Offer
 from optcli.scaffold.wording import input_line, quoted
 from optcli.settings import TensorSpec, batch_range
+from optcli.settings.postprocess import PostprocessSettings
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
+
+# The metric for what stands beside boxes, what data must have for it, and what it is in words.
+_MAPS = {
+    "mask": ("mask_map", "segmentation", "masks"),
+    "keypoints": ("keypoint_map", "keypoints", "keypoints"),
+    "corners": ("rotated_map", "corners", "rotated boxes"),
+}
 
 
 @dataclass(frozen=True)
@@ -201,7 +211,8 @@ def _measures(
         known = " A guess by their shapes." if outputs.source == "shape" else known
         yield f"# What the outputs mean: `yolox`, `boxes`, `rows`, or a callable of yours.{known}"
         yield f"{mark}postprocess: {outputs.postprocess or 'python:decode.py:decode'}"
-        yield f"{mark}accuracy: {{metric: map, max_drop: 0.01}}    # may lose one point of mAP"
+        metric, note = _map_of(outputs, data)
+        yield f"{mark}accuracy: {{metric: {metric}, max_drop: 0.01}}    # may lose one point of {note}"
     elif kind == "pixels":
         ignored = "null" if data is not None and data.ignored is None else "255"
         options = f"options: {{ignore_index: {ignored}, resize: true}}"
@@ -212,6 +223,20 @@ def _measures(
     sizes = sorted({size for size in (1, span.opt) if span.min <= size <= span.max} or {span.min})
     yield f"latency: {{batch_sizes: [{', '.join(map(str, sizes))}]}}"
     yield "# slo: {p99_ms: 50}    # a promise to keep, at batch size 1"
+
+
+def _map_of(outputs: Guess, data: Data | None) -> tuple[str, str]:
+    """The metric of a detector, and what it is the mean of in words."""
+    from optcli.outputs import instances
+
+    decoding = yaml.safe_load(outputs.postprocess or "null")
+    detector = PostprocessSettings.model_validate(decoding).detector if decoding else None
+    for name in instances.beside(detector[1]) if detector else ():
+        metric, part, words = _MAPS[name]
+        if data is None or part in data.beside:
+            return metric, f"mAP of {words}"
+        return "map", f"mAP of boxes: the data have no {words}"
+    return "map", "mAP"
 
 
 def _variants(variants: Sequence[Offer]) -> Iterator[str]:

@@ -255,3 +255,73 @@ def test_any_box_and_any_name_can_be_drawn() -> None:
         Marked((50, 50, 10, 10), "x" * 300),
     ]
     assert pictures.jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
+
+
+def _with_objects(folder: Path, ids: Sequence[str], **arrays: Any) -> Path:
+    """One detection of a person in the first image, and what it has beside its box."""
+    return evaluation(
+        folder,
+        ids,
+        found_sample=np.array([0]),
+        found_box=np.array([[20.0, 5, 100, 75]]),
+        found_score=np.array([0.9]),
+        found_label=np.array([0]),
+        **arrays,
+    )
+
+
+def _mask(left: int, right: int) -> dict[str, np.ndarray]:
+    from optcli.outputs import instances
+
+    columns = np.arange(left, right)
+    changes = np.stack([columns * 80 + 10, columns * 80 + 70], axis=1).reshape(-1)
+    text = np.frombuffer(instances.run_lengths(changes, 80 * 120).encode(), np.uint8)
+    return {
+        "found_mask_size": np.array([[80, 120]]),
+        "found_mask_length": np.array([len(text)]),
+        "found_mask_text": text,
+    }
+
+
+PERSON = np.zeros((1, 17, 3), np.float32)
+PERSON[0, :, 0] = 20 + 80 * np.linspace(0, 1, 17)
+PERSON[0, :, 1] = 40 + 30 * np.sin(np.arange(17))
+PERSON[0, :, 2] = 0.9
+
+
+def _corners(angle: float) -> dict[str, np.ndarray]:
+    from optcli.outputs import instances
+
+    return {"found_corners": instances.corners_of(np.array([[60.0, 40, 70, 24]]), np.array([angle]))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("theirs", "mine"),
+    [
+        (_mask(25, 60), _mask(60, 95)),
+        ({"found_keypoints": PERSON}, {"found_keypoints": PERSON + np.array([15, 0, 0])}),
+        (_corners(0.2), _corners(0.5)),
+    ],
+    ids=["masks", "keypoints", "corners"],
+)
+def test_what_stands_beside_a_box_is_drawn_and_counts(
+    tmp_path: Path, ids: list[str], theirs: dict[str, Any], mine: dict[str, Any]
+) -> None:
+    for name in ids:  # grey, so that colours are those of what is drawn
+        Image.new("RGB", (120, 80), "grey").save(tmp_path / "images" / name)
+    base = _with_objects(tmp_path / "b", ids, **theirs)
+    variant = _with_objects(tmp_path / "v", ids, **mine)
+    first = drawn(tmp_path, base, {"int8": variant})["int8"][0]
+    assert (first.chosen, first.image) == ("worst", ids[0])
+    assert (first.of, first.lost, first.moved) == (1, 0, 1)
+    for file in (first.file, first.baseline_file):
+        with Image.open(tmp_path / "out" / file) as image:
+            pixels = np.asarray(image.convert("RGB"), int)
+        blue = pixels[:, :, 2] - pixels[:, :, 0] > 60
+        inside = blue[12:68, 24:96]
+        assert inside.any(axis=0).mean() > 0.3
+        if "found_mask_size" in theirs:  # half of the box is veiled, the other half is not
+            halves = [inside[:, :35].mean(), inside[:, 38:].mean()]
+            assert sorted(halves)[0] < 0.3
+            assert sorted(halves)[1] > 0.9

@@ -15,7 +15,7 @@ from optcli.errors import InputError
 from optcli.outputs import Guess
 from optcli.scaffold import masks
 from optcli.scaffold.data import described
-from optcli.scaffold.text import Model, why_not_judged
+from optcli.scaffold.text import Model, _measures, why_not_judged
 from optcli.settings import TensorSpec
 
 
@@ -180,3 +180,36 @@ def test_classes_are_counted_where_the_data_are_read(here):
     (here / "set" / "names.json").write_text("{}")
     (here / "set" / "images" / "empty").mkdir()
     assert described(here / "set", here).classes == 4
+
+
+MASKS, POINTS = "{rows: {prototypes: p}}", "{rows: {keypoints: [2, 3]}}"
+TURNED = "{rows: {format: cxcywh, angle: true}}"
+
+
+@pytest.mark.parametrize(
+    ("decoding", "has", "says"),
+    [
+        (MASKS, {"segmentation": [[1, 1, 5, 1, 5, 5]]}, "metric: mask_map"),
+        (MASKS, {"keypoints": [1, 1, 2, 3, 3, 2]}, "metric: map, max_drop: 0.01}    # may lose"),
+        (POINTS, {"keypoints": [1, 1, 2, 3, 3, 2]}, "metric: keypoint_map"),
+        ("{rows: {}}", {"segmentation": [[1, 1, 5, 1, 5, 5]]}, "metric: map,"),
+        (TURNED, {}, "the data have no rotated boxes"),
+    ],
+)
+def test_the_metric_is_of_what_both_the_model_and_the_data_have(here, decoding, has, says):
+    image(here / "coco" / "images" / "a.jpg")
+    file = here / "coco" / "instances.json"
+    annotations(file, ["a.jpg"])
+    record = json.loads(file.read_text())
+    box = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4], **has}
+    file.write_text(json.dumps({**record, "annotations": [box]}))
+    found = described(here / "coco", here)
+    assert found.beside == tuple(has)
+    spec = TensorSpec(name="x", shape=(1, 3, 8, 8))
+    lines = "\n".join(_measures(TRAINED, [spec], Guess("boxes", 3, decoding), found))
+    assert says in lines
+    # Without data nobody knows better.
+    assert "metric: map" not in "\n".join(_measures(TRAINED, [spec], Guess("boxes", 3, MASKS), None))
+
+
+TRAINED = Model("onnx:m.onnx", trained=True)
