@@ -26,7 +26,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
 
     folders = [out / f"part-{job}" for job in range(jobs)]
     abouts = [json.loads((folder / shards.ABOUT).read_bytes()) for folder in folders]
-    busy = [i for i, about in enumerate(abouts) if about["outputs"]]
+    busy = [i for i, about in enumerate(abouts) if about["samples"]]
     folders, abouts = [folders[i] for i in busy], [abouts[i] for i in busy]
     records = _records(folders)
     ids = records.pop("ids")

@@ -32,12 +32,26 @@ class ScoringRequest:
     guessed: bool = False
 
 
+@dataclass(frozen=True)
+class AnswersFile:
+    """A file of answers that another machine gave; `partial`: samples without an answer do not count.
+
+    `outputs` are the baseline's by name, each with the shape of one sample; none where they do not
+    matter.
+    """
+
+    path: Path
+    partial: bool = False
+    outputs: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest(ScoringRequest):
     """An artifact, its runner and the part `job` of `jobs` of the set; see `optcli.accuracy.evaluate`.
 
     `out` is the folder of what it leaves. `prepared` is a folder with the samples as they were prepared
-    before; without it they may be left in `keep`, for others.
+    before; without it they may be left in `keep`, for others. With `answers` these are evaluated, and
+    the artifact is not opened. `answered`: only the samples count that this file answers.
     """
 
     artifact: Artifact
@@ -48,6 +62,8 @@ class EvaluationRequest(ScoringRequest):
     jobs: int = 1
     prepared: Path | None = None
     keep: Path | None = None
+    answers: AnswersFile | None = None
+    answered: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,8 @@ def output_error(
     """
     pairs = interface.paired(variant.outputs, baseline.outputs)
     constant = [mine.constant and not theirs.constant for mine, theirs in pairs]
-    changed = interface.changes(variant.outputs, baseline.outputs)
+    # What another machine answered may be classes or detections, and no outputs.
+    changed = interface.changes(variant.outputs, baseline.outputs) if variant.outputs else ()
     stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
     comparable = stored and all(each.comparable for each in changed)
     facts: dict[str, Any] = {

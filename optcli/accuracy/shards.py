@@ -90,6 +90,7 @@ class Part:
         firsts = {f"output_{i}": output.first for i, output in enumerate(self._outputs.values())}
         np.savez(self._out / FIRSTS, **firsts)  # type: ignore[arg-type]
         about = {
+            "samples": self.count,
             "stored": self._stored,
             "finite": self._finite,
             "outputs": [output.summary(name) for name, output in self._outputs.items()],
@@ -101,7 +102,7 @@ class Part:
 
     def _predicted(self, seen: Predictions) -> dict[str, np.ndarray]:
         """The class of the largest score, where the output is scores: for agreement."""
-        name = self._output or next(iter(seen.outputs))
+        name = self._output or next(iter(seen.outputs), "")
         if name not in seen.outputs or name in seen.whole:
             return {}
         array = seen.outputs[name]
@@ -117,6 +118,12 @@ def noted(out: Path, jobs: int) -> Counter[str]:
     for job in range(jobs):
         counts.update(json.loads((out / f"part-{job}" / ABOUT).read_bytes())["noted"])
     return counts
+
+
+def effective(out: Path, job: int) -> dict[str, Any]:
+    """What a part below `out` says of who computed it."""
+    read: dict[str, Any] = json.loads((out / f"part-{job}" / ABOUT).read_bytes())["effective"]
+    return read
 
 
 def moved(records: dict[str, np.ndarray], by: int) -> dict[str, np.ndarray]:
@@ -139,6 +146,7 @@ class _Output:
         from numpy.lib.format import open_memmap
 
         self.first, self._file, self._seen, self._constant = first[:1].copy(), file, 0, True
+        self._out = out
         self._shape, self._by_sample = first.shape[1:], file is not None
         self._rows: np.ndarray | None = None
         if file is not None and rows:
@@ -160,7 +168,11 @@ class _Output:
             self._rows[start:stop] = array[: stop - start]
 
     def summary(self, name: str) -> dict[str, Any]:
-        if self._rows is not None:
+        import numpy as np
+
+        if self._rows is not None and self._seen < len(self._rows):  # not all samples were to count
+            np.save(self._out / str(self._file), self._rows[: self._seen].copy())
+        elif self._rows is not None:
             self._rows.flush()  # type: ignore[attr-defined]
         return {
             "name": name,

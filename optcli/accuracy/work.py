@@ -42,7 +42,7 @@ class Work:
     @cached_property
     def metric(self) -> Metric | None:
         settings = self.request.settings
-        return metrics.make(settings, self.request.folder, self._class_names) if settings else None
+        return metrics.make(settings, self.request.folder, self.class_names) if settings else None
 
     @cached_property
     def decode(self) -> decoding.Decode | decoding.Detector | None:
@@ -59,10 +59,10 @@ class Work:
 
     def _classes(self) -> int | None:
         """How many classes the data have; None: nobody knows."""
-        names = self._class_names()
+        names = self.class_names()
         return len(names) if names else None
 
-    def _class_names(self) -> tuple[str, ...] | None:
+    def class_names(self) -> tuple[str, ...] | None:
         """The names of the data's classes; None: nobody knows."""
         try:
             return data.class_names(self.request.data, self.request.folder)
@@ -206,9 +206,15 @@ class Work:
         found |= detections.pairs(seen.decoded, seen.targets)
         if self.metric is None or self.request.settings is None:
             return found
+        self.require_labels(seen, before)
+        return {**self.metric.records(seen), **found}
+
+    def require_labels(self, seen: Predictions, before: int = 0) -> None:
+        """Raise `InputError` where the metric needs labels and these samples, or some, have none."""
+        assert self.metric is not None
+        assert self.request.settings is not None
         if self.metric.needs_labels():
             _labelled(self.request.settings.metric, seen.ids, seen.targets, before)
-        return {**self.metric.records(seen), **found}
 
     def check_labels(self, seen: Predictions) -> None:
         """Before all samples are run: every label that the data tells without reading the samples."""

@@ -19,7 +19,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     "verify-accuracy",
     epilog=options.examples(
         "optcli verify-accuracy recipe.yaml --layers",
-        "optcli verify-accuracy --baseline float.onnx int8.onnx --recipe recipe.yaml",
+        "optcli verify-accuracy --predictions phone.npz --recipe recipe.yaml",
     ),
 )
 @click.argument("where", nargs=-1, type=options.PATH, metavar="[RECIPE|REPORT|FILE...]")
@@ -32,6 +32,21 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     "--recipe",
     type=options.FILE,
     help="For files: the recipe that gives inputs, data, metric and postprocess.",
+)
+@click.option(
+    "--predictions",
+    type=options.FILE,
+    help="Judge what another machine answered: outputs (.npz), COCO's results (.json), classes (.csv).",
+)
+@click.option(
+    "--name", help="With --predictions: what the report calls them; default: the file's name."
+)
+@click.option("--partial", is_flag=True, help="With --predictions: judge the samples that it answers.")
+@click.option(
+    "--write-inputs",
+    type=options.FILE,
+    metavar="FILE.npz",
+    help="Write the prepared evaluation samples of --recipe with their ids, for another machine.",
 )
 @click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
 @click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
@@ -61,6 +76,10 @@ def command(
     where: tuple[Path, ...],
     baseline: Path | None,
     recipe: Path | None,
+    predictions: Path | None,
+    name: str | None,
+    partial: bool,
+    write_inputs: Path | None,
     runners: tuple[str, ...],
     trust: bool,
     remeasure: bool,
@@ -80,7 +99,8 @@ def command(
 
     Without files it reads a report: that of the last build, of a RECIPE's last build, or a REPORT file.
     It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). It
-    evaluates model FILEs, or artifacts' folders, with the data and the metric of --recipe.
+    evaluates model FILEs, or artifacts' folders, with the data and the metric of --recipe. With
+    --predictions it judges what a phone, an NPU or a server answered, against the recipe's baseline.
 
     The exit code is 1 if a blocking verdict rejects, and 5 if a blocking verdict is inconclusive.
     Advice does not change it.
@@ -97,7 +117,45 @@ def command(
     if layers is not None and Path(layers).suffix in (*reports.RECIPES, ".json"):  # and no variant
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
-    if not files:
+    elsewhere = predictions is not None or write_inputs is not None
+    if predictions is None and (name is not None or partial):
+        given = "--name" if name is not None else "--partial"
+        raise UsageError(f"found {given} without --predictions", place=given, hint="--predictions FILE")
+    if elsewhere and (where or baseline is not None or recipe is None):
+        raise UsageError(
+            "answers and inputs of another machine go with --recipe, and with no files",
+            place="--predictions" if predictions else "--write-inputs",
+            hint="optcli verify-accuracy --predictions FILE --recipe RECIPE",
+        )
+    if write_inputs is not None:
+        from optcli.verification.inputs import write
+
+        assert recipe is not None
+        with Progress() as progress:
+            count = write(recipe, write_inputs, overrides=overrides, observer=progress)
+        click.echo(f"{count} samples are in {write_inputs}", err=True)
+        if predictions is None:
+            return ExitCode.DONE
+    if predictions is not None:
+        from optcli.verification.answers import verify_answers
+
+        assert recipe is not None
+        with Progress() as progress:
+            report = verify_answers(
+                predictions,
+                recipe,
+                name=name,
+                partial=partial,
+                overrides=overrides,
+                trust=trust,
+                remeasure=remeasure,
+                jobs=jobs,
+                timeout_s=timeout,
+                store=options.opened(store),
+                observer=progress,
+            )
+        code = ExitCode(report.exit_code)
+    elif not files:
         from optcli.pipeline import report_files
         from optcli.verification.layers import with_layers
 

@@ -36,6 +36,7 @@ __all__ = [
     "disjoint",
     "ingredients",
     "listed",
+    "numbers_of_ids",
     "open",
     "problems",
     "remarks",
@@ -134,6 +135,20 @@ def remarks(settings: DataSettings, folder: Path) -> list[str]:
 
 def _labels(source: Collection, settings: LabelSettings) -> Labels:
     return Labels(with_map(settings, source.folder), source.class_names(), source.class_ids())
+
+
+def numbers_of_ids(settings: DataSettings, folder: Path) -> dict[int, int]:
+    """The class number for each number that the source has, such as COCO's category ids; else empty.
+
+    It is -1 for a class that does not count. Raises as `open` does.
+    """
+    source = collection(settings, folder)
+    labels = None if settings.labels is None else _labels(source, settings.labels)
+    numbers = {}
+    for label, each in enumerate(source.class_ids()):
+        number = label if labels is None else labels.of(label)
+        numbers[each] = -1 if number is None else number
+    return numbers
 
 
 def collection(settings: DataSettings, folder: Path) -> Collection:

@@ -12,8 +12,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from optcli import accuracy, data, environment, outputs, user_code
+from optcli import accuracy, environment, outputs
 from optcli.accuracy import Evaluation, EvaluationRequest
+from optcli.accuracy.messages import AnswersFile
 from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact
 from optcli.digest import of_value
@@ -25,7 +26,7 @@ from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, with_decoding
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
-from optcli.pipeline.terms import judging_code, judging_files
+from optcli.pipeline.terms import evaluated_on, judged_by, judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.results.outcomes import DataRemark
@@ -54,7 +55,9 @@ _DECIDES = (
 class Subject:
     """What is judged: an artifact in a runner. `feeds` holds its inputs where their names differ.
 
-    `interpreter` is another Python to run it in, `versions` those of the runner's packages there.
+    `interpreter` is another Python to run it in, `versions` those of the runner's packages there. With
+    `answers`, which another machine gave, these are judged; the artifact is then the baseline's.
+    `answered`: only the samples count that this file answers.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Subject:
     feeds: tuple[TensorSpec, ...] | None = None
     interpreter: str | None = None
     versions: Mapping[str, str | None] | None = None
+    answers: Path | None = None
+    answered: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,11 @@ def judge(
     """
     if "evaluation" not in plan.recipe.data:
         return {}, {}
-    return compare_all(_subjects(plan, artifacts), plan.baseline, around)
+    return compare_all(subjects(plan, artifacts), plan.baseline, around)
 
 
-def _subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
+def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
+    """The variants that were built and can run here."""
     return [
         Subject(v.name, artifacts[v.name], v.runner_name, v.runner, v.runner_options(plan.threads))
         for v in plan.variants
@@ -116,7 +122,7 @@ def evaluations(
     """
     around = _decoded(around, artifacts[plan.baseline], Silent())
     judging = _Judging(around, None)
-    keys_of = {each.name: key_of(judging._of(each)) for each in _subjects(plan, artifacts)}
+    keys_of = {each.name: key_of(judging._of(each)) for each in subjects(plan, artifacts)}
     return keys_of, least_score(around.recipe)
 
 
@@ -151,7 +157,12 @@ def compare_all(
     accuracies = {each.name: judged[each.name] for each in ordered if each.name in judged}
     if accuracies:
         remarks = (*around.recipe.data_remarks, *judging.doubts())
-        on = {"evaluated_on": _evaluated_on(around), "data": remarks}
+        on = {
+            "evaluated_on": evaluated_on(
+                around.recipe, around.store.digests, (*_DECIDES, "batch_size")
+            ),
+            "data": remarks,
+        }
         accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
     settings = around.recipe.accuracy
     others = [each for name, each in accuracies.items() if name != baseline]
@@ -274,12 +285,16 @@ class _Judging:
     ) -> Accuracy:
         assert self.baseline is not None
         variant = Evaluation.load(entries[0].path)
-        if subject.name == self.baseline.name and variant.class_order is not None:
+        own = subject.answers is None
+        if (subject.name == self.baseline.name or not own) and variant.class_order is not None:
+            whose = "model" if own else "answers"
             raise InputError(
-                "the classes of the data and of the model seem to be in another order:"
+                f"the classes of the data and of the {whose} seem to be in another order:"
                 f" {variant.class_order}",
-                place="data.evaluation",
-                hint="labels: {offset: N}, or class_names: [...] with the classes in the model's order",
+                place="data.evaluation" if own else str(subject.answers),
+                hint="labels: {offset: N}, or class_names: [...] with the classes in the model's order"
+                if own
+                else "number the classes as the data's labels do, from 0, or write their names",
             )
         recipe, baseline = self._around.recipe, Evaluation.load(entries[1].path)
         judged, decoding = recipe.accuracy, recipe.postprocess
@@ -291,6 +306,10 @@ class _Judging:
             metric_output=judged.output if judged else None,
             metadata=baseline.metadata,
         )
+        if not own:  # which outputs it writes is the other machine's choice
+            given = {each.name for each in variant.outputs}
+            left = tuple(each for each in baseline.outputs if not given or each.name in given)
+            baseline = replace(baseline, outputs=left)
         return accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
 
     def _evaluation(
@@ -325,7 +344,9 @@ class _Judging:
                 guessed=around.guessed,
                 reference=self.baseline is not None and subject.name == self.baseline.name,
                 out=scratch,
-                jobs=_jobs(subject, around.jobs),
+                jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
+                answers=self._answers(subject),
+                answered=subject.answered,
                 prepared=samples.find(),
                 # What a file from elsewhere could write to, nobody else reads.
                 keep=None if subject.artifact.foreign else scratch / "prepared",
@@ -349,6 +370,15 @@ class _Judging:
         self._took_s[subject.name] = time.monotonic() - began
         around.observer.finished(step, self._took_s[subject.name])
         return entry
+
+    def _answers(self, subject: Subject) -> AnswersFile | None:
+        """The file of a subject's answers, with the outputs that the baseline has."""
+        if subject.answers is None:
+            return None
+        assert self.baseline is not None
+        entry = self._evaluation(self.baseline, self._of(self.baseline))
+        outputs = tuple((each.name, each.shape) for each in Evaluation.load(entry.path).outputs)
+        return AnswersFile(subject.answers, partial=subject.answered is not None, outputs=outputs)
 
     def _elsewhere(
         self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
@@ -378,8 +408,11 @@ class _Judging:
         """What decides the outputs and the metric of a subject."""
         if subject.name not in self._ingredients:
             around, recipe = self._around, self._around.recipe
-            metric, decoding, users = _judged_by(around, _DECIDES)
-            identity = [subject.artifact.digest, subject.runner_name, subject.options]
+            metric, decoding, users = judged_by(recipe, around.store.digests, _DECIDES)
+            identity: list[Any] = [subject.artifact.digest, subject.runner_name, subject.options]
+            files = {"answers": subject.answers, "answered": subject.answered}
+            given = {k: around.store.digests.of(file) for k, file in files.items() if file is not None}
+            identity += [given] if given else []
             self._ingredients[subject.name] = {
                 "step": EVALUATION,
                 "artifact": of_value(identity),
@@ -404,29 +437,6 @@ def _jobs(subject: Subject, jobs: int) -> int:
     """How many processes share an evaluation: no more than there are cores for their threads."""
     cores = environment.usable_cores()
     return max(1, min(jobs, cores // int(subject.options.get("threads") or cores)))
-
-
-def _evaluated_on(around: EvaluationContext) -> str:
-    """A digest of the samples and of all that turns outputs into a figure.
-
-    Two accuracies with the same digest are comparable. It holds content and settings alone: another
-    version of optcli or of a library gives the same digest.
-    """
-    recipe = around.recipe
-    ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
-    samples = {part: ingredients[part] for part in ("settings", "content")}
-    return of_value([samples, *_judged_by(around, (*_DECIDES, "batch_size"))])
-
-
-def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """The metric's settings without those in `but`, those of `postprocess`, digests of users' files."""
-    recipe = around.recipe
-    metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude={*but, "text"})
-    decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")
-    references, digests = judging_code(recipe).values(), around.store.digests
-    users = [user_code.digest(each, recipe.folder, digests) for each in references]
-    users += [digests.of(file) for file in judging_files(recipe).values()]
-    return metric, decoding, users
 
 
 def _code(settings: AccuracySettings | None) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from optcli import data, regular_files, user_code
 from optcli.digest import FileDigests, of_value
@@ -50,6 +52,26 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
             for name, variant in recipe.variants.items()
         },
     )
+
+
+def judged_by(recipe: Recipe, digests: FileDigests, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
+    """The metric's settings without those in `but`, those of `postprocess`, digests of users' files."""
+    metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude={*but, "text"})
+    decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")
+    users = [user_code.digest(each, recipe.folder, digests) for each in judging_code(recipe).values()]
+    users += [digests.of(file) for file in judging_files(recipe).values()]
+    return metric, decoding, users
+
+
+def evaluated_on(recipe: Recipe, digests: FileDigests, but: Sequence[str]) -> str:
+    """A digest of the samples and of all that turns outputs into a figure.
+
+    Two accuracies with the same digest are comparable. It holds content and settings alone: another
+    version of optcli or of a library gives the same digest.
+    """
+    ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
+    samples = {part: ingredients[part] for part in ("settings", "content")}
+    return of_value([samples, *judged_by(recipe, digests, but)])
 
 
 def judging_code(recipe: Recipe) -> dict[str, str]:

@@ -32,8 +32,8 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
     accuracy = variant.accuracy
     assert accuracy is not None
     runner = variant.runner or {}
-    isa = f", {accuracy.isa}" if accuracy.isa else ""
-    yield f"{name}  ({runner.get('name', '')}, {runner.get('precision', '')}{isa})"
+    what = (runner.get("name"), runner.get("precision"), accuracy.isa)
+    yield f"{name}  ({', '.join(str(each) for each in what if each)})"
     if accuracy.metric is not None:
         different = accuracy.samples if accuracy.distinct is None else accuracy.distinct
         repeated = f", {different} of them different" if different < accuracy.samples else ""

@@ -7,8 +7,8 @@ import pytest
 
 from optcli.digest import FileDigests
 from optcli.errors import InputError
-from optcli.pipeline import accuracy, making
-from optcli.pipeline.terms import judging_files, terms_of
+from optcli.pipeline import making
+from optcli.pipeline.terms import judged_by, judging_files, terms_of
 from optcli.recipe import load
 from optcli.store import Store
 
@@ -32,25 +32,20 @@ def recipe(tmp_path):
     return load(tmp_path / "clip.yaml")
 
 
-def judged_by(recipe, tmp_path):
-    around = accuracy.EvaluationContext(recipe, "", Store(tmp_path / "store"), tmp_path, None, 1.0)
-    return accuracy._judged_by(around, ())
-
-
 def test_other_texts_are_other_terms_and_another_key(recipe, tmp_path):
-    terms, key = terms_of(recipe, FileDigests()), judged_by(recipe, tmp_path)
+    terms, key = terms_of(recipe, FileDigests()), judged_by(recipe, FileDigests(), ())
     assert terms_of(recipe, FileDigests()) == terms
     np.save(tmp_path / "texts.npy", 2 * np.ones((3, 4)) + np.eye(3, 4))
     assert terms_of(recipe, FileDigests()).code["accuracy.text"] != terms.code["accuracy.text"]
-    assert judged_by(recipe, tmp_path) != key
+    assert judged_by(recipe, FileDigests(), ()) != key
 
 
 def test_where_the_texts_lie_is_in_no_key(recipe, tmp_path):
-    key = judged_by(recipe, tmp_path)
+    key = judged_by(recipe, FileDigests(), ())
     (tmp_path / "moved").mkdir()
     (tmp_path / "texts.npy").rename(tmp_path / "moved" / "texts.npy")
     moved = load(tmp_path / "clip.yaml", ["accuracy.text=moved/texts.npy"])
-    assert judged_by(moved, tmp_path) == key
+    assert judged_by(moved, FileDigests(), ()) == key
 
 
 def test_texts_that_are_missing_end_a_build_before_anything_runs(recipe, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -53,6 +53,21 @@ class Predictions:
             return name not in self.whole and array.ndim > 0 and len(array) == len(self.ids)
 
         return {k: a[index] if has_rows(k, a) else a for k, a in self.outputs.items()}
+
+    def only(self, rows: Sequence[int]) -> Predictions:
+        """Some of the samples."""
+        chosen = list(rows)
+        return replace(
+            self,
+            ids=[self.ids[row] for row in chosen],
+            targets=[self.targets[row] for row in chosen],
+            meta=[self.meta[row] for row in chosen],
+            outputs={
+                k: a[chosen] if k not in self.whole and a.ndim and len(a) == len(self.ids) else a
+                for k, a in self.outputs.items()
+            },
+            decoded=None if self.decoded is None else [self.decoded[row] for row in chosen],
+        )
 
     def scores(self) -> np.ndarray:
         """The output that the metric reads, `[samples, ...]`. Raises `InputError`."""

@@ -75,10 +75,13 @@ class Classification(Metric):
         return None if right is None else shares_by_class(records["label"], right)
 
     def figures(self, records: Records) -> dict[str, float]:
-        shares = {"top1": float((records["rank"] < 1).mean())}
-        if records["classes"][0] > 5:
-            shares["top5"] = float((records["rank"] < 5).mean())
-        return {**shares, "calibration_error": calibration_error(records)}
+        """Top-1, top-5 and calibration error; of classes without scores what these tell."""
+        figures = {"top1": float((records["rank"] < 1).mean())}
+        if records["classes"][0] > 5 and records.get("listed", [5])[0] >= 5:
+            figures["top5"] = float((records["rank"] < 5).mean())
+        if "confidence" in records:
+            figures["calibration_error"] = calibration_error(records)
+        return figures
 
 
 def shares_by_class(label: np.ndarray, right: np.ndarray) -> ByClass:
