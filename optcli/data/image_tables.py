@@ -56,7 +56,7 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
         if place is None:
             if not regular_files.is_file(root / str(row.get(paths))):  # else it is of another part
                 missing.append(f"row {number} {excerpt(str(row.get(paths)))!r}")
-        elif values.setdefault(place, row.get(column)) != row.get(column):
+        elif repr(values.setdefault(place, row.get(column))) != repr(row.get(column)):
             message = f"{os.path.basename(place)} has two rows with different labels"
             raise InputError(message, place=str(file), hint="leave one of them")
     if missing:

@@ -19,6 +19,7 @@ OBJECTS = ("objects", "annotations")
 _BOXES = ("bbox", "bboxes", "boxes")
 _CATEGORIES = ("categories", "category", "category_id", "labels", "label", "classes", "class")
 _SYNSET = re.compile(r"n\d{8}(?=\s)")  # ImageNet's own table has boxes behind it
+_NUMBER = re.compile(r"-?\d{1,17}(\.\d{1,17})?", re.ASCII)
 _HINT = "objects: {bbox: [[left, top, width, height]], categories: [0]}"
 
 
@@ -89,15 +90,14 @@ def labelling(
 
 def label_of(value: Any) -> Any:
     """A label as a number where it is written as one, and as a name elsewhere."""
-    if isinstance(value, float) and value == int(value):
-        return int(value)
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if match := _SYNSET.match(text):
-        return match[0]
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 18 else text
+    if isinstance(value, str):
+        text = value.strip()
+        if match := _SYNSET.match(text):
+            return match[0]
+        if not _NUMBER.fullmatch(text):
+            return text
+        value = float(text) if "." in text else int(text)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def objects_of(value: Any, place: str) -> list[dict[str, Any]]:

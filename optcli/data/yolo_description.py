@@ -39,6 +39,8 @@ def about(path: Path, folder: Path | None = None) -> About:
     A relative `path` in it may start from the `folder` of the recipe too. Raises `InputError`.
     """
     file = description_in(path)
+    if file is None and regular_files.is_file(path / "data.yaml"):
+        file = path / "data.yaml"  # what is wrong with it is said below
     if file is None:
         classes = path / "classes.txt"
         if not regular_files.is_file(classes):
@@ -74,8 +76,8 @@ def description_in(path: Path) -> Path | None:
 
 def described_below(folder: Path) -> bool:
     """Whether a folder has such a file, or a list of classes with labels of YOLO."""
-    if (file := description_in(folder)) is not None:
-        return describes(file)
+    if description_in(folder) or regular_files.is_file(folder / "data.yaml"):
+        return True
     return regular_files.is_file(folder / "classes.txt") and any(
         name.endswith(".txt") and name != "classes.txt"
         for place in (folder, folder / "labels")

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from typing import Any
 
 import numpy as np
 import pytest
-from generated import spec
+from generated import picture, spec
 
 from optcli import data
 from optcli.data import DataSettings, ingredients, problems
@@ -151,3 +152,18 @@ def test_torchvision_starts_no_program_either(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="torchvision cannot load it"):
         data.collection(settings, tmp_path)._load()  # type: ignore[attr-defined]
     assert not EpsImagePlugin.has_ghostscript()
+
+
+def test_a_name_that_is_no_utf8_is_text_everywhere(tmp_path):
+    """Archives of older systems leave such names behind; ids stand in splits, keys and reports."""
+    folder = tmp_path / "photos" / "cat"
+    folder.mkdir(parents=True)
+    picture(0).save(folder / "a.png")
+    os.rename(folder / "a.png", os.path.join(os.fsencode(folder), b"caf\xe9.png"))
+    (tmp_path / "list.txt").write_bytes(b"cat/caf\xe9.png\r\n")
+    for split in ({"seed": 0}, {"file": "list.txt"}):
+        settings = DataSettings.model_validate({"source": "imagefolder:photos", "split": split})
+        (sample,) = open_data(settings, tmp_path, [spec(3, 12, 20)])
+        assert sample.id == r"cat/caf\udce9.png"
+        key = ingredients(settings, tmp_path, FileDigests())
+        assert json.dumps(key, ensure_ascii=False).encode()

@@ -82,6 +82,7 @@ def test_it_is_said_once_from_where_numbers_count(flat):
         ("b.JPEG 1\na.JPEG 0\nc.JPEG 2\nd.JPEG 2\n", "row 4 'd.JPEG'"),
         ("b.JPEG 1\nb.JPEG 0\na.JPEG 0\nc.JPEG 2\n", "two rows with different labels"),
         ("x 1\ny 2\n", "no column names images"),
+        ("b.JPEG 0.5\na.JPEG 0\nc.JPEG 2\n", "found the label 0.5"),
         ("", "the table is empty"),
     ],
 )

@@ -137,12 +137,14 @@ def test_the_folder_of_ultralytics_settings(tmp_path, monkeypatch):
         ("train: images/val\nnames: [cat]", "has no 'val'"),
         ("- a list", "no mapping"),
         ("a: [", "no YAML"),
+        ("val: images/val\nval: images/val\nnames: [cat]", "duplicate key"),
     ],
 )
 def test_a_wrong_description_is_refused(tmp_path, about, said):
     data_set(tmp_path / "data", {"a": BOX}, about)
-    settings = DataSettings.model_validate({"source": "yolo:data/data.yaml", "split": "val"})
-    assert said in problems(settings, tmp_path)[0][1]
+    for source in ("yolo:data/data.yaml", "yolo:data"):
+        settings = DataSettings.model_validate({"source": source, "split": "val"})
+        assert said in problems(settings, tmp_path)[0][1]
 
 
 def test_the_part_must_be_named_where_there_are_several(tmp_path):
