@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ class Tabled:
     """Images by their ids, paths relative to the root: the file, and its label or its objects.
 
     `names` are those of the `classes`, as far as known; `boxes` says whether there are objects.
+    `missing` rows name images that are not there, and are left out.
     """
 
     images: Mapping[str, tuple[str, Any]]
     names: tuple[str, ...] | None
     classes: int
     boxes: bool
+    missing: int = 0
 
 
 def metadata_in(*folders: Path) -> Path | None:
@@ -59,14 +61,17 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
         elif repr(values.setdefault(place, row.get(column))) != repr(row.get(column)):
             message = f"{os.path.basename(place)} has two rows with different labels"
             raise InputError(message, place=str(file), hint="leave one of them")
-    if missing:
+    if missing and settings.missing != "skip":
         message = f"{len(missing)} rows name images that are not there, the first is {missing[0]}"
-        raise InputError(message, place=str(file), hint="copy the images, or leave these rows out")
+        raise InputError(
+            message, place=str(file), hint="copy the images, or leave these rows out with missing: skip"
+        )
     without = next((place for place in places if place not in values), None)
     if without is not None:
         message = f"{len(places) - len(values)} images have no row, the first is {excerpt(without)}"
         raise InputError(message, place=str(file), hint="add their rows, or move the images elsewhere")
-    return _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
+    known = _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
+    return replace(known, missing=len(missing))
 
 
 def _numbered(

@@ -133,8 +133,8 @@ class DataSettings(Abbreviated):
     )
     missing: Literal["refuse", "skip"] = Field(
         "refuse",
-        description="coco: what to do where the annotations name an image that is not there; `skip`"
-        " leaves it out, and the report says how many",
+        description="coco, table: what to do where an image is named that is not there; `skip` leaves"
+        " it out, and the report says how many",
     )
     labels: LabelSettings | None = Field(
         None, description="which class numbers its labels are; default: what the recipe's `labels` says"

@@ -92,6 +92,14 @@ def test_rows_and_images_must_go_together(flat, text, said):
         labels(flat, table="val.txt")
 
 
+def test_rows_without_an_image_can_be_left_out(flat):
+    (flat / "val.txt").write_text("b.JPEG 1\na.JPEG 0\nc.JPEG 2\nd.JPEG 2\n")
+    said = {"source": "imagefolder:val", "table": "val.txt", "missing": "skip"}
+    assert len(labels(flat, **said)) == 3
+    found = layouts.find("imagefolder")(DataSettings.model_validate(said), flat).remarks(False)
+    assert found == ["1 rows of the table name no image, and are left out (missing: skip)"]
+
+
 def test_the_column_of_the_labels_is_named(flat):
     (flat / "val.csv").write_text("file,hour,size\nb.JPEG,1,0\na.JPEG,0,1\nc.JPEG,2,0\n")
     with pytest.raises(InputError, match="not known which column"):

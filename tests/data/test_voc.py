@@ -111,3 +111,6 @@ def test_what_is_said_of_a_part(voc):
     (said,) = part().remarks(False)
     assert said == "pixels are counted from 1, because no box begins below 1 (first_pixel)"
     assert part(first_pixel=1).remarks(False) == []
+    annotation(voc / "data/VOCdevkit/VOC2007/Annotations/b.xml", ("ant", 0, 2, 2, 43, 3))
+    (outside,) = part(first_pixel=1).remarks(False)
+    assert outside.startswith("1 boxes reach beyond their image")

@@ -195,12 +195,19 @@ def test_labels_are_those_of_the_turned_image_where_it_is_turned(tmp_path):
 
 def test_what_is_said_of_a_part(tmp_path):
     data_set(tmp_path / "data", {"a": f"{BOX}\n{BOX}", "b": BOX})
+    image = picture(0)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "data" / "images" / "val" / "b.png", exif=exif)
     for name in ("c.heic", "d", "notes.txt", ".hidden"):
         (tmp_path / "data" / "images" / "val" / name).write_bytes(b"x")
     settings = DataSettings.model_validate({"source": "yolo:data", "split": "val"})
     part = layouts.find("yolo")(settings, tmp_path)
     assert part.empty_classes() == ("cat",)
-    assert part.remarks(False) == [
+    *said, turned = part.remarks(False)
+    assert "1 of 2 images are annotated as their EXIF orientation turns them" in turned
+    assert part.remarks(True) == said
+    assert said == [
         "1 lines stand twice in a label file, and count once",
         "2 files are no images by their suffix, and are left out: 1 .heic, 1 without",
     ]

@@ -158,7 +158,7 @@ class Coco(Collection):
         root = self._images
         assert root is not None
         everything = [
-            CocoImage(name, root / name, number, self._read.boxes[number])
+            CocoImage(name, _image(root, name), number, self._read.boxes[number])
             for number, name in sorted(self._read.images, key=lambda image: image[1])
         ]
         if self.settings.missing != "skip":
@@ -181,6 +181,13 @@ class Coco(Collection):
                     " missing: skip",
                 )
         return images
+
+
+def _image(root: Path, name: str) -> Path:
+    """The file of an image: Label Studio writes `images/` before the names of those in `images`."""
+    apart = root.parent / name
+    inside = name.startswith(f"{root.name}/") and apart.is_file()
+    return apart if inside and not (root / name).exists() else root / name
 
 
 def _named_parts(path: Path) -> list[str]:

@@ -133,14 +133,16 @@ class ImageFolder(Collection):
             return self._tabled.names
         return tuple(self._classes[1]) or None
 
-    def remarks(self, orient: bool) -> list[str]:
-        return passed_over(self._base)
-
     def empty_classes(self) -> tuple[str, ...]:
         if self._table is not None:
             return ()
         base, classes = self._classes
         return tuple(name for name in classes if not any(images_below(base / name)))
+
+    def remarks(self, orient: bool) -> list[str]:
+        absent = self._tabled.missing if self._tabled is not None else 0
+        left_out = f"{absent} rows of the table name no image, and are left out (missing: skip)"
+        return [*([left_out] if absent else []), *passed_over(self._base)]
 
     @property
     def _base(self) -> Path:

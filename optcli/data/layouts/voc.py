@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from optcli import regular_files
+from optcli.data.agreement import AnnotatedImage, disagreements
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
@@ -141,7 +142,12 @@ class Voc(Collection):
             least = "a box begins below 1" if self._first_pixel == 0 else "no box begins below 1"
             said = [f"pixels are counted from {self._first_pixel}, because {least} (first_pixel)"]
         folder = self._root or self._part_folder or self.path
-        return [*said, *passed_over(folder / "JPEGImages" if self._root else folder)]
+        images = (
+            AnnotatedImage(each.id, each.path, each.size, [o["bbox"] for o in each.objects()])
+            for each in self.chosen
+        )
+        others = passed_over(folder / "JPEGImages" if self._root else folder)
+        return [*said, *others, *disagreements(images, orient=orient)]
 
     @cached_property
     def _root(self) -> Path | None:

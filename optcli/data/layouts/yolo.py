@@ -11,6 +11,7 @@ from typing import Any
 
 from optcli import regular_files
 from optcli.data import yolo_labels
+from optcli.data.agreement import AnnotatedImage, disagreements
 from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import id_of, images_below, passed_over, size_of
@@ -132,7 +133,11 @@ class Yolo(Collection):
     def remarks(self, orient: bool) -> list[str]:
         repeated = sum(image.repeated for image in self.chosen)
         twice = [f"{repeated} lines stand twice in a label file, and count once"] if repeated else []
-        return [*twice, *passed_over(*(place for place in self._places if place.is_dir()))]
+        others = passed_over(*(place for place in self._places if place.is_dir()))
+        # Fractions are those of the image as Ultralytics reads it: turned by its EXIF orientation.
+        sizes = ((image, size_of(image.path, oriented=True)) for image in self.chosen)
+        images = (AnnotatedImage(image.id, image.path, size) for image, size in sizes)
+        return [*twice, *others, *disagreements(images, orient=orient)]
 
     @cached_property
     def _about(self) -> About:
