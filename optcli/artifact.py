@@ -50,6 +50,9 @@ OUTPUT_TAIL = "output_tail_in_floating_point"
 # The fact that lists the outputs of the model as it came from its source: name, dtype and shape of
 # each, and what the first one held where it was run (`outputs.of_facts` reads it).
 OUTPUT_TENSORS = "output_tensors"
+# The fact that holds the layers that such a pass kept in floating point because integers would ruin
+# them: by name, the SQNR of their output in dB.
+RUINED_LAYERS = "ruined_layers_in_floating_point"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.artifact import OUTPUT_TAIL, Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
@@ -29,14 +29,21 @@ from optcli.passes._onnx.models import (
 )
 from optcli.passes._quantization import (
     asymmetric_activations,
+    layer_errors,
     output_tails,
     quantized_operators,
     symmetric_ranges,
     transformers,
 )
+from optcli.passes._quantization.activation_ranges import Range, activation_ranges
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
-from optcli.passes._quantization.integer_chains import close_integer_chains
+from optcli.passes._quantization.integer_chains import (
+    close_integer_chains,
+    fill_gaps,
+    gaps,
+    make_unsigned,
+)
 from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes._quantization.nncf_of_graphs import (
     data_bytes,
@@ -125,6 +132,7 @@ class QuantizeNncf(Pass):
         "products saturate; default: by this CPU; false: the first layer alone, as NNCF does by itself",
     )
     output_tail: output_tails.OutputTail = "float"
+    least_layer_sqnr: layer_errors.LeastSqnr = layer_errors.LEAST_SQNR_DB
     ignored_names: tuple[str, ...] = Field(
         (),
         description="nodes to keep in floating point, by name; of PyTorch networks: modules, by name "
@@ -186,20 +194,56 @@ class QuantizeNncf(Pass):
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
-        quantized = ready.resolved._quantize(ready)
-        graph = read(quantized)
-        if self.target == "tensorrt":
-            # NNCF cannot be told that it has no unsigned integers.
-            make_signed(graph)
-            keep_pairs_before_products(graph)
-        close_integer_chains(graph)
+        large = data_bytes(ready.model) > onnx_format.ONE_FILE_BYTES // 2
+        if large and self.least_layer_sqnr is not None:
+            job.warn("too large to look at the error of each layer: all are quantized")
+        ignored = {*ready.tail, *self._ignored_nodes(ready.model)}
+        ranges: dict[str, Range] = {}
+        ruined: dict[str, float] = {}
+        for left in reversed(range(layer_errors.ROUNDS)):
+            graph = read(ready.resolved._quantize(ready))
+            if self.target == "tensorrt":
+                # NNCF cannot be told that it has no unsigned integers.
+                make_signed(graph)
+                keep_pairs_before_products(graph)
+            close_integer_chains(graph)
+            if self.target in _SATURATING:
+                make_unsigned(graph)
+                # Between the layers of a transformer values stay in floating point for accuracy.
+                transformer = ready.resolved.model_type == "transformer"
+                names = [] if transformer else gaps(graph, ignored)
+                ranges = ranges or _ranges(ready, names, job, source)
+                fill_gaps(graph, {name: ranges[name] for name in names if name in ranges})
+            more: dict[str, float] = {}
+            if left and not large and self.least_layer_sqnr is not None:
+                more = layer_errors.ruined_layers(
+                    ready.model, written(graph), ready.feeds, self.least_layer_sqnr, job.threads
+                )
+            if not more:
+                break
+            ruined |= more
+            around = layer_errors.around(ready.model, more)
+            ignored |= {*more} if self.target == "tensorrt" else around
+            ready.arguments["ignored_scope"] = self._ignored(sorted(ignored))
         if self.target == "tensorrt":
             require_constraints(graph)
-        elif opset_of(quantized) >= PER_CHANNEL_OPSET:
+        elif opset_of(ready.model) >= PER_CHANNEL_OPSET:
             keep_floats(graph)
         quantized = written(graph)
         onnx_format.save(quantized, job.out)
-        return ready.resolved._made(ready, self.quantized_operators(quantized))
+        made = ready.resolved._made(ready, self.quantized_operators(quantized))
+        return replace(made, facts={**made.facts, RUINED_LAYERS: ruined})
+
+    def _ignored_nodes(self, model: ModelProto) -> set[str]:
+        """The nodes that the recipe keeps in floating point, as far as there are any of these names."""
+        by_pattern = [re.compile(pattern) for pattern in self.ignored_patterns]
+        return {
+            node.name
+            for node in model.graph.node
+            if node.name in self.ignored_names
+            or node.op_type in self.ignored_types
+            or any(pattern.match(node.name) for pattern in by_pattern)
+        }
 
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
@@ -358,6 +402,12 @@ class QuantizeNncf(Pass):
             OUTPUT_TAIL: ready.tail,
         }
         return Made(precision="int8", facts=facts)
+
+
+def _ranges(ready: Ready, names: Collection[str], job: Job, source: Artifact) -> dict[str, Range]:
+    """The ranges of values that NNCF left in floating point, for integers."""
+    ranges = activation_ranges(ready.model, names, ready.feeds, "minmax", 100, job.threads, source.path)
+    return asymmetric_activations.without_vanishing(ready.model, ranges)
 
 
 def _modern(model: ModelProto, job: Job) -> ModelProto:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optcli import environment
-from optcli.artifact import OUTPUT_TAIL, Artifact, Format
+from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
@@ -32,8 +33,9 @@ from optcli.passes._onnx.models import (
     quiet,
     require_floats,
 )
-from optcli.passes._quantization import output_tails, transformers
-from optcli.passes._quantization.activation_ranges import activation_ranges, float_tensors
+from optcli.passes._quantization import layer_errors, output_tails, transformers
+from optcli.passes._quantization.activation_ranges import Range, activation_ranges, float_tensors
+from optcli.passes._quantization.asymmetric_activations import without_vanishing
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
 from optcli.passes._quantization.kept_floats import keep_floats
@@ -120,6 +122,7 @@ class QuantizeOnnxruntime(Pass):
         "`transformer` where there is attention",
     )
     output_tail: output_tails.OutputTail = "float"
+    least_layer_sqnr: layer_errors.LeastSqnr = layer_errors.LEAST_SQNR_DB
     types: tuple[str, ...] = Field(
         (), description="operator types to quantize, no others; default: all that pay"
     )
@@ -192,7 +195,9 @@ class QuantizeOnnxruntime(Pass):
                 work / "prepared",
             )
             ranges |= {name: ranges[by] for name, by in replaced.items()}
+            ranges = without_vanishing(model, ranges)
             job.progress(None, "quantizing")
+            scope, ruined = self._without_ruined(model, scope, grids, ranges, feeds, job, work)
             quantize(work / "prepared", job.out, ranges, scope, grids, work)
         output = onnx_format.open(job.out)
         quantized = read(output)
@@ -221,8 +226,43 @@ class QuantizeOnnxruntime(Pass):
             "quantized_operators": dict(sorted(counts.items())),
             "kept_in_floating_point": sorted(scope.ignored),
             OUTPUT_TAIL: tail,
+            RUINED_LAYERS: ruined,
         }
         return Made(precision=self.precision, facts=facts)
+
+    def _without_ruined(
+        self,
+        model: ModelProto,
+        scope: Scope,
+        grids: Grids,
+        ranges: Mapping[str, Range],
+        feeds: Feeds,
+        job: Job,
+        work: Path,
+    ) -> tuple[Scope, dict[str, float]]:
+        """The scope without the layers that would be ruined in it, and their SQNR in dB by name."""
+        if self.least_layer_sqnr is None or self.precision == "fp8":
+            return scope, {}
+        if onnx_format.bytes_in(work / "prepared") > onnx_format.ONE_FILE_BYTES // 2:
+            job.warn("too large to look at the error of each layer: all are quantized")
+            return scope, {}
+        floats = onnx_format.open(work / "prepared")
+        ruined: dict[str, float] = {}
+        for number in range(layer_errors.ROUNDS):
+            trial = work / f"trial_{number}"
+            trial.mkdir()
+            quantize(work / "prepared", trial, ranges, scope, replace(grids, qdq=True), work)
+            quantized = onnx_format.open(trial)
+            more = layer_errors.ruined_layers(
+                floats, quantized, feeds, self.least_layer_sqnr, job.threads
+            )
+            if not more:
+                break
+            ruined |= more
+            around = {*more} if grids.for_tensorrt else layer_errors.around(model, more)
+            ignored = {*scope.ignored, *around}
+            scope = replace(scope, names={*scope.names} - ignored, ignored=ignored)
+        return scope, ruined
 
     def _finish(self, quantized: Model) -> int:
         """Finish the quantizer's model; returns how many nodes were changed."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from optcli.artifact import OUTPUT_TAIL, costly_packing, has_own_model
+from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
 from optcli.paths import shown
 from optcli.report import engines, since_build, wording
 from optcli.report.device_text import device_lines
@@ -125,21 +126,38 @@ def _packing(report: Report) -> Iterator[str]:
             yield (f"{name}: weights are packed on every call at batch size {sizes}; {remedy}")
 
 
+# Facts that name what was not quantized, the kind of each, and the reason in words.
+_KEPT: tuple[tuple[str, Any, str], ...] = (
+    (
+        OUTPUT_TAIL,
+        list | tuple,
+        "behind the last layers, where values of different range meet; none of them is a layer, and"
+        " they take as long as in the float model",
+    ),
+    (
+        RUINED_LAYERS,
+        dict,
+        "with what computes the values they read: integers would ruin them (`least_layer_sqnr`)",
+    ),
+)
+
+
 def _floats(report: Report) -> Iterator[str]:
-    """Operators behind the last layers that were not quantized; a line for all that keep the same."""
-    variants_of: dict[str, list[str]] = {}
-    for name, variant in report.variants.items():
-        facts = variant.steps[-1].facts if variant.steps else {}
-        tail = facts.get(OUTPUT_TAIL)
-        if not (isinstance(tail, list | tuple) and tail):
-            continue
-        more = f" and {len(tail) - _LISTED} more" if len(tail) > _LISTED else ""
-        named = ", ".join(map(str, tail[:_LISTED]))
-        variants_of.setdefault(f"{named}{more}", []).append(name)
-    for named, names in variants_of.items():
-        yield (
-            f"{wording.listed(names)}: {named}, behind the last layers, where values of different range"
-            " meet; none of them is a layer, and they take as long as in the float model"
+    """Operators that were not quantized; a line for all variants that keep the same, for one reason."""
+    for fact, kind, reason in _KEPT:
+        variants_of: dict[str, list[str]] = {}
+        for name, variant in report.variants.items():
+            facts = variant.steps[-1].facts if variant.steps else {}
+            operators = facts.get(fact)
+            if not (isinstance(operators, kind) and operators):
+                continue
+            each = [*map(str, operators)]
+            if isinstance(operators, dict):
+                each = [f"{operator} ({decibels} dB)" for operator, decibels in operators.items()]
+            more = f" and {len(each) - _LISTED} more" if len(each) > _LISTED else ""
+            variants_of.setdefault(f"{', '.join(each[:_LISTED])}{more}", []).append(name)
+        yield from (
+            f"{wording.listed(names)}: {named}, {reason}" for named, names in variants_of.items()
         )
 
 

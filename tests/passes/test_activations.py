@@ -128,3 +128,32 @@ def test_the_same_are_known_in_openvino_models(tmp_path):
         ) == (name,)
     onnx.save(network([("Relu", ["x"], "y")]), tmp_path / "relu.onnx")
     assert asymmetric_activations.in_openvino(openvino.Core().read_model(tmp_path / "relu.onnx")) == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least"),
+    [
+        (SEVERAL["swish"], -7),
+        (SEVERAL["Mish"], -7),
+        ([("HardSwish", ["x"], "y")], -3),
+        ([("Gelu", ["x"], "y")], -3),
+        # They give something however far below zero.
+        ([("LeakyRelu", ["x"], "y")], None),
+        ([("Elu", ["x"], "y")], None),
+        ([("Tanh", ["x"], "t"), ("Mul", ["x", "t"], "y")], None),
+        # Others read the value as well.
+        ([*SEVERAL["swish"][:1], ("Mul", ["s", "x"], "m"), ("Add", ["m", "x"], "y")], None),
+    ],
+)
+def test_ranges_end_where_an_activation_gives_nothing(nodes, least):
+    before = {"x": (-99.0, 25.0), "other": (-99.0, 25.0)}
+    after = asymmetric_activations.without_vanishing(network(nodes), before)
+    assert after["other"] == (-99, 25)
+    assert after["x"] == ((-99, 25) if least is None else (pytest.approx(least, abs=0.3), 25))
+
+
+def test_a_range_that_an_activation_does_not_shorten_stays():
+    for own in ((-2.0, 3.0), (0.0, 3.0), (-99.0, -20.0)):
+        assert asymmetric_activations.without_vanishing(network(SEVERAL["swish"]), {"x": own}) == {
+            "x": own
+        }

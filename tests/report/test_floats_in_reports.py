@@ -28,6 +28,14 @@ def test_what_was_kept_is_named_once_for_the_variants_that_share_it():
     assert "Kept in floating point" in markdown(found)
 
 
+def test_layers_that_integers_would_ruin_are_named_with_what_they_would_keep():
+    facts = {"ruined_layers_in_floating_point": {"stem": 3.6, "head": 8.0}}
+    step = StepSummary(name="quantize_onnxruntime", key="key", status="built", facts=facts)
+    int8 = variant(900, [latency(2.0, 0.5)]).model_copy(update={"steps": (step,)})
+    (line,) = notes(report({"eager": variant(1000, [latency(1, 1)]), "int8": int8})).floats
+    assert line.startswith("int8: stem (3.6 dB), head (8.0 dB), ")
+
+
 @pytest.mark.parametrize("odd", [[], None, "all", {"a": 1}, 3])
 def test_nothing_is_said_where_nothing_was_kept_or_the_facts_are_others(odd):
     """A report may come from elsewhere."""

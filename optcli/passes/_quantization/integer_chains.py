@@ -7,11 +7,18 @@ its output goes into QuantizeLinear. NNCF leaves the pair out behind operators t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import constant, maker, remove_unread
-from optcli.onnx_graphs.operators import MOVES_VALUES
+from optcli.onnx_graphs.graph import (
+    add_initializer,
+    argument,
+    constant,
+    maker,
+    remove_unread,
+    remove_unread_initializers,
+)
+from optcli.onnx_graphs.operators import MOVES_VALUES, PAIR
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node, Value
@@ -21,6 +28,10 @@ if TYPE_CHECKING:
 _MOVES_VALUES = MOVES_VALUES | {"Concat"}
 # What computes on integers, or passes them on to what does.
 _COMPUTES = _MOVES_VALUES | {"Conv", "Gemm", "MatMul", "Add", "Mul"}
+# What it computes on integers only where the output is quantized too.
+_FILLED = frozenset({"Conv", "Sigmoid", "Mul", "Add", "LeakyRelu"})
+# What quantizes, or is computed together with the convolution before.
+_QUANTIZES_OR_LIMITS = frozenset({"QuantizeLinear", "Relu", "Clip", "BatchNormalization"})
 
 
 def close_integer_chains(model: Model) -> int:
@@ -28,8 +39,6 @@ def close_integer_chains(model: Model) -> int:
 
     Exact: a value that lies on a grid is not changed by being quantized to that same grid again.
     """
-    import onnx_ir
-
     grids: dict[Value | None, Grid] = {}
     added = 0
     for node in list(model.graph):
@@ -37,24 +46,32 @@ def close_integer_chains(model: Model) -> int:
             grids[node.outputs[0]] = node.inputs[1:]
             continue
         grid, moved = _common_grid(node, grids), node.outputs[0]
-        uses = moved.uses()
         if grid is None or moved.is_graph_output():
             continue
-        if not any(reader.op_type in _COMPUTES for reader, _ in uses):
+        if not any(reader.op_type in _COMPUTES for reader in moved.consumers()):
             continue
-        value: Value = moved
-        pair: list[Node] = []
-        for operator, name in (("Quantize", "integers"), ("Dequantize", "floats")):
-            output = onnx_ir.Value(name=f"{moved.name}_{name}")
-            inputs = [value, *grid]
-            pair.append(onnx_ir.node(f"{operator}Linear", inputs, outputs=[output], name=output.name))
-            value = output
-        for reader, position in uses:
-            reader.replace_input_with(position, value)
-        model.graph.insert_after(node, pair)
-        grids[value] = grid
+        grids[_add_pair(model, moved, grid)] = grid
         added += 1
     return added
+
+
+def _add_pair(model: Model, value: Value, grid: Grid) -> Value:
+    """Quantize a value and dequantize it again, for all that read it; returns what they read now."""
+    import onnx_ir
+
+    uses, node = value.uses(), value.producer()
+    assert node is not None
+    pair: list[Node] = []
+    current = value
+    for operator, name in (("Quantize", "integers"), ("Dequantize", "floats")):
+        output = onnx_ir.Value(name=f"{value.name}_{name}")
+        inputs = [current, *grid]
+        pair.append(onnx_ir.node(f"{operator}Linear", inputs, outputs=[output], name=output.name))
+        current = output
+    for reader, position in uses:
+        reader.replace_input_with(position, current)
+    model.graph.insert_after(node, pair)
+    return current
 
 
 def _is_one_scale(node: Node) -> bool:
@@ -78,6 +95,76 @@ def _contents(grid: Grid) -> tuple[tuple[int, bytes], ...] | None:
     tensors = [constant(value) for value in grid]
     parts = tuple((tensor.dtype, tensor.tobytes()) for tensor in tensors if tensor is not None)
     return parts if len(parts) == len(grid) else None
+
+
+def make_unsigned(model: Model) -> int:
+    """Turn int8 activations into uint8 ones of the same values, their zero points moved; how many.
+
+    ONNX Runtime does so itself as it loads a model on x86, but not in graphs where int8 and uint8 meet:
+    these run in floating point. Exact.
+    """
+    import numpy as np
+    from onnx_ir import DataType
+
+    unsigned: dict[Value | None, Value] = {}
+    changed = 0
+    for node in model.graph:
+        point = argument(node, 2) if node.op_type in PAIR else None
+        tensor = constant(point)
+        if point is None or tensor is None or tensor.numpy().dtype != np.int8:
+            continue
+        if node.op_type == "DequantizeLinear" and maker(node.inputs[0], "QuantizeLinear") is None:
+            continue  # weights, and integers that the model had before
+        if point not in unsigned:
+            moved = (tensor.numpy().astype(np.int16) + 128).astype(np.uint8)
+            unsigned[point] = add_initializer(model.graph, f"{point.name}_unsigned", moved)
+        node.replace_input_with(2, unsigned[point])
+        if node.op_type == "QuantizeLinear":
+            node.outputs[0].dtype = DataType.UINT8
+            changed += 1
+    remove_unread_initializers(model)
+    return changed
+
+
+def gaps(model: Model, ignored: Collection[str]) -> list[str]:
+    """Names of values in floating point whose makers ONNX Runtime could compute on integers, in order.
+
+    NNCF leaves activation functions such as x · sigmoid(x) in floating point, for OpenVINO, which
+    computes them with the convolution before. ONNX Runtime computes a convolution on integers only
+    where its output is quantized too, else more slowly than in the float model. `ignored` names nodes
+    that stay in floating point, with what they read.
+    """
+    quantized = {node.outputs[0] for node in model.graph if node.op_type == "DequantizeLinear"}
+    names = []
+    for node in model.graph:
+        if node.op_type not in _FILLED or not quantized.issuperset(node.inputs[:2]):
+            continue
+        gives = node.outputs[0]
+        readers = [*gives.consumers()]
+        if gives.is_graph_output() or any(
+            reader.name in ignored or reader.op_type in _QUANTIZES_OR_LIMITS for reader in readers
+        ):
+            continue
+        if readers and node.name not in ignored:
+            quantized.add(gives)
+            names.append(str(gives.name))
+    return names
+
+
+def fill_gaps(model: Model, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Quantize the values of these ranges to uint8."""
+    import numpy as np
+
+    values = {str(node.outputs[0].name): node.outputs[0] for node in model.graph}
+    for name, (least, most) in ranges.items():
+        low, high = min(least, 0.0), max(most, 0.0)
+        scale = np.array((high - low) / 255 or 1.0, np.float32)
+        zero = np.clip(np.round(-low / scale), 0, 255).astype(np.uint8)
+        grid = [
+            add_initializer(model.graph, f"{name}_scale", scale),
+            add_initializer(model.graph, f"{name}_zero_point", zero),
+        ]
+        _add_pair(model, values[name], grid)
 
 
 def leave_softmax_in_floats(model: Model) -> int:
