@@ -34,7 +34,7 @@ LeastSqnr = Annotated[
         "models)"
     ),
 ]
-LEAST_SQNR_DB = 10.0
+LEAST_SQNR_DB = 20.0
 # How often a model is quantized anew, without the layers that are ruined. One round nearly always does.
 ROUNDS = 3
 
