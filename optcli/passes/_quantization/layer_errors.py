@@ -39,6 +39,7 @@ LEAST_SQNR_DB = 20.0
 ROUNDS = 3
 
 _SAMPLES = 8
+_VECTORS = ("Gemm", "MatMul")
 # Names in the graph that both models share.
 _PREFIX, _SPATIAL, _CHANNELS = "optcli_float/", "optcli_spatial", "optcli_channels"
 
@@ -53,8 +54,9 @@ def ruined_layers(
     """The SQNR in dB of those layers that keep less than `least_db`, by name.
 
     Both models hold their weights and are of one opset; a layer has the same name in both. The signal
-    is how far each channel of a layer's output varies, over places and batches. Of `feeds`, 8 batches
-    are used. Raises `StepError`.
+    is how far each channel of a layer's output varies, over places and batches; of a linear layer,
+    which may have no places, how far its whole output does. Of `feeds`, 8 batches are used. Raises
+    `StepError`.
     """
     import numpy as np
 
@@ -70,9 +72,10 @@ def ruined_layers(
             sums = [a + b for a, b in zip(sums, means, strict=True)] if sums else means
             batches += 1
     ruined = {}
-    for index, name in enumerate(layers):
+    for index, (name, by_place) in enumerate(layers.items()):
         noise, mean, power = (each / batches for each in sums[3 * index : 3 * index + 3])
-        varies, rounds = np.maximum(power - mean**2, 0).sum(), noise.sum()
+        mean = mean if by_place else mean.mean()
+        varies, rounds = max((power - mean**2).sum(), 0.0), noise.sum()
         if varies > 0 and rounds > 0:  # what never varies is a constant, or one number of one sample
             decibels = float(10 * np.log10(varies / rounds))
             if decibels < least_db:
@@ -80,8 +83,8 @@ def ruined_layers(
     return ruined
 
 
-def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto, list[str]]:
-    """One model of both, and the names of the layers that it looks at.
+def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto, dict[str, bool]]:
+    """One model of both, and the names of the layers that it looks at: with or without places.
 
     Of each layer it gives three means by channel: of its squared error, of its output and of that
     squared.
@@ -125,7 +128,7 @@ def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto
 
     def by_channel(value: str, kind: str) -> str:
         """The value as [channels, 1, all the rest]."""
-        if kind in ("Gemm", "MatMul"):
+        if kind in _VECTORS:
             return add("Reshape", add("Transpose", add("Flatten", value, axis=-1)), _CHANNELS)
         rows = add("Transpose", add("Reshape", value, _SPATIAL), perm=[1, 0, 2])
         return add("Reshape", rows, _CHANNELS)
@@ -136,7 +139,7 @@ def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto
         for values in add("Mul", error, error), gives, add("Mul", gives, gives):
             mean = add("GlobalAveragePool", values)
             graph.output.append(helper.make_tensor_value_info(mean, onnx.TensorProto.FLOAT, None))
-    return both, [str(layer.name) for layer in layers]
+    return both, {str(layer.name): layer.op_type not in _VECTORS for layer in layers}
 
 
 def around(model: ModelProto, layers: Collection[str]) -> set[str]:
