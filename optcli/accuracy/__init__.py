@@ -12,6 +12,7 @@ from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
+from optcli.accuracy.preparations import better_preparation
 from optcli.accuracy.verdicts import unjudged, verdicts
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "EvaluationRequest",
     "UnderWay",
     "better_order",
+    "better_preparation",
     "compare",
     "evaluate",
     "evaluate_part",

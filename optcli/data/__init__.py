@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
 __all__ = [
+    "ANY_VALUES",
     "ONE_PREPARATION",
     "DataSettings",
     "Preparation",
@@ -48,7 +49,7 @@ ONE_PREPARATION = (
     " if the model takes both"
 )
 # What these hold need not be pixels from 0 to 255.
-_ANY_VALUES = ("npz", "python")
+ANY_VALUES = ("npz", "python")
 
 
 def problems(settings: DataSettings, folder: Path) -> list[Finding]:
@@ -173,7 +174,7 @@ def two_preparations(
     """
     from optcli.data.preset import resolved
 
-    pixels = {role: each for role, each in roles.items() if each.kind not in _ANY_VALUES}
+    pixels = {role: each for role, each in roles.items() if each.kind not in ANY_VALUES}
     if not pixels:
         return
     judged = "evaluation" if "evaluation" in pixels else next(iter(pixels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from optcli.pipeline import keys
 from optcli.pipeline.accuracy_elsewhere import Asked, Nodes
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, with_decoding
+from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
 from optcli.pipeline.terms import evaluated_on, judged_by, judging_code, judging_files
@@ -156,12 +157,11 @@ def compare_all(
     ordered = sorted(subjects, key=lambda each: each.name != baseline)
     accuracies = {each.name: judged[each.name] for each in ordered if each.name in judged}
     if accuracies:
-        remarks = (*around.recipe.data_remarks, *judging.doubts())
         on = {
             "evaluated_on": evaluated_on(
                 around.recipe, around.store.digests, (*_DECIDES, "batch_size")
             ),
-            "data": remarks,
+            "data": judging.remarks(),
         }
         accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
     settings = around.recipe.accuracy
@@ -187,13 +187,14 @@ class _Judging:
         self._alone: dict[str, Lock] = {}
         self._took_s: dict[str, float] = {}
 
-    def doubts(self) -> Iterator[DataRemark]:
-        """What the baseline's answers say of the numbering of the labels."""
-        assert self.baseline is not None
-        evaluation = Evaluation.load(self._evaluation(self.baseline, self._of(self.baseline)).path)
-        better = accuracy.better_order(evaluation, self._around.recipe.class_orders)
-        if better is not None:
-            yield DataRemark(text=better, doubtful=True)
+    def remarks(self) -> tuple[DataRemark, ...]:
+        """What is known of the data, and what the baseline's answers say of them."""
+        around, base = self._around, self.baseline
+        assert base is not None
+        entry = self._evaluation(base, self._of(base))
+        looking = Looking(around.store, around.logs / f"{base.name}.preparations.log", around.timeout_s)
+        tried = None if base.interpreter or base.answers else self._request(base, entry.path, None)
+        return remarks_of(Evaluation.load(entry.path), around.recipe, entry.key, looking, tried)
 
     def each(self, judge_one: Callable[[Subject], None], subjects: Sequence[Subject]) -> None:
         """Judge all, several side by side where most of it is starting processes."""
@@ -328,29 +329,9 @@ class _Judging:
         samples = Prepared(around.store, around.samples, around.recipe.inputs)
         with around.store.lock(EVALUATION, key), around.store.work(EVALUATION, key) as work:
             scratch = work / "evaluation"
-            recipe = around.recipe
             log = around.logs / f"{subject.name}.accuracy.log"
             elsewhere = self._elsewhere(subject, ingredients, step, log, work.parent.parent)
-            request = EvaluationRequest(
-                artifact=subject.artifact,
-                runner=subject.runner_name,
-                options=dict(subject.options),
-                inputs=recipe.inputs,
-                feeds=tuple(subject.feeds or recipe.inputs),
-                data=recipe.data["evaluation"],
-                folder=recipe.folder,
-                settings=recipe.accuracy,
-                postprocess=recipe.postprocess,
-                guessed=around.guessed,
-                reference=self.baseline is not None and subject.name == self.baseline.name,
-                out=scratch,
-                jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
-                answers=self._answers(subject),
-                answered=subject.answered,
-                prepared=samples.find(),
-                # What a file from elsewhere could write to, nobody else reads.
-                keep=None if subject.artifact.foreign else scratch / "prepared",
-            )
+            request = self._request(subject, scratch, samples.find())
             accuracy.evaluate(
                 request,
                 around.observer,
@@ -379,6 +360,28 @@ class _Judging:
         entry = self._evaluation(self.baseline, self._of(self.baseline))
         outputs = tuple((each.name, each.shape) for each in Evaluation.load(entry.path).outputs)
         return AnswersFile(subject.answers, partial=subject.answered is not None, outputs=outputs)
+
+    def _request(self, subject: Subject, out: Path, prepared: Path | None) -> EvaluationRequest:
+        around, recipe = self._around, self._around.recipe
+        return EvaluationRequest(
+            artifact=subject.artifact,
+            runner=subject.runner_name,
+            options=dict(subject.options),
+            inputs=recipe.inputs,
+            feeds=tuple(subject.feeds or recipe.inputs),
+            data=recipe.data["evaluation"],
+            folder=recipe.folder,
+            settings=recipe.accuracy,
+            postprocess=recipe.postprocess,
+            guessed=around.guessed,
+            reference=self.baseline is not None and subject.name == self.baseline.name,
+            out=out,
+            jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
+            answers=self._answers(subject),
+            answered=subject.answered,
+            prepared=prepared,
+            keep=None if subject.artifact.foreign else out / "prepared",  # which it could write to
+        )
 
     def _elsewhere(
         self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
