@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,8 @@ def infer(
             "raw outputs cannot be drawn", place="--pictures", hint="leave out --raw or --pictures"
         )
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
+    # Workers have another current folder.
+    source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     listed = listing(source, per_shard)
     recorded = {} if restart else stored_answers.recorded(target)

@@ -113,7 +113,14 @@ def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
     target = tmp_path / "killed"
     command = [sys.executable, "-m", "optcli", "infer", "plain", str(project / "recipe.yaml")]
     command += ["--artifacts", str(project / "artifacts"), "--store", str(project / "store")]
-    command += ["--input", str(project / "stored"), "--output", str(target), "--shard", "10"]
+    command += [
+        "--input",
+        str(project / "stored"),
+        "--output",
+        os.path.relpath(target),
+        "--shard",
+        "10",
+    ]
     command += ["--batch-size", "4", "--format", "jsonl", "--json"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 240
