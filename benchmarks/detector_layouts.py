@@ -47,12 +47,16 @@ class Graph:
         self.rows = self.graph.output[0].name
         self.graph.output.pop()
 
-    def add(self, kind: str, *reads: str | np.ndarray, to: str = "", **attributes: object) -> str:
+    def add(
+        self, kind: str, *reads: str | np.ndarray | np.generic, to: str = "", **attributes: object
+    ) -> str:
         """A node; arrays become initializers. Returns the name of what it gives."""
         names = []
         for value in reads:
             if not isinstance(value, str):
-                tensor = numpy_helper.from_array(value, f"constant_{len(self.graph.initializer)}")
+                tensor = numpy_helper.from_array(
+                    np.asarray(value), f"constant_{len(self.graph.initializer)}"
+                )
                 self.graph.initializer.append(tensor)
                 value = tensor.name
             names.append(value)
