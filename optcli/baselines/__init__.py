@@ -10,7 +10,7 @@ from __future__ import annotations
 from optcli.baselines.manifest import SCHEMA
 from optcli.baselines.pack import Baseline, Kept, load, save
 from optcli.baselines.places import fetch, local_file, names, place_of
-from optcli.baselines.revisions import CheckedOut, checked_out, commit_of, committed
+from optcli.baselines.revisions import CheckedOut, checked_out, commit_of, committed, committed_link
 
 __all__ = [
     "SCHEMA",
@@ -20,6 +20,7 @@ __all__ = [
     "checked_out",
     "commit_of",
     "committed",
+    "committed_link",
     "fetch",
     "load",
     "local_file",

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import stat
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
+from optcli import folders, regular_files
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.store import Store, disk
 
@@ -31,6 +31,17 @@ _KIND = "revision"
 # Folders that tools make for one checkout; no recipe names them.
 _NOT_LINKED = frozenset({".venv", "venv", "node_modules", "__pycache__", ".git"})
 
+
+# A checkout runs no program: hooks and monitors may be named by a path into the worktree, and so be
+# files of the commit. What is in submodules would have to be fetched.
+_NOTHING_RUNS = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "submodule.recurse": "false",
+}
+_FILTER = re.compile(r"(filter\..*)\.(?:smudge|process)", re.DOTALL)
+# The one filter that is let be: it is installed beside git, and large files are lacking without it.
+_LARGE_FILES = ("git-lfs ", "git lfs ")
 
 # Files that say which libraries are installed, wherever they lie in the repository.
 _REQUIREMENTS = (
@@ -127,7 +138,8 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[CheckedOu
             with disk.failures(store.root):
                 _remove(top, worktree, mirror)
                 worktree.parent.mkdir(parents=True, exist_ok=True)
-            _git(top, "worktree", "add", "--detach", "--force", str(worktree), commit)
+            add = ("worktree", "add", "--detach", "--force", str(worktree), commit)
+            _git(top, *add, settings=_without_filters(top))
             if not (worktree / inside).is_file():
                 raise InputError(
                     f"the recipe did not exist at {revision} ({commit[:10]})",
@@ -192,6 +204,19 @@ def committed(place: Path) -> bool:
     return done.returncode == 0 and bool(done.stdout)
 
 
+def committed_link(place: Path) -> Path | None:
+    """The link that git holds and that leads to a place: who writes commits chose where that is.
+
+    None where there is none.
+    """
+    for each in (place, *place.parents):
+        if each.is_symlink():
+            with suppress(FileNotFoundError):  # without git nothing here is of a commit
+                if _run(each.parent, "ls-files", "-z", "--", f":(literal){each.name}").stdout:
+                    return each
+    return None
+
+
 def _demands(file: Path) -> Any:
     """What a file demands of libraries, for comparing; None where there is no such file."""
     try:
@@ -224,9 +249,22 @@ def _link_what_is_not_of_the_commit(top: Path, worktree: Path) -> None:
     listed = _git(top, "ls-files", "-z", "--others", "--directory", "--no-empty-directory")
     for name in filter(None, listed.split("\0")):
         there = worktree / name.rstrip("/")
-        if not _NOT_LINKED.intersection(there.parts[-1:]) and not os.path.lexists(there):
-            there.parent.mkdir(parents=True, exist_ok=True)
+        if not _NOT_LINKED.intersection(there.parts[-1:]) and _is_free(there, worktree):
             there.symlink_to(top / name.rstrip("/"))
+
+
+def _is_free(place: Path, worktree: Path) -> bool:
+    """Whether a link can be made at a place, in folders of the worktree that are made for it.
+
+    It cannot where the commit has something there, or a link or a file on the way.
+    """
+    above = list(place.parents)
+    for folder in reversed(above[: above.index(worktree)]):
+        if not os.path.lexists(folder):
+            folder.mkdir()
+        elif not stat.S_ISDIR(folder.lstat().st_mode):
+            return False
+    return not os.path.lexists(place)
 
 
 def _link_neighbours(top: Path, worktree: Path) -> None:
@@ -243,26 +281,50 @@ def _link_neighbours(top: Path, worktree: Path) -> None:
 def _remove(top: Path, worktree: Path, mirror: Path) -> None:
     if worktree.exists():
         _run(top, "worktree", "remove", "--force", str(worktree))
-    shutil.rmtree(mirror, ignore_errors=True)  # links are removed, not followed
+    folders.remove(mirror)
     _run(top, "worktree", "prune")
 
 
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _without_filters(top: Path) -> dict[str, str]:
+    """Settings by which no filter runs that a `.gitattributes` of the commit names."""
+    done = _run(top, "config", "-z", "--get-regexp", r"^filter\..*\.(smudge|process)$")
+    settings = {}
+    for line in done.stdout.split("\0"):
+        name, _, command = line.partition("\n")
+        match = _FILTER.fullmatch(name)
+        if match is not None and not command.startswith(_LARGE_FILES):
+            off = {"smudge": "", "process": "", "required": "false"}
+            settings.update({f"{match[1]}.{key}": value for key, value in off.items()})
+    return settings
+
+
+def _run(
+    folder: Path, *arguments: str, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     # A hook runs with variables that would lead git elsewhere.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    settings = {**_NOTHING_RUNS, **(settings or {})}
+    environment["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (name, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    # Names of files need not be UTF-8.
+    said = (os.fsdecode(text) for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, *said)
 
 
-def _git(folder: Path, *arguments: str, wanted: str = "") -> str:
+def _git(
+    folder: Path, *arguments: str, wanted: str = "", settings: Mapping[str, str] | None = None
+) -> str:
     try:
-        done = _run(folder, *arguments)
+        done = _run(folder, *arguments, settings=settings)
     except FileNotFoundError as error:
         raise MissingError(
             "git is not installed", place=wanted or "git", hint="install git, or name another baseline"
         ) from error
     if done.returncode == 0:
-        return done.stdout.strip()
+        return done.stdout.removesuffix("\n")
     lines = done.stderr.strip().splitlines()
     if "not a git repository" in done.stderr:
         raise UsageError(

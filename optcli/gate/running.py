@@ -9,6 +9,7 @@ from typing import Any
 
 from optcli import baselines, environment
 from optcli.digest import FileDigests
+from optcli.errors import UsageError
 from optcli.gate import devices, elsewhere, history, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
@@ -55,6 +56,7 @@ def gate(
     settings = Settings(options.jobs, True, options.timeout_s, options.trust)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
+    _require_own_places(folder, kept.root)
 
     whole = elsewhere.BuildRequest(
         recipe, options.overrides, (), kept.root, root, settings, kept.remote_place
@@ -117,6 +119,18 @@ def gate(
 
 # What the candidate's build recommends, measured here.
 _suggested = elsewhere.suggested
+
+
+def _require_own_places(folder: Path, store: Path) -> None:
+    """Raise `UsageError` where a link of a commit leads to the folder of results or to the store."""
+    for option, place in (("--artifacts", folder), ("--store", store)):
+        link = baselines.committed_link(place.absolute())
+        if link is not None:
+            raise UsageError(
+                "this is a link that git holds: a commit would say where optcli writes",
+                place=str(link),
+                hint=f"name the folder that it leads to with {option}",
+            )
 
 
 def _changes(

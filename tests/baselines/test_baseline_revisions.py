@@ -1,10 +1,11 @@
 """A recipe at a commit: its own files as they were, everything around it as it is."""
 
+import os
 import subprocess
 
 import pytest
 
-from optcli.baselines import checked_out
+from optcli.baselines import checked_out, committed_link
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.store import Store
 
@@ -136,3 +137,104 @@ def test_submodules_are_known(project, store, tmp_path):
     git(project, *allowed, "submodule", "add", "-q", str(tmp_path / "other"), "models")
     with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
         assert there.submodules() == ["models"]
+
+
+def commit(project, message):
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", message)
+
+
+@pytest.fixture
+def outside(tmp_path):
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["data", "artifacts/more", "recipes/x"])
+def test_links_of_the_commit_are_not_written_through(project, store, outside, link):
+    """Where today's checkout has a folder with files of its own, the commit has a link to elsewhere."""
+    (project / ".gitignore").unlink()
+    (project / "data" / "a.npz").unlink()
+    (project / "data").rmdir()
+    (project / link).parent.mkdir(exist_ok=True)
+    (project / link).symlink_to(outside)
+    commit(project, "a link")
+    (project / link).unlink()
+    (project / link / "below").mkdir(parents=True)
+    (project / link / "of-git").touch()
+    commit(project, "a folder")
+    (project / link / "mine.txt").touch()
+    (project / link / "below" / "mine.txt").touch()
+    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as there:
+        assert (there.worktree / link).is_symlink()
+        assert list(outside.iterdir()) == []
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_file_of_the_commit_where_a_folder_is_today_stays(project, store):
+    (project / "models").write_text("a file")
+    commit(project, "a file")
+    (project / "models").unlink()
+    (project / "models").mkdir()
+    (project / "models" / "of-git").touch()
+    commit(project, "a folder")
+    (project / "models" / "mine.txt").touch()
+    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as there:
+        assert (there.worktree / "models").read_text() == "a file"
+
+
+@pytest.mark.slow
+def test_checking_out_runs_nothing(project, store, outside):
+    """Hooks, filters and monitors that the user has named by paths which the commit fills."""
+    program = f'#!/bin/sh\ntouch "{outside}/$(basename "$0")"\nexec cat\n'
+    (project / "hooks").mkdir()
+    for name in ("hooks/post-checkout", "hooks/reference-transaction", "filter", "monitor", "x=y.sh"):
+        (project / name).write_text(program)
+        (project / name).chmod(0o755)
+    rules = ("recipes/*.yaml filter=mine", "data.bin filter=long", "odd.bin filter=a=b.C")
+    (project / ".gitattributes").write_text("\n".join(rules) + "\n")
+    for name in ("data.bin", "odd.bin"):
+        (project / name).write_bytes(b"as committed")
+    commit(project, "programs")
+    settings = {
+        "core.hooksPath": "hooks",
+        "core.fsmonitor": "./monitor",
+        "submodule.recurse": "true",
+        "filter.mine.smudge": "./filter",
+        "filter.mine.required": "true",
+        "filter.long.process": "./filter",
+        "filter.long.required": "true",
+        "filter.a=b.C.smudge": "./x=y.sh",
+        "filter.lfs.smudge": "git-lfs smudge -- %f",
+    }
+    for name, value in settings.items():
+        git(project, "config", name, value)
+    for left in outside.iterdir():  # of git itself, in the user's own checkout
+        left.unlink()
+    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+        assert there.recipe.read_text() == "name: new\n"
+        assert (there.worktree / "data.bin").read_bytes() == b"as committed"
+        assert (there.worktree / "odd.bin").read_bytes() == b"as committed"
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_names_that_are_no_utf_8_are_no_hindrance(project, store):
+    (project / "recipes" / os.fsdecode(b"requirements-\xff.txt")).write_text("torch\n")
+    commit(project, "odd")
+    (project / os.fsdecode(b" \xfe.npz")).touch()
+    assert requirements(project, store) == []
+    assert list((store.root / "revisions").iterdir()) == []
+
+
+def test_a_link_that_git_holds_leads_to_no_place_of_ones_own(project, outside):
+    (project / "artifacts").symlink_to(outside)
+    (project / "mine").symlink_to(outside)
+    assert committed_link(project / "artifacts" / "r" / "gate") is None
+    git(project, "add", "artifacts")
+    assert committed_link(project / "artifacts" / "r" / "gate") == project / "artifacts"
+    assert committed_link(project / "mine" / "r") is None
+    assert committed_link(project / "recipes") is None

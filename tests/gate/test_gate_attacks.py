@@ -10,8 +10,9 @@ from tiny_project import DATA, write_model
 
 from optcli import baselines
 from optcli.cli import run
-from optcli.errors import ExitCode
+from optcli.errors import ExitCode, UsageError
 from optcli.gate import saving as builds
+from optcli.gate.running import Options, gate
 from optcli.results import Report, flags
 from optcli.store import Store
 
@@ -403,3 +404,21 @@ def test_a_new_variant_without_any_float_variant_beside_it_is_not_passed(judged,
     assert (found.outcome, found.compared) == ("inconclusive", False)
     assert "the float variant plain was built on neither side" in found.reason
     assert flags.no_float_anchor("plain") in report.variants["copied"].flags
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["artifacts", "store"])
+def test_a_link_that_a_commit_brings_leads_optcli_nowhere(repository, tmp_path, place):
+    """A runner checks the pull request out: what it holds may be the folder that results go to."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (repository.folder / "link").symlink_to(outside)
+    commit(repository, "a link")
+    places = {"artifacts": tmp_path / "mine", "store": repository.store}
+    places[place] = repository.folder / "link" / "below"
+    with pytest.raises(UsageError, match="a link that git holds") as failure:
+        gate(repository.folder / "recipe.yaml", "git:HEAD", Options(), **places)
+    assert failure.value.place == str(repository.folder / "link")
+    assert f"--{place}" in failure.value.hint
+    assert list(outside.iterdir()) == []
