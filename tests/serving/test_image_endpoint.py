@@ -239,6 +239,31 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"text": np.frombuffer(b"{}", np.uint8)},
+        {"json": np.frombuffer(b"[1]", np.uint8)},
+        {"json": np.frombuffer(b"no JSON", np.uint8)},
+        {"json": np.frombuffer(b"[" * 200_000, np.uint8)},
+        {"json": np.zeros(2, np.float32)},
+        {"json": np.zeros((1, 2), np.uint8)},
+    ],
+)
+def test_what_others_kept_is_no_answer(modules: Any, tmp_path: Path, other: Any) -> None:
+    store = modules.cache.Memory(ttl_s=60.0, most_bytes=1_000_000, most_entries=10)
+    one = Around(modules, tmp_path, cache=modules.cache.Cache("m", store))
+
+    async def body() -> None:
+        first = await one.ask(picture(70))
+        (key,) = store._kept
+        await store.write(key, other)
+        assert await one.ask(picture(70)) == first
+
+    asyncio.run(body())
+    assert one.calls == 2
+
+
 def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, tmp_path: Path) -> None:
     counts: list[str] = []
     kept = modules.cache.Cache(

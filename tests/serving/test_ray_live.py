@@ -277,6 +277,7 @@ NAN[0, 0, 0, 0] = np.nan
         ({"inputs": []}, {}, 400, "'image' is missing"),
         ({**message(), "outputs": [{"name": "boxes"}]}, {}, 400, "no output 'boxes'"),
         (message(), {"inference-header-content-length": "99999"}, 400, "does not fit the body"),
+        (message(), {"inference-header-content-length": "1" * 4301}, 400, "does not fit the body"),
         (message(), {"x-deadline-ms": "soon"}, 400, "x-deadline-ms wants milliseconds"),
         (message(), {"content-encoding": "gzip"}, 415, "send it as it is"),
         (b"0" * 200_000, {}, 413, "larger than 100000 bytes"),
@@ -336,6 +337,21 @@ def test_slow_clients_and_those_that_leave_disturb_nobody(served):
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
         connection.close()
     assert ask(served.url)["status"] == 200
+
+
+def test_a_head_that_comes_a_line_at_a_time_is_cut_off_at_every_entrance(served):
+    for url in entrances(served):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\n")
+            connection.settimeout(0.2)
+            said = b""
+            until = time.monotonic() + PATIENCE_S
+            while not said and time.monotonic() < until:
+                connection.sendall(b"x-a: b\r\n")
+                with contextlib.suppress(TimeoutError):
+                    said = connection.recv(100)
+            assert said.startswith(b"HTTP/1.1 408"), url
 
 
 def entrances(served: Served) -> list[str]:

@@ -30,7 +30,7 @@ SERVER = "Ray Serve"
 MODEL, FILES = "model", Path(__file__).parent / "ray_files"
 _ALWAYS = (
     *("app", "launch", "oip", "large_json", "direct", "lanes", "admission", "together", "batches"),
-    *("metrics", "garbage"),
+    *("metrics", "garbage", "request_heads"),
 )
 _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")
 _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}

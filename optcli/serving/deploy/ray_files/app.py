@@ -102,7 +102,7 @@ class Ingress:
 
             answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
             for lane in self._lanes.every:
-                lane.cache = answers and answers.beside()
+                lane.cache, lane.gives = answers and answers.beside(), self._protocol.gives
         if BUNDLE["images"]:
             from image_endpoint import ImageEndpoint
 

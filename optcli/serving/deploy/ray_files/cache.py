@@ -98,9 +98,15 @@ class Cache:
         return await asyncio.to_thread(self.key, parts) if size > _MUCH_BYTES else self.key(parts)
 
     async def get(
-        self, key: str, compute: Callable[[], Awaitable[Arrays]], wait_s: float | None = None
+        self,
+        key: str,
+        compute: Callable[[], Awaitable[Arrays]],
+        wait_s: float | None = None,
+        fits: Callable[[Arrays], bool] = lambda value: True,
     ) -> Arrays:
         """The value of a key, read-only. Raises what `compute` raises; failures are not kept.
+
+        What the store has is computed again where it does not fit (`fits`): others may write there.
 
         Whoever waits for an equal request that fails, or for longer than `wait_s`, computes for itself:
         that request may have another deadline. `compute` goes on when the request that began it is
@@ -122,17 +128,21 @@ class Cache:
                 return value
             self._miss()
             return await compute()
-        flight = asyncio.create_task(self._found_or_computed(key, compute))
+        flight = asyncio.create_task(self._found_or_computed(key, compute, fits))
         self._flights[key] = flight
         flight.add_done_callback(lambda done: self._landed(key, done))
         return await asyncio.shield(flight)
 
     async def parts(
-        self, feed: Arrays, compute: Callable[[], Awaitable[Sequence[Arrays]]], deadline: float
+        self,
+        feed: Arrays,
+        compute: Callable[[], Awaitable[Sequence[Arrays]]],
+        deadline: float,
+        fits: Callable[[Arrays], bool],
     ) -> list[Arrays]:
         """The outputs for tensors by input name, as one part; `compute` gives them in several.
 
-        `deadline` is in seconds since the epoch.
+        `deadline` is in seconds since the epoch. `fits` is as in `get`.
         """
 
         async def joined() -> Arrays:
@@ -142,7 +152,7 @@ class Cache:
             return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
         key = await self.key_of([part for item in sorted(feed.items()) for part in item])
-        return [await self.get(key, joined, deadline - time.time())]
+        return [await self.get(key, joined, deadline - time.time(), fits)]
 
     async def close(self) -> None:
         """Let go of the store. Computations in flight go on."""
@@ -153,9 +163,11 @@ class Cache:
         if not flight.cancelled():
             flight.exception()  # taken note of, also where nobody waits any more
 
-    async def _found_or_computed(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
+    async def _found_or_computed(
+        self, key: str, compute: Callable[[], Awaitable[Arrays]], fits: Callable[[Arrays], bool]
+    ) -> Arrays:
         value = await self._store.read(key)
-        if value is not None:
+        if value is not None and fits(value):
             self.hit()
             return value
         self._miss()

@@ -65,7 +65,8 @@ class ImageEndpoint:
             return {"json": np.frombuffer(await self._admitted(body, deadline, lane), np.uint8)}
 
         key = lane.cache.key(["image", self._settings, digest])
-        return (await lane.cache.get(key, compute, deadline - time.time()))["json"].tobytes()
+        given = await lane.cache.get(key, compute, deadline - time.time(), _is_answer)
+        return given["json"].tobytes()
 
     async def _admitted(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
         with lane.admission.admitted():  # decoding costs as well
@@ -102,6 +103,16 @@ class ImageEndpoint:
         result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
         lane.metrics.stage(stage, time.time() - came)
         return result
+
+
+def _is_answer(kept: Arrays) -> bool:
+    """Whether what was kept holds the JSON of an answer."""
+    if kept.keys() != {"json"} or kept["json"].dtype != np.uint8 or kept["json"].ndim != 1:
+        return False
+    try:
+        return isinstance(json.loads(kept["json"].tobytes()), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _digest(body: bytes | bytearray) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,10 @@ def about(bundle: Mapping[str, Any]) -> list[dict[str, Any]]:
 class Lane:
     """Requests of one priority, or all of them, and the deployment that answers them.
 
-    `cache` keeps their answers where it is set, `kept` the statistics of inputs that are computed: one
-    sample over all lanes. `replicas` are those that could answer when Ray was last asked. `heard` says
-    whether all calls since the last look had an answer; None: there was no call.
+    `cache` keeps their answers where it is set; `gives` says of kept outputs whether the model can have
+    given them for so many rows. `kept` has the statistics of inputs that are computed: one sample over
+    all lanes. `replicas` are those that could answer when Ray was last asked. `heard` says whether all
+    calls since the last look had an answer; None: there was no call.
     """
 
     def __init__(self, about: Mapping[str, Any], model: DeploymentHandle, metrics: Metrics) -> None:
@@ -47,6 +49,7 @@ class Lane:
         self.replicas = 0
         self.heard: bool | None = None
         self.cache: Any = None
+        self.gives: Any = None
         self.kept: Any = None
         self._infer, self._largest_batch = model.infer, about["largest_batch"]
         self._computed_at_once = about["concurrency"] * self._largest_batch
@@ -80,7 +83,11 @@ class Lane:
             with self.admission.admitted():
                 return await self.computed(asked, deadline)
 
-        return await (self.cache.parts(asked.feed, compute, deadline) if self.cache else compute())
+        if not self.cache:
+            return await compute()
+        fits = partial(self.gives, asked.rows)
+        parts: list[dict[str, np.ndarray]] = await self.cache.parts(asked.feed, compute, deadline, fits)
+        return parts
 
     async def computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """What the replicas give for the request, in parts of the largest batch at most."""

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "request_heads:limit",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     # Ray gives its workers the niceness 15: whatever else runs on the machine would go before requests.
     "RAY_worker_niceness": "0",

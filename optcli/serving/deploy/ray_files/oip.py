@@ -32,6 +32,8 @@ TYPES = {
 # JSON of so many bytes is read in half a millisecond, so many numbers become an array in one.
 _LARGE_JSON_BYTES, _MANY_READ = 1 << 16, 1 << 16
 _MANY_NUMBERS = 1 << 12
+# More than any size has; Python refuses to read numbers of more than 4300.
+_MOST_DIGITS = 18
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
@@ -53,7 +55,9 @@ class Refused(Exception):  # noqa: N818
 
     def response(self) -> Response:
         """As HTTP."""
-        return JSONResponse({"error": self.sentence}, self.status, self.headers)
+        # A client's text may hold half a character, which no UTF-8 can.
+        sentence = self.sentence.encode(errors="backslashreplace").decode()
+        return JSONResponse({"error": sentence}, self.status, self.headers)
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,12 @@ class Protocol:
         stand before binary tensors, too.
         """
         length = len(body) if header_length is None else _json_bytes(body, header_length)
-        if length > _LARGE_JSON_BYTES:
-            return await asyncio.to_thread(self.parsed, body, header_length)
-        return self.parsed(body, header_length)
+        try:
+            if length > _LARGE_JSON_BYTES:
+                return await asyncio.to_thread(self.parsed, body, header_length)
+            return self.parsed(body, header_length)
+        except RecursionError as error:  # what can just be read need not be what can be written
+            raise Refused(400, "the request's JSON is nested too deeply") from error
 
     def parsed(self, body: bytes | bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
@@ -148,6 +155,16 @@ class Protocol:
         identity, priority = message.get("id"), _parameters(message).get("priority")
         identity = None if identity is None else str(identity)
         return Asked(feed, rows, dict(self._wanted(message)), identity, priority)
+
+    def gives(self, rows: int, outputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether the model can have given these outputs for so many rows."""
+        return outputs.keys() == self._outputs.keys() and all(
+            array.dtype == TYPES[about["datatype"]]
+            and len(array.shape) == len(about["shape"])
+            and all(size in (-1, has) for has, size in zip(array.shape, about["shape"], strict=True))
+            and (not self._batched or len(array) == rows)
+            for array, about in ((outputs[name], about) for name, about in self._outputs.items())
+        )
 
     async def write(
         self, asked: Asked, parts: Sequence[Mapping[str, np.ndarray]]
@@ -272,7 +289,8 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytear
         raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send it as it is")
     announced = request.headers.get("content-length", "0")
     large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    if not announced.isdecimal() or int(announced) > most_bytes:
+    length = whole(announced)
+    if length is None or length > most_bytes:
         raise large
     body = bytearray()
     try:
@@ -298,9 +316,16 @@ def _split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, m
 
 def _json_bytes(body: bytes | bytearray, header_length: str) -> int:
     """How many bytes of a body are JSON, where a header says so."""
-    if not header_length.isdecimal() or int(header_length) > len(body):
+    length = whole(header_length)
+    if length is None or length > len(body):
         raise Refused(400, f"the header {HEADER} does not fit the body: {header_length[:20]!r}")
-    return int(header_length)
+    return length
+
+
+def whole(text: str) -> int | None:
+    """The number that a header writes in digits; None for any other text, and for too many digits."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if plain else None
 
 
 def _text(numbers: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oip import Refused
+from oip import Refused, whole
 
 HEADER = "x-priority"
 
@@ -29,7 +29,7 @@ def chosen(names: Sequence[str], header: str | None, named: object) -> str:
 def _known(names: Sequence[str], named: object) -> str:
     if isinstance(named, str) and named in names:
         return named
-    number = int(named) if isinstance(named, str) and named.isascii() and named.isdecimal() else named
+    number = whole(named) if isinstance(named, str) else named
     if type(number) is int and 0 <= number <= len(names):
         return names[number - 1]  # 0 is the last
     wanted = ", ".join(names)
