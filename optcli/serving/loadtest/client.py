@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import StepError
+from optcli.errors import StepError, excerpt, first_line
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import answers, payloads
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
@@ -35,6 +35,8 @@ _KEPT_ALIVE_S = 3.0
 # Of larger answers only a share is compared, so that comparing does not take the client's time.
 _MOST_VALUES = 16_384
 _FILES = 65_536
+# Bodies of answers that are read at one time, and that answers are compared with, have so many bytes.
+_MOST_HELD_BYTES, _PIECE_BYTES = 1 << 30, 1 << 18
 # A single request that finds the server busy is sent again.
 _ATTEMPTS, _AGAIN_S = 3, 0.2
 
@@ -102,8 +104,14 @@ class _Client:
         }
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=load.timeout_s)
+        # Answers come as they are: nothing is unpacked here, and no cookie is kept.
         async with aiohttp.ClientSession(
-            self.setup.url, connector=connector, timeout=timeout
+            self.setup.url,
+            connector=connector,
+            timeout=timeout,
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:
             if load.encoding not in self.references:
                 self.references[load.encoding] = await self._references(load.encoding, session)
@@ -113,8 +121,7 @@ class _Client:
             sent = await run.through(np.load(load.times), channel)
         if load.answers is not None:
             given = self.references[load.encoding]
-            joined = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
-            np.savez(load.answers, **joined)  # type: ignore[arg-type]
+            np.savez(load.answers, **self._joined(given))
         np.savez(
             load.records,
             planned_ms=run.planned_ms,
@@ -126,6 +133,19 @@ class _Client:
         )
         return sent
 
+    def _joined(self, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What answers are compared with, as one array by output. Raises `StepError`."""
+        import numpy as np
+
+        try:
+            return {name: np.concatenate([each[name] for each in given]) for name in given[0]}
+        except (KeyError, ValueError) as error:
+            raise StepError(
+                f"the answers to single requests do not have the same outputs: {first_line(error)}",
+                place=self.setup.url,
+                hint="the server does not speak the Open Inference Protocol v2",
+            ) from error
+
     async def _references(self, encoding: Encoding, session: aiohttp.ClientSession) -> list[Any]:
         """What the answers are compared with: the expected ones, else what the server says first.
 
@@ -134,17 +154,18 @@ class _Client:
         to_send = self.payloads_in(encoding)
         if self.expected and encoding != "image":
             return self.expected[: len(to_send)]
-        references = []
+        references: list[Any] = []
+        held = _Held()
         for payload in to_send:
             for _ in range(_ATTEMPTS):
-                status, body, headers = await self._asked(payload, session)
+                status, body, headers = await self._asked(payload, session, held)
                 if status not in CAUSES:
                     break
                 await asyncio.sleep(_AGAIN_S)
             if status != 200:
                 raise StepError(
                     f"the server refuses a single request: {status or 'no answer'}:"
-                    f" {body[:300].decode(errors='replace')}",
+                    f" {bytes(body[:300]).decode(errors='replace')}",
                     place=f"{self.setup.url}{payload.path}",
                     hint="send the golden request by hand, or look into the log of the server",
                 )
@@ -164,14 +185,44 @@ class _Client:
         return references
 
     async def _asked(
-        self, payload: Payload, session: aiohttp.ClientSession
+        self, payload: Payload, session: aiohttp.ClientSession, held: _Held
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """The status, the body and the headers of an answer; status 0 and the reason without one."""
         try:
-            async with session.post(payload.path, data=payload.body, headers=payload.headers) as answer:
-                return answer.status, await answer.read(), answer.headers
-        except (TimeoutError, OSError, _client_error()) as error:
-            return 0, (str(error) or type(error).__name__).encode(), {}
+            async with _posted(session, payload) as answer:
+                return answer.status, await held.body_of(answer), answer.headers
+        except Exception as error:  # a server can make the library raise anything
+            return 0, (str(error) or type(error).__name__).encode(errors="replace"), {}
+
+
+class _Held:
+    """The bodies of answers in memory, whose bytes together have a limit."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    async def body_of(self, answer: aiohttp.ClientResponse) -> bytes:
+        """The body of an answer. Raises ValueError where there is no room for it."""
+        body = bytearray()
+        try:
+            async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                body += piece
+                self._bytes += len(piece)
+                if self._bytes > _MOST_HELD_BYTES:
+                    raise ValueError(f"its answers have more than {_MOST_HELD_BYTES:,} bytes")
+        except BaseException:
+            self.let_go(len(body))
+            raise
+        return bytes(body)
+
+    def let_go(self, count: int) -> None:
+        """So many bytes are no longer there."""
+        self._bytes -= count
+
+
+def _posted(session: aiohttp.ClientSession, payload: Payload) -> Any:
+    """A request under way; it is not sent elsewhere where the answer says so."""
+    return session.post(payload.path, data=payload.body, headers=payload.headers, allow_redirects=False)
 
 
 class _Run:
@@ -194,6 +245,7 @@ class _Run:
         self.latest: deque[tuple[float, float]] = deque()
         self.in_flight = self.most_in_flight = self.failed = self.answered = 0
         self.checked = self.wrongs = 0
+        self.held = _Held()
         self.example: str | None = None
         self.received = self.sent_bytes = 0
         self.seen: Counter[int] = Counter()
@@ -253,11 +305,10 @@ class _Run:
         self.sent_ms[index] = self._now_ms()
         self.sent_bytes += len(payload.body)
         try:
-            async with self.session.post(
-                payload.path, data=payload.body, headers=payload.headers
-            ) as answer:
-                body = await answer.read()
+            async with _posted(self.session, payload) as answer:
+                body = await self.held.body_of(answer)
                 status, headers = answer.status, answer.headers
+            self.held.let_go(len(body))
             self._finish(index)
             if status == 200:
                 self._check(index, payload.sample, body, headers)
@@ -266,7 +317,7 @@ class _Run:
         except TimeoutError:
             self._finish(index)
             self._fail(index, "timeout")
-        except (OSError, _client_error()):
+        except Exception:  # a server can make the library raise anything
             self._finish(index)
             self._fail(index, "connection")
         finally:
@@ -287,10 +338,12 @@ class _Run:
                 why = answers.difference(payloads.outputs_in(body, headers), wanted, tolerance)
         except ValueError as error:
             why = str(error)
+        except Exception as error:  # what the server says can be of any form
+            why = f"the answer cannot be compared: {type(error).__name__}"
         if why is not None:
             self.wrong[index] = True
             self.wrongs += 1
-            self.example = self.example or f"sample {sample}: {why}"
+            self.example = self.example or f"sample {sample}: {excerpt(why, 300)}"
 
     def _now_ms(self) -> float:
         return 1000 * (time.perf_counter() - self.begin)
@@ -326,12 +379,6 @@ class _Run:
                     failed=self.failed,
                 )
             )
-
-
-def _client_error() -> type[Exception]:
-    import aiohttp
-
-    return aiohttp.ClientError
 
 
 def _prompt() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import socket
+import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.errors import InputError, RunnerError, UsageError, did_you_mean, excerpt
 from optcli.results.loadtest import Served
 from optcli.results.plan import Plan
@@ -20,6 +23,11 @@ from optcli.serving.loadtest.messages import TensorAbout
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 8 * 1024 * 1024
+# What no model has: a server that says so would fill the memory of whoever believes it.
+_MOST_TENSORS, _MOST_DIMENSIONS, _MOST_NAME = 1000, 32, 1000
+_MOST_REQUEST_BYTES, _LARGEST_VALUE_BYTES = 512 * 1024 * 1024, 8
+# Models that are listed where one is not named, or not known.
+_MOST_LISTED = 100
 _START = "start it first: `optcli serve FOLDER`, or name the folder of a bundle in place of the URL"
 
 
@@ -91,7 +99,7 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             hint="name the base URL, without a path behind it",
         )
     if model is None:
-        listed = ", ".join(_models(base)) or "none"
+        listed = excerpt(", ".join(_models(base)), 300) or "none"
         raise UsageError(
             "the model is not named",
             place="--model",
@@ -104,33 +112,36 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             place=base,
             hint=did_you_mean(model, _models(base)) or "name it with --model",
         )
-    inputs = tuple(_tensor(each, base) for each in metadata["inputs"])
-    outputs = tuple(str(each.get("name")) for each in metadata.get("outputs") or ())
-    if not inputs or not outputs:
+    inputs = tuple(_tensor(each, base) for each in _listed(metadata, "inputs", model, base))
+    outputs = tuple(_name(each, base) for each in _listed(metadata, "outputs", model, base))
+    size = sum(_LARGEST_VALUE_BYTES * math.prod(max(1, n) for n in each.shape) for each in inputs)
+    if size > _MOST_REQUEST_BYTES:
         raise InputError(
-            f"the server names no inputs or no outputs of {model!r}",
+            f"a request for {model!r} would have {size:,} bytes by the shapes that the server names,"
+            f" wanted at most {_MOST_REQUEST_BYTES:,}",
             place=base,
             hint="look at GET /v2/models/NAME",
         )
     if len({each.shape[0] for each in inputs if each.shape}) > 1:
-        shapes = ", ".join(f"{each.name} {list(each.shape)}" for each in inputs)
+        shapes = excerpt(", ".join(f"{each.name} {list(each.shape)}" for each in inputs), 300)
         raise UsageError(
             f"a load test sends a sample in each row, and the inputs have no rows in common: {shapes}",
             place=base,
             hint="let every input begin with the batch, such as [batch, 2] for the size of an image",
         )
-    served = Served(url=base, model=model, platform=str(metadata.get("platform") or ""))
+    served = Served(url=base, model=model, platform=excerpt(str(metadata.get("platform") or "")))
     return Endpoint(served, inputs, outputs)
 
 
 def _require_ready(base: str, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while True:
-        status, body = _get(base, "/v2/health/ready")
+        status, body = fetched(base, "/v2/health/ready")
         if status == 200:
             return
         if status is None:
-            raise UsageError(f"nothing answers there: {body}", place=base, hint=_START)
+            why = body.decode(errors="replace")
+            raise UsageError(f"nothing answers there: {why}", place=base, hint=_START)
         if status == 404:
             raise InputError(
                 "the server does not speak the Open Inference Protocol v2: it has no /v2/health/ready",
@@ -146,66 +157,148 @@ def _require_ready(base: str, wait_s: float) -> None:
         time.sleep(0.2)
 
 
-def _tensor(each: Any, base: str) -> TensorAbout:
-    try:
-        shape = tuple(int(size) for size in each["shape"])
-        return TensorAbout(str(each["name"]), str(each["datatype"]), shape)
-    except (KeyError, TypeError, ValueError) as error:
+def _listed(metadata: dict[str, Any], part: str, model: str, base: str) -> list[Any]:
+    """What the metadata of a model say of its inputs or outputs. Raises `InputError`."""
+    tensors = metadata.get(part)
+    if not isinstance(tensors, list) or not 0 < len(tensors) <= _MOST_TENSORS:
+        found = f"{len(tensors):,}" if isinstance(tensors, list) else "no list of"
         raise InputError(
-            f"the server describes an input as {excerpt(json.dumps(each))}",
+            f"the server names {found} {part} of {model!r}, wanted 1 to {_MOST_TENSORS}",
             place=base,
-            hint="wanted name, datatype and shape, as in the Open Inference Protocol v2",
-        ) from error
+            hint="look at GET /v2/models/NAME",
+        )
+    return tensors
+
+
+def _tensor(each: Any, base: str) -> TensorAbout:
+    name = _name(each, base)
+    kind, shape = each.get("datatype"), each.get("shape")
+    if not isinstance(shape, list) or not isinstance(kind, str) or len(kind) > _MOST_NAME:
+        raise _undescribed(each, base)
+    sizes = tuple(_size(size) for size in shape[: _MOST_DIMENSIONS + 1])
+    if len(sizes) > _MOST_DIMENSIONS or any(size < -1 or size == 0 for size in sizes):
+        raise _undescribed(each, base)
+    return TensorAbout(name, kind, sizes)
+
+
+def _size(size: Any) -> int:
+    """A size of a shape, which some servers write as text; 0 for what is none."""
+    if isinstance(size, str | float) and len(str(size)) < 20:
+        with suppress(ValueError, OverflowError):
+            return int(size) if isinstance(size, str) or size == int(size) else 0
+    return size if type(size) is int else 0
+
+
+def _name(each: Any, base: str) -> str:
+    name = each.get("name") if isinstance(each, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+        raise _undescribed(each, base)
+    return name
+
+
+def _undescribed(each: Any, base: str) -> InputError:
+    try:
+        said = excerpt(json.dumps(each))
+    except RecursionError:
+        said = "what is nested too deeply"
+    return InputError(
+        f"the server describes an input or output as {said}",
+        place=base,
+        hint="wanted name, datatype and shape with sizes from 1, or -1 for one that varies, as in the"
+        " Open Inference Protocol v2",
+    )
 
 
 def _models(base: str) -> list[str]:
     """The models of a server that lists them: Triton's extension, else none."""
-    status, body = _get(base, "/v2/repository/index", data=b"{}")
+    status, body = fetched(base, "/v2/repository/index", b"{}")
     if status != 200:
-        status, body = _get(base, "/v2/models")
-    try:
-        listed = json.loads(body) if status == 200 else []
-    except ValueError:
+        status, body = fetched(base, "/v2/models")
+    listed = _parsed(body) if status == 200 else []
+    listed = listed.get("models") if isinstance(listed, dict) else listed
+    if not isinstance(listed, list):
         return []
-    listed = listed.get("models", []) if isinstance(listed, dict) else listed
     names = [each.get("name") if isinstance(each, dict) else each for each in listed]
-    return [str(name) for name in names if name]
+    named = [name for name in names if isinstance(name, str) and 0 < len(name) <= _MOST_NAME]
+    return named[:_MOST_LISTED]
 
 
 def _json(base: str, path: str) -> dict[str, Any] | None:
-    status, body = _get(base, path)
-    try:
-        answer = json.loads(body) if status == 200 else None
-    except ValueError:
-        answer = None
+    status, body = fetched(base, path)
+    answer = _parsed(body) if status == 200 else None
     return answer if isinstance(answer, dict) else None
 
 
-def _get(base: str, path: str, data: bytes | None = None) -> tuple[int | None, str]:
-    """The status and the body of an answer; None and the reason where nothing answers."""
-    status, body = fetched(base, path, data)
-    return status, body.decode("utf-8", errors="replace")
+def _parsed(body: bytes) -> Any:
+    """What the JSON of a server holds; None for anything else."""
+    try:
+        return regular_files.parsed_json(body)
+    except ValueError:
+        return None
 
 
 def fetched(
-    base: str, path: str, data: bytes | None = None, *, most_bytes: int = _MOST_BYTES
+    base: str,
+    path: str,
+    data: bytes | None = None,
+    *,
+    most_bytes: int = _MOST_BYTES,
+    timeout_s: float | None = None,
 ) -> tuple[int | None, bytes]:
     """The status and the first bytes of an answer; None and the reason where nothing answers.
 
-    Raises `InputError` for something that answers and speaks no HTTP.
+    To connect and to answer may take `timeout_s` each, usually ten seconds, in whatever pieces. Raises
+    `InputError` for something that answers and speaks no HTTP, and for one that sends elsewhere.
     """
+    seconds = timeout_s or _TIMEOUT_S
+    parts = urllib.parse.urlsplit(base + path)
+    kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+    connection = kinds[parts.scheme](parts.hostname or "", parts.port, timeout=seconds)
+    late = threading.Event()
     try:
-        with urllib.request.urlopen(base + path, data=data, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return int(answer.status), answer.read(most_bytes)
-    except urllib.error.HTTPError as error:
-        return error.code, b""
-    except urllib.error.URLError as error:
-        return None, str(error.reason).encode()
-    except (OSError, ValueError) as error:
-        return None, (str(error) or type(error).__name__).encode()
-    except http.client.HTTPException as error:
+        connection.connect()
+        with _ended(connection.sock, seconds, late):
+            connection.request("GET" if data is None else "POST", parts.path, data)
+            answer = connection.getresponse()
+            status, body = answer.status, b""
+            if status == 200:
+                body = answer.read(most_bytes)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if not late.is_set() and isinstance(error, http.client.HTTPException):
+            said = excerpt(str(error).strip())
+            raise InputError(
+                f"the server there speaks no HTTP, or breaks off: {said!r}",
+                place=base,
+                hint="name the URL of a server that speaks the Open Inference Protocol v2",
+            ) from error
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        status, body = None, why.encode(errors="replace")
+    if late.is_set():
+        return None, f"no whole answer came within {seconds:g} s".encode()
+    if status is not None and 300 <= status < 400:
+        to = answer.headers.get("Location", "")
         raise InputError(
-            f"the server there speaks no HTTP, or breaks off: {excerpt(str(error).strip())!r}",
-            place=base,
-            hint="name the URL of a server that speaks the Open Inference Protocol v2",
-        ) from error
+            f"the server sends elsewhere ({status}, {excerpt(to)!r}), which is not followed",
+            place=base + path,
+            hint="name the URL of the server itself",
+        )
+    return status, body
+
+
+@contextmanager
+def _ended(connection: socket.socket, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Break a connection off after some seconds, and set `late`: each wait has a limit of its own."""
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        connection.close()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import urllib.request
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optcli.errors import MissingError
+from optcli.errors import InputError, MissingError
 from optcli.results.loadtest import ServerFigures
+from optcli.serving.loadtest.endpoint import fetched
 
-_MOST_BYTES = 8 * 1024 * 1024
+_MOST_BYTES = 1024 * 1024
 _TIMEOUT_S = 5.0
+# What no metric and no label has.
+_MOST_VALUE, _MOST_LABEL = 1e18, 100
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,12 @@ _LABELS = {
 def read(url: str, at_s: float) -> Reading | None:
     """The metrics of a server at a time in seconds; None where it has none that are known."""
     try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            text = answer.read(_MOST_BYTES).decode("utf-8", errors="replace")
-    except (OSError, ValueError):
+        status, body = fetched(url, "/metrics", most_bytes=_MOST_BYTES, timeout_s=_TIMEOUT_S)
+    except InputError:
         return None
-    reading = parsed(text, at_s)
+    if status != 200:
+        return None
+    reading = parsed(body.decode("utf-8", errors="replace"), at_s)
     return reading if reading.values else None
 
 
@@ -66,11 +71,12 @@ def parsed(text: str, at_s: float) -> Reading:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                label = _LABELS.get(sample.name)
-                if label is not None:
-                    key = (sample.name, sample.labels.get(label, "") if label else "")
-                    values[key] = values.get(key, 0.0) + float(sample.value)
-    except (ValueError, KeyError, IndexError):
+                label, value = _LABELS.get(sample.name), float(sample.value)
+                if label is None or not math.isfinite(value) or abs(value) > _MOST_VALUE:
+                    continue
+                key = (sample.name, sample.labels.get(label, "")[:_MOST_LABEL] if label else "")
+                values[key] = values.get(key, 0.0) + value
+    except Exception:  # whatever a broken text makes the library raise
         return Reading(at_s)
     return Reading(at_s, values)
 
@@ -119,7 +125,7 @@ def calls(before: Reading, after: Reading) -> dict[int, tuple[int, float]]:
     return {
         int(size): (int(counts[size]), 1000 * mean)
         for size, mean in means.items()
-        if size.isdecimal() and int(size) > 0
+        if size.isdecimal() and len(size) <= _MOST_DIGITS and int(size) > 0
     }
 
 

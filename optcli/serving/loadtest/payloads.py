@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import regular_files
 from optcli.data.layouts.npz import DAMAGED
-from optcli.errors import InputError, MissingError, UsageError, did_you_mean
+from optcli.errors import InputError, MissingError, UsageError, did_you_mean, excerpt
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ def samples_of(setup: Setup) -> dict[str, np.ndarray]:
 
     if setup.samples is None:
         random = np.random.default_rng(setup.seed)
-        return {each.name: _random(each, setup.random_samples, random) for each in setup.inputs}
+        # Random values have eight bytes at most; a row that is large by itself is there once.
+        row_bytes = sum(8 * math.prod(max(1, n) for n in each.shape[1:]) for each in setup.inputs)
+        count = max(1, min(setup.random_samples, MOST_BYTES // max(1, row_bytes)))
+        return {each.name: _random(each, count, random) for each in setup.inputs}
     arrays = _read(setup.samples)
     for each in setup.inputs:
         if each.name not in arrays:
@@ -161,15 +164,22 @@ def image_files(folder: Path) -> tuple[Path, ...]:
 def outputs_in(body: bytes, headers: Mapping[str, str]) -> dict[str, np.ndarray]:
     """The outputs of an answer with tensors. Raises ValueError for what is none."""
     http = client_library()
+    from tritonclient.utils import triton_to_np_dtype
+
     length = headers.get(HEADER_LENGTH)
     try:
         result = http.InferenceServerClient.parse_response_body(
             body, header_length=int(length) if length else None
         )
-        names = [each["name"] for each in result.get_response()["outputs"]]
-        return {name: result.as_numpy(name) for name in names}
+        described = result.get_response()["outputs"]
+        outputs = {each["name"]: result.as_numpy(each["name"]) for each in described}
+        known = all(triton_to_np_dtype(each["datatype"]) is not None for each in described)
     except Exception as error:  # whatever a broken body makes the library raise
         raise ValueError(f"the answer cannot be read: {type(error).__name__}") from error
+    for name, array in outputs.items():
+        if not known or array is None or array.dtype.kind not in "biuf":
+            raise ValueError(f"the answer has no numbers for {excerpt(str(name))!r}")
+    return outputs
 
 
 def golden_of(setup: Setup) -> Any:
@@ -188,7 +198,7 @@ def golden_of(setup: Setup) -> Any:
 
 def json_in(body: bytes) -> Any:
     """The answer to an image. Raises ValueError for what is no JSON."""
-    return json.loads(body)
+    return regular_files.parsed_json(body)
 
 
 def client_library() -> Any:
