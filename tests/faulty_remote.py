@@ -119,6 +119,10 @@ class Admits:
         if self.error is not None and self.of == "files":
             raise self.error
 
+    def of_model(self, entry: Entry) -> None:
+        if self.error is not None and self.of == "model":
+            raise self.error
+
 
 class Machine:
     """One of several machines that share a remote store: a local store, and what it was told."""

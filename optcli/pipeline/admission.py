@@ -9,21 +9,24 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from optcli import formats
 from optcli.accuracy import Evaluation
 from optcli.artifact import CODE, Format
-from optcli.errors import InputError, OptcliError, TrustError
+from optcli.errors import InputError, MissingError, OptcliError, TrustError
 from optcli.pipeline.messages import Written
 from optcli.pipeline.trusting import doubts_of
 from optcli.settings import TensorSpec
 from optcli.store import Entry
-from optcli.workers import confinement, messages
+from optcli.workers import Channel, confinement, messages, run
 
 _HINT = "add --trust if you know who writes to the remote store"
 _DAMAGED = "who may write to the remote store put it there, or a disk lost it"
 _PROBE = "probe.npz"
+# To open a model of many gigabytes takes as long as to read it.
+_CHECK_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class RecordAdmission:
         """A record has no files."""
         if entry.contents:
             raise _wrong(entry, "it has files, wanted none")
+
+    def of_model(self, entry: Entry) -> None:
+        """A record has no model."""
 
     def read(self, entry: Entry) -> Any:
         """What the record holds."""
@@ -88,6 +94,22 @@ class ArtifactAdmission(RecordAdmission):
         if not self.trust and (doubts := formats.doubts(self.format, entry.path)):
             raise _untrusted(f"it has results that could run code when they are opened: {doubts[0]}")
 
+    def of_model(self, entry: Entry) -> None:
+        """Have a worker open what was fetched, one that can only read unless this is trusted code.
+
+        Raises `InputError` for what is no sound model of the format, whatever becomes of the worker. A
+        format whose library is not installed is looked at where it is opened.
+        """
+        request = CheckRequest(self.format, entry.path, self.trust)
+        confined = None if self.format in CODE else ()
+        try:
+            run(f"{__name__}:check", request, bool, timeout_s=_CHECK_S, confined=confined)
+        except MissingError:
+            return
+        except OptcliError as error:
+            what = f"it is no sound {self.format} model: {error.message}"
+            raise _wrong(entry, what) from error
+
 
 @dataclass(frozen=True)
 class ProbeAdmission(RecordAdmission):
@@ -131,6 +153,24 @@ class EvaluationAdmission:
             raise _wrong(entry, f"it cannot be read ({str(error)[:120]})") from error
         if not named <= set(entry.contents):
             raise _wrong(entry, "it names files that it does not have")
+
+    def of_model(self, entry: Entry) -> None:
+        """It has no model."""
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """A folder of files that were fetched, which should be a sound model of a format."""
+
+    format: Format
+    folder: Path
+    trust: bool
+
+
+def check(request: CheckRequest, channel: Channel) -> bool:
+    """The format's own check. Raises as it does."""
+    formats.check(request.format, request.folder, trust=request.trust)
+    return True
 
 
 def _wrong(entry: Entry, what: str) -> InputError:

@@ -209,6 +209,7 @@ class Store:
                 self.remote.download(there, work)
                 here = replace(there, path=work)
                 admission.of_files(here)
+                admission.of_model(here)
                 entry_file.adopt(work.parent, sealed(here), there.origin)
                 entry = self._kept(kind, key, work)
         except (GoneError, StoreError):  # a store that cannot be written says so where it must be

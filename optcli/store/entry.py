@@ -165,7 +165,7 @@ def damage(entry: Entry) -> tuple[str, ...]:
 
 
 class Admission(Protocol):
-    """Whether somebody uses an entry that was fetched. Both raise an `OptcliError` for one that is not.
+    """Whether somebody uses an entry that was fetched. All raise an `OptcliError` for one that is not.
 
     `TrustError` is for what is sound and runs code; anything else says that the entry is damaged.
     """
@@ -176,4 +176,8 @@ class Admission(Protocol):
 
     def of_files(self, entry: Entry) -> None:
         """Look at the files as well, which have the digests that they should have."""
+        ...
+
+    def of_model(self, entry: Entry) -> None:
+        """Open the model of an entry, once, before the store adopts it."""
         ...

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
 import faulty_remote
+import numpy as np
 import pytest
 from faulty_remote import HASTY, QUICK
 from tiny_project import DATA, Heard, Project, project_in
 
-from optcli.artifact import CODE
-from optcli.errors import ExitCode
+from optcli.artifact import CODE, Format
+from optcli.errors import ExitCode, InputError
+from optcli.formats import torch as torch_format
 from optcli.pipeline import admission, build
 from optcli.pipeline.preview import preview
-from optcli.store import Store
+from optcli.store import Entry, Store
 from optcli.store.remote import RemotePlace, manifest
 from optcli.workers import ForkServer
 
@@ -263,6 +266,98 @@ def test_a_record_of_another_form_is_refused_and_made_again(first, second, tmp_p
         assert f"{kind} " in note
         assert "is refused" in note
         assert any(words in note for words in records)
+
+
+def refilled(remote: Path, path: Path, files: dict[str, bytes]) -> None:
+    """An entry with other files, as who may write there could have made it: everything fits."""
+    from optcli.digest import of_bytes, of_value
+
+    for content in files.values():
+        place = remote / manifest.object_of(of_bytes(content))
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(content)
+    digests = {name: of_bytes(content) for name, content in files.items()}
+    contents = {name: [len(content), digests[name]] for name, content in files.items()}
+    size_bytes = sum(map(len, files.values()))
+    digest = of_value(sorted(digests.items()))
+    rewritten(path, contents=contents, size_bytes=size_bytes, digest=digest)
+
+
+def onnx_with(change) -> dict[str, bytes]:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = helper.make_model(helper.make_graph([node], "g", value[:1], value[1:], [weight]))
+    change(model)
+    return {"model.onnx": onnx.ModelProto.SerializeToString(model)}
+
+
+def elsewhere(location):
+    def change(model):
+        import onnx
+
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+        tensor.external_data.add(key="length", value="64")
+
+    return change
+
+
+def unknown_input(model):
+    model.graph.node[0].input[1] = "nobody"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ((elsewhere("../../x"), elsewhere("/etc/passwd"), elsewhere("lost")), "outside|missing"),
+        ((unknown_input, lambda model: model.ClearField("graph"), None), "sound|not|truncated"),
+    ],
+)
+@pytest.mark.usefixtures("unmeasured")
+def test_a_model_that_is_none_is_not_adopted_but_made_here_and_named(
+    first, second, tmp_path, changes, words
+):
+    sound = onnx_with(lambda model: None)["model.onnx"]
+    for path, change in zip(of_kind(tmp_path, "artifact"), cycle(changes)):
+        cut = {"model.onnx": sound[: len(sound) // 2]}
+        refilled(tmp_path / "remote", path, onnx_with(change) if change else cut)
+    shutil.rmtree(tmp_path / "remote/v1/entries/evaluation")
+    shutil.rmtree(tmp_path / "remote/v1/entries/comparison")
+    report = second.build()
+    assert report.exit_code == 0
+    refused = [note for note in second.notes if "artifact" in note]
+    assert len(refused) == len(of_kind(tmp_path, "artifact"))
+    assert all("is refused: it is no sound onnx model" in note for note in refused), refused
+    assert all(re.search(words, note) for note in refused)
+    assert {"int8 › quantize_onnxruntime"} <= set(second.made)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format", "files"),
+    [
+        (Format.OPENVINO, {"model.xml": b"<?xml version='1.0'?><net/>"}),
+        (Format.OPENVINO, {"model.xml": b"<net", "model.bin": b""}),
+        (Format.ORT, {"model.ort": b"ORTM and nothing"}),
+        (Format.TORCH, {torch_format.DESCRIPTION: b"[]"}),
+        (Format.TORCH, {torch_format.DESCRIPTION: b'{"transforms": 7}'}),
+    ],
+)
+def test_files_of_any_format_are_opened_before_they_are_adopted(tmp_path, format, files):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    entry = Entry("artifact", "0" * 64, tmp_path, {}, {}, "", 0, "", {}, "file:///there")
+    with pytest.raises(InputError, match=f"it is no sound {format} model"):
+        admission.ArtifactAdmission(format=format, trust=True).of_model(entry)
 
 
 @pytest.mark.slow
