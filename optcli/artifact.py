@@ -35,7 +35,8 @@ class Format(StrEnum):
 CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
 # Formats whose files are made for one CPU or GPU, and run on no other.
 NATIVE = frozenset({Format.AOTI, Format.ORT, Format.TENSORRT, Format.TENSORRT_RTX})
-# Formats that a scan reads first: their modules have `doubts`, and open those for who trusts the file.
+# Formats that hold programs. A scan reads them first: their modules have `doubts`, and open those for
+# who trusts the file. What the scan proves can still write outside its memory once it is compiled.
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
 UNPROVEN = "unproven"

@@ -164,6 +164,8 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     metavar="FOLDER",
     help="Write report.json, report.html, report.md and junit.xml there.",
 )
+@options.trust
+@options.store
 @options.as_json
 @options.verbose
 def command(
@@ -197,6 +199,8 @@ def command(
     client_cpus: str | None,
     seed: int,
     out: Path | None,
+    trust: bool,
+    store: Path | None,
     as_json: bool,
 ) -> int:
     """Send traffic to a server and say whether it keeps its promise.
@@ -218,6 +222,7 @@ def command(
     if drift:
         _require_no_traffic()
         return _drift(target, model, out, as_json)
+    from optcli.serving import own_bundles
     from optcli.serving import quantities as q
     from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
@@ -260,7 +265,10 @@ def command(
     from optcli.report.html.canary import canary_page
     from optcli.report.html.loadtest import loadtest_page
     from optcli.report.loadtest import canary as canary_forms
+    from optcli.store import Store
 
+    for folder in (each for each in (target, second) if each is not None and "://" not in each):
+        own_bundles.require_own(Path(folder), Store(Store.default_root(store)), trust=trust)
     if second is None:
         for option, value in (("--shadow", shadow), ("--agreement", agreement)):
             if value is not None:

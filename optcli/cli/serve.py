@@ -47,6 +47,8 @@ from optcli.errors import RunnerError
     show_default=True,
     help="Seconds within which the server must be ready.",
 )
+@options.trust
+@options.store
 @options.as_json
 @options.verbose
 def command(
@@ -56,20 +58,25 @@ def command(
     cpus: int | None,
     log: Path | None,
     ready_timeout: float,
+    trust: bool,
+    store: Path | None,
     as_json: bool,
 ) -> None:
     """Start the server of a bundle that `optcli deploy --target ray` wrote in FOLDER.
 
     optcli says when the model is warmed up and the server answers. Ctrl-C stops the server after it has
     answered the requests that it has taken in. The server speaks the Open Inference Protocol v2. It has
-    no authentication. It listens on the loopback address unless --host names another one. Needs
-    `pip install 'optcli[serve]'`.
+    no authentication. It listens on the loopback address unless --host names another one. A bundle is
+    a program: one that your store did not write needs --trust. Needs `pip install 'optcli[serve]'`.
     """
     import json
     from contextlib import ExitStack
 
+    from optcli.serving import own_bundles
     from optcli.serving.running import running, wait
+    from optcli.store import Store
 
+    own_bundles.require_own(folder, Store(Store.default_root(store)), trust=trust)
     with ExitStack() as stack:
         with Progress() as progress:
             started = running(

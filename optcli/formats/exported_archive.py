@@ -16,9 +16,10 @@ import json
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from optcli.errors import InputError, first_line
-from optcli.formats import exported_program, zip_archive
+from optcli.formats import exported_program, storages, zip_archive
 from optcli.formats.scanning import Scan
 
 # Plain data that torch.export and torch's own zip writer put beside model and weights.
@@ -33,6 +34,9 @@ _PAYLOAD = re.compile(r"data/(weights/weight_\d+|constants/tensor_\d+)")
 _OBJECT = re.compile(r"data/constants/(custom|opaque)_obj_.*")
 # Unpickled for the model of that name.
 _PICKLE = re.compile(r"data/(?:weights|constants|sample_inputs)/(\w+)\.pt")
+
+# Bytes of an element by torch.export's number of its type; others are taken for one byte.
+_ELEMENT_BYTES = {3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 13: 2, 28: 2, 34: 4, 35: 8}
 
 _OLD_MODEL = "serialized_exported_program.json"
 _OLD_PLAIN = re.compile(r"version|extra_files/.+|byteorder|\.data/.+")
@@ -50,7 +54,7 @@ def scan(path: Path) -> Scan:
     with zip_archive.opened(path, "a sound archive of torch.export") as archive:
         names = archive.namelist()
         if _OLD_MODEL in names:
-            _scan_old(archive, names, findings)
+            _scan_old(archive, names, path, findings)
         else:
             _scan_members(archive, names, path, findings)
     return findings
@@ -75,7 +79,7 @@ def _scan_members(archive: zipfile.ZipFile, names: list[str], path: Path, findin
         if _MODEL.fullmatch(member):
             exported_program.read(archive.read(name).decode(), findings)
         elif (pickle and pickle[1] in models) or member in pickled:
-            _scan_pickle(archive.read(name), member, findings)
+            _scan_pickle(archive.read(name), member, path, findings)
         elif _OBJECT.fullmatch(member):
             findings.doubt(f"{member!r} holds more than tensors")
         elif member not in raw and not _PLAIN.fullmatch(member) and not _CONFIG.fullmatch(member):
@@ -106,9 +110,27 @@ def _payloads(
                 raise _refused(f"{member!r} names {str(payload.get('path_name'))[:80]!r}", path)
             if target not in members:
                 raise InputError(f"the archive lacks {target!r}", place=str(path), hint="copy it again")
-            (raw if payload.get("use_pickle") is False else unpickled).add(target)
+            is_raw = payload.get("use_pickle") is False
+            (raw if is_raw else unpickled).add(target)
+            if is_raw:
+                _check_place(
+                    payload.get("tensor_meta"), target, archive.getinfo(members[target]).file_size
+                )
     raw -= unpickled
     return raw, {member for member in members if _PAYLOAD.fullmatch(member)} - raw
+
+
+def _check_place(about: Any, member: str, record_bytes: int) -> None:
+    """Raise `ValueError` for a tensor that reaches behind its record."""
+    about = about if isinstance(about, dict) else {}
+    numbers = [about.get("sizes"), about.get("strides"), [about.get("storage_offset")]]
+    try:
+        sizes, strides, (offset,) = ([each["as_int"] for each in part] for part in numbers)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{member!r} has a shape that is none") from error
+    needed_bytes = storages.reach(sizes, strides, offset) * _ELEMENT_BYTES.get(about.get("dtype"), 1)
+    if needed_bytes > record_bytes:
+        raise ValueError(f"a tensor takes {needed_bytes} bytes of {member!r}, which has {record_bytes}")
 
 
 def _read_config(data: bytes, member: str, findings: Scan) -> list[dict[str, object]]:
@@ -120,21 +142,22 @@ def _read_config(data: bytes, member: str, findings: Scan) -> list[dict[str, obj
     return list(payloads.values())
 
 
-def _scan_old(archive: zipfile.ZipFile, names: list[str], findings: Scan) -> None:
+def _scan_old(archive: zipfile.ZipFile, names: list[str], path: Path, findings: Scan) -> None:
     """The layout up to torch 2.7: everything at the top, and what holds tensors is a pickle."""
     for name in names:
         if _OLD_PICKLE.fullmatch(name):
-            _scan_pickle(archive.read(name), name, findings)
+            _scan_pickle(archive.read(name), name, path, findings)
         elif name != _OLD_MODEL and not _OLD_PLAIN.fullmatch(name):
             findings.doubt(f"it holds {name!r}, which torch.export does not write")
     exported_program.read(archive.read(_OLD_MODEL).decode(), findings)
 
 
-def _scan_pickle(data: bytes, member: str, findings: Scan) -> None:
+def _scan_pickle(data: bytes, member: str, path: Path, findings: Scan) -> None:
     import torch
 
     if not data:  # torch reads nothing of it
         return
+    storages.check_saved(path, data)
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:

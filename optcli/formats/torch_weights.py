@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Format
 from optcli.errors import InputError, TrustError, first_line
-from optcli.formats import model_files, torch_modules
+from optcli.formats import model_files, storages, torch_modules
 
 if TYPE_CHECKING:
     import torch
@@ -100,6 +100,7 @@ def _unpickled(path: Path) -> Any:
     import torch
 
     _refuse_torchscript(path)
+    storages.check_saved(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

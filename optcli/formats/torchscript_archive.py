@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 from optcli.errors import InputError
-from optcli.formats import torchscript_loops, zip_archive
+from optcli.formats import storages, torchscript_loops, zip_archive
 from optcli.formats.scanning import Scan
 from optcli.formats.torch_operators import only_computes
 
@@ -36,7 +36,7 @@ _GLOBAL = re.compile(
     r"__torch__(\.(?!torch\.classes\b)\w+)* \w+"
     rf"|__torch__\.torch\.classes\.({'|'.join(sorted(_CLASSES))}) \w+"
     r"|torch\.jit\._pickle (build_\w+|restore_type_tag)"
-    r"|torch\._utils _rebuild_\w+|torch\._tensor _rebuild_\w+"
+    r"|torch\._utils _rebuild_(?!sparse)\w+|torch\._tensor _rebuild_\w+"
     r"|torch \w+|collections OrderedDict"
 )
 # What torch writes: other characters end lines and words elsewhere for other readers.
@@ -81,6 +81,7 @@ def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, f
         raise _refused(f"it has code in {member!r}", path)
     elif folded.endswith("pkl") and not _LINES.fullmatch(member):
         _scan_pickle(archive.read(name), member, findings)
+        storages.check(archive.read(name), storages.sizes_in(archive, name.removesuffix(".pkl")))
 
 
 def _scan_pickle(data: bytes, member: str, findings: Scan) -> None:

@@ -8,6 +8,7 @@ refuses an archive that the two could read differently, whoever made it.
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
@@ -41,16 +42,18 @@ _UNSOUND = (
 
 
 @contextmanager
-def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
+def opened(path: Path, what: str, data: bytes | None = None) -> Iterator[zipfile.ZipFile]:
     """The archive, once its layout is known to be the one that every reader sees.
 
-    `what` names the kind of file for messages. Raises `InputError` for what is no sound archive, for
-    one that can be read in more than one way, and for one that unpacks to more than it may.
+    `data` is one that lies in the file at `path`, such as a member. `what` names the kind of file for
+    messages. Raises `InputError` for what is no sound archive, for one that can be read in more than
+    one way, and for one that unpacks to more than it may.
     """
     try:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("it is no file")
-        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        file = path.open("rb") if data is None else io.BytesIO(data)
+        with file as stream, zipfile.ZipFile(stream) as archive:
             _check(archive, stream, path)
             yield archive
     except RecursionError as error:

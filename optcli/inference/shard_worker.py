@@ -18,10 +18,12 @@ from optcli.artifact import Artifact
 from optcli.data.images import Images
 from optcli.errors import MissingError, StepError
 from optcli.inference.answering import Answering
+from optcli.inference.confined_model import ConfinedModel
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output
 from optcli.outputs.postprocess import Postprocess
 from optcli.prediction import storage
+from optcli.runners import Runner
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -71,8 +73,12 @@ class ShardWorker:
         artifact = work.artifact
         if files is not None:
             artifact = unpacked(artifact, files, Path(self._folder.name))
-        kind = runners.find(work.runner)
-        self._runner = kind.model_validate(work.options).open(artifact, work.inputs)
+        self._runner: Runner | ConfinedModel
+        if artifact.foreign:  # Ray's own process talks to others: it cannot be confined
+            self._runner = ConfinedModel(artifact, work.runner, work.options, work.inputs)
+        else:
+            kind = runners.find(work.runner)
+            self._runner = kind.model_validate(work.options).open(artifact, work.inputs)
         prepare = Images(work.images)
         follows = Postprocess(work.postprocess) if work.postprocess is not None else None
         self._answering = Answering(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files, sources
-from optcli.artifact import ABOUT, CODE, Format, described
+from optcli.artifact import ABOUT, Format, described
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.formats import model_files
@@ -44,7 +44,7 @@ class Target:
         """Whether looking into it runs no code of the model's, so that its worker only reads."""
         if self.format == "recipe":
             return sources.find(load(self.path).model.source.partition(":")[0]).foreign
-        return self.format not in CODE
+        return self.format != Format.TORCH
 
 
 def resolve(target: str, artifacts: Path) -> Target:

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from optcli import runners
-from optcli.artifact import Artifact
+from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, first_line
 from optcli.inspection import Target
 from optcli.model_files.opening import Opened, of_folder, require_trust_to_run, silent, trusting
 from optcli.pipeline import view
 from optcli.pipeline.decoding import UNKNOWN, Decoding, decoding_of
-from optcli.pipeline.trusting import brings_python
+from optcli.pipeline.trusting import (
+    USERS,
+    brings_python,
+    require_trust_without_wall,
+    why_runner_is_free,
+)
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Report, VariantReport
 from optcli.runners import Runner
@@ -96,7 +101,10 @@ def open_built(
             place=str(target.path),
             hint="add --trust where you know who made it, or name the --store that it was built in",
         )
-    free = ours and (samples.runs_python or runner.starts_programs() or runner.requires().gpu)
+    free = why_runner_is_free(runner) or (USERS if samples.runs_python else "")
+    free = free if ours and opened.artifact.foreign else ""
+    if opened.artifact.format in SCANNED:
+        require_trust_without_wall(free, str(target.path), trust=trust)
     artifact = replace(opened.artifact, foreign=opened.artifact.foreign and not free)
     return BuiltVariant(
         name=variant,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import digest
-from optcli.artifact import CODE, Artifact, Format
+from optcli.artifact import CODE, SCANNED, Artifact, Format
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.errors import InputError, InputsError, TrustError, UsageError
 from optcli.formats import model_files
@@ -16,10 +16,16 @@ from optcli.inspection.looking import size_bytes
 from optcli.model_files.laying_out import LaidOut, LayoutRequest
 from optcli.pipeline import view
 from optcli.pipeline.entries import lineage, made_by
-from optcli.pipeline.trusting import doubts_of, is_fetched, is_from_file, require_trust
+from optcli.pipeline.trusting import (
+    doubts_of,
+    is_fetched,
+    is_from_file,
+    require_confinement,
+    require_trust,
+)
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
-from optcli.workers import confinement, run
+from optcli.workers import run
 
 _TIMEOUT_S = 600.0
 # These files say which sizes vary, not how far.
@@ -30,7 +36,6 @@ _OURS = ("format", "precision", "size_bytes", "facts")
 # Loading or running these can do anything that the person can.
 _EXECUTABLE = {
     Format.TORCH: "a network in Python",
-    Format.TORCHSCRIPT: "TorchScript, a program of its own",
     Format.AOTI: "native code",
     Format.TENSORRT: "native code",
     Format.TENSORRT_RTX: "native code",
@@ -126,12 +131,13 @@ def _described(target: Target) -> str:
 def require_trust_to_run(target: Target) -> None:
     """Code is run where the person says so, or where the own store holds the very same artifact.
 
-    Raises `TrustError` elsewhere. TorchScript is scanned, and runs in a worker that can only read;
-    where the system has no such worker, the scan alone is not taken for enough.
+    Raises `TrustError` elsewhere. A program is scanned, and runs in a worker that can only read; where
+    the system has no such worker, the scan alone is not taken for enough.
     """
     format = Format(target.format)
-    walled = format not in CODE and confinement.available().whole
-    if target.own or target.trusted or format not in _EXECUTABLE or walled:
+    if format in SCANNED and _is_foreign(target):
+        require_confinement(format, str(target.path), trust=target.trusted)
+    if target.own or target.trusted or format not in _EXECUTABLE:
         return
     raise TrustError(
         f"this is {_EXECUTABLE[format]}, and not from this store: to run it is to trust it",
@@ -141,7 +147,9 @@ def require_trust_to_run(target: Target) -> None:
 
 
 def require_trusted_code(target: Target) -> None:
-    """Raise `TrustError` where looking into a target builds a network in Python from elsewhere."""
+    """Raise `TrustError` where looking into a target runs code from elsewhere, or none confines it."""
+    if target.format in SCANNED and _is_foreign(target):
+        require_confinement(target.format, str(target.path), trust=target.trusted)
     if target.format == Format.TORCH and not target.own and not target.trusted:
         raise TrustError(
             "this is a network in Python, and not from this store: to look into it runs its code",

@@ -14,10 +14,11 @@ from typing import Any
 
 from optcli import formats
 from optcli.accuracy import Evaluation
-from optcli.artifact import CODE, Format
+from optcli.artifact import CODE, SCANNED, Format
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
 from optcli.pipeline.messages import Written
-from optcli.pipeline.trusting import doubts_of
+from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.trusting import doubts_of, why_opened_free
 from optcli.settings import TensorSpec
 from optcli.store import Entry
 from optcli.workers import Channel, confinement, messages, run
@@ -62,11 +63,21 @@ class RecordAdmission:
 
 @dataclass(frozen=True)
 class ArtifactAdmission(RecordAdmission):
-    """Of artifacts: the format is the planned one by its files, and code is for who trusts it."""
+    """Of artifacts: the format is the planned one by its files, and code is for who trusts it.
+
+    `free` says why a worker that opens it cannot be confined; empty: all can.
+    """
 
     gives: type[Any] = Written
     format: Format = Format.ONNX
     trust: bool = False
+    free: str = ""
+
+    @classmethod
+    def of(cls, step: Step, plan: Plan, *, trust: bool) -> ArtifactAdmission:
+        """Of what a step of a plan makes."""
+        free = why_opened_free(step, plan)[1] if step.format in SCANNED else ""
+        return cls(format=step.format, trust=trust, free=free)
 
     def of_record(self, entry: Entry) -> None:
         """Raises `TrustError` for what runs code, or was made under `--trust`, without `trust`."""
@@ -77,8 +88,9 @@ class ArtifactAdmission(RecordAdmission):
             return
         if self.format in CODE:
             raise _untrusted(f"its results of the format {self.format} run code when they are opened")
-        if self.format == Format.TORCHSCRIPT and not confinement.available().whole:
-            raise _untrusted("TorchScript is a program, and this system cannot confine what runs it")
+        if self.format in SCANNED and (self.free or not confinement.available().whole):
+            why = self.free or "this system has no such workers"
+            raise _untrusted(f"its {self.format} is a program that cannot be confined: {why}")
         if doubts_of(entry):
             raise _untrusted("it has results made with --trust, of a model that could run code")
 

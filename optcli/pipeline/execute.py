@@ -221,7 +221,7 @@ class Execution:
             order = self._order(step, label)
             admission: Admission = RecordAdmission(SourceFindings)
             if not step.only_checks:
-                admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
+                admission = ArtifactAdmission.of(step, self._plan, trust=self._settings.trust)
             entry, seconds = self._obtain(order, admission)
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
             if step.parent is None:

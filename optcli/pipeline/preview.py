@@ -49,7 +49,7 @@ def _of_plan(
 ) -> tuple[list[str], dict[str, Any]]:
     current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
     current |= to_do.data_roles
-    look = _Look(kept, trust, remote_only)
+    look = _Look(to_do, kept, trust, remote_only)
     compared: list[Entry] | None = None
     lines: list[str] = []
     record: dict[str, Any] = {"recipe": to_do.recipe.name, "variants": {}}
@@ -90,6 +90,7 @@ def _of_plan(
 class _Look:
     """Where the results of steps are found. Each step is asked for once."""
 
+    plan: Plan
     store: Store
     trust: bool
     remote_only: bool
@@ -108,7 +109,7 @@ class _Look:
         if there is None:
             return "to do", ""
         try:
-            ArtifactAdmission(format=step.format, trust=self.trust).of_record(there)
+            ArtifactAdmission.of(step, self.plan, trust=self.trust).of_record(there)
         except OptcliError as error:
             return "to do", f"the remote store has it: {error.message} ({error.hint})"
         return "remote", ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data, environment, formats, passes, sources, user_code
-from optcli.artifact import UNPROVEN, Artifact, Format
+from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact, Format
 from optcli.data.reaches import far_apart
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
@@ -103,6 +103,9 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
     made_format = attempt.produces(source.format)
     facts = {**_unproven(made_format, job.out, trust=source.trusted), **facts}
+    if source.foreign and source.format in SCANNED and made_format in CODE:
+        # Compiled, it is no longer held to its memory: whoever opens this must trust the program.
+        facts.setdefault(UNPROVEN, [f"it was compiled from a program from elsewhere ({source.format})"])
     return Written(made_format, made.precision or source.precision, facts)
 
 

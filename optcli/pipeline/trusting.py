@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from optcli import sources
-from optcli.artifact import CODE, UNPROVEN, Artifact, Format
+from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact
 from optcli.errors import TrustError, UsageError
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
+from optcli.runners import Runner
 from optcli.store import Entry
 from optcli.workers import confinement
 
 _PYTHON = "python"
+USERS = "it runs Python of the recipe's own"
+_GPU = "it uses a GPU, whose driver was not tried in confined workers"
 
 
 def is_from_file(made_by: Sequence[Mapping[str, Any]]) -> bool:
@@ -47,13 +50,23 @@ def measured_as(
 
     `fetched` says that it, or what it was made from, came from a remote store.
 
-    They are not confined where the runner starts a compiler or uses a GPU, whose driver is not known to
-    do with reading, or where the recipe's own Python runs in them.
+    They are not confined where `why_free` says why.
     """
-    runner = variant.runner
-    free = runner.starts_programs() or runner.requires().gpu or brings_python(plan.recipe)
     from_file = plan.source.foreign or fetched
+    free = why_free(variant.runner, plan.recipe)
     return opened_as(artifact, from_file=from_file and not free, trust=trust)
+
+
+def why_free(runner: Runner, recipe: Recipe) -> str:
+    """Why workers that measure and judge with a runner cannot be confined; empty where they can."""
+    return why_runner_is_free(runner) or (USERS if brings_python(recipe) else "")
+
+
+def why_runner_is_free(runner: Runner) -> str:
+    """Why a worker that opens an artifact with a runner cannot be confined; empty where it can."""
+    if runner.starts_programs():
+        return "its runner starts a compiler"
+    return _GPU if runner.requires().gpu else ""
 
 
 def brings_python(recipe: Recipe) -> bool:
@@ -65,17 +78,43 @@ def brings_python(recipe: Recipe) -> bool:
 def is_confined(step: Step, plan: Plan, *, fetched: bool = False) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
-    `fetched` says that what it reads came from a remote store. Not where it makes compiled code, which
-    takes a compiler, or uses a GPU. Not where it runs Python of the user's own either: a pass, or
-    samples.
+    `fetched` says that what it reads came from a remote store. Not where `_why_step_is_free` says why.
     """
     # A network in Python that was fetched is one that the person trusts, and may need its own room.
     fetched = fetched and step.parent is not None and step.parent.format not in CODE
-    if not (plan.source.foreign or fetched) or step.traits is None:
-        return plan.source.foreign
+    return (plan.source.foreign or fetched) and not _why_step_is_free(step, plan)
+
+
+def _why_step_is_free(step: Step, plan: Plan) -> str:
+    """Why a step's worker cannot be confined; empty where it can."""
+    if step.traits is None:
+        return ""
     users = step.traits.reference is not None
-    users = users or any(plan.recipe.data[role].kind == _PYTHON for role in step.traits.uses)
-    return step.format not in CODE and not step.needs.gpu and not users
+    if users or any(plan.recipe.data[role].kind == _PYTHON for role in step.traits.uses):
+        return USERS
+    if step.needs.gpu:
+        return _GPU
+    return "it compiles, which starts a compiler" if step.format in CODE else ""
+
+
+def why_opened_free(step: Step, plan: Plan) -> tuple[str, str]:
+    """Where a worker that is not confined opens the program that a step makes, and why; empty: nowhere.
+
+    Also one that is made of it by later steps.
+    """
+    for variant in plan.variants:
+        if step.key not in {each.key for each in (*variant.steps, *variant.possible)}:
+            continue
+        for each in variant.possible:
+            if each.parent is None or each.parent.format not in SCANNED:
+                continue
+            descends = step.key in {one.key for one in each.parent.lineage()}
+            if descends and (why := _why_step_is_free(each, plan)):
+                return f"{variant.name} › {each.name}", why
+        runs = not (variant.missing or variant.unmeasurable) and variant.last.format in SCANNED
+        if runs and (why := why_free(variant.runner, plan.recipe)):
+            return variant.name, why
+    return "", ""
 
 
 def doubts_of(entry: Entry) -> tuple[str, ...]:
@@ -97,12 +136,35 @@ def require_trust(doubts: Sequence[str], place: str, *, trust: bool) -> None:
 
 
 def require_wall(plan: Plan, *, trust: bool) -> None:
-    """Raise `TrustError` for TorchScript where workers cannot be confined: a scan alone is no proof."""
-    if plan.source.format != Format.TORCHSCRIPT or trust or confinement.available().whole:
+    """Raise `TrustError` for a program from elsewhere that a worker would open without being confined.
+
+    A scan alone is no proof: a program that only computes can write outside its memory.
+    """
+    if not plan.source.foreign or trust:
         return
-    raise TrustError(
-        "this is TorchScript, a program of its own, and this system cannot confine what runs it "
-        f"({confinement.available()})",
-        place=plan.recipe.model.source,
-        hint="add --trust where you know who made it",
-    )
+    require_confinement(plan.source.format, plan.recipe.model.source, trust=trust)
+    for variant in plan.variants:
+        place, why = why_opened_free(variant.steps[0], plan)
+        require_trust_without_wall(why, place, trust=trust)
+
+
+def require_confinement(format: str, place: str, *, trust: bool) -> None:
+    """Raise `TrustError` for a program from elsewhere where this system cannot confine workers."""
+    if format in SCANNED and not trust:
+        confinement.require_whole(place)
+
+
+def require_confinement_of(artifact: Artifact) -> None:
+    """The same for an artifact that a machine is asked to open."""
+    if artifact.foreign:
+        require_confinement(artifact.format, str(artifact.path), trust=artifact.trusted)
+
+
+def require_trust_without_wall(why: str, place: str, *, trust: bool) -> None:
+    """Raise `TrustError` where `why` says that a program from elsewhere would run without a wall."""
+    if why and not trust:
+        raise TrustError(
+            f"this opens a program from elsewhere in a worker that cannot be confined: {why}",
+            place=place,
+            hint="add --trust where you know who made the model: it could then do whatever you can",
+        )

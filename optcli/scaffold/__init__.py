@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from optcli import environment, sources
+from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.formats import model_files
 from optcli.outputs import Guess, guess
@@ -22,7 +23,7 @@ from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, wri
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec
-from optcli.workers import run
+from optcli.workers import confinement, run
 
 __all__ = ["Draft", "InputText", "draft"]
 
@@ -125,6 +126,8 @@ def _looked(
         asked = source.model_copy(update={"arguments": arguments})
         request = LookRequest(kind, asked.model_dump(mode="json"), inputs)
         confined = () if source.foreign else None
+        if source.foreign and source.format in SCANNED and not source.trust:
+            confinement.require_whole(f"{kind}:{source.target}")
         return run(
             "optcli.scaffold.looking:look", request, Looked, timeout_s=_TIMEOUT_S, confined=confined
         )

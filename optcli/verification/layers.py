@@ -11,7 +11,7 @@ from typing import Any
 from optcli import data, environment
 from optcli.accuracy import layers
 from optcli.accuracy.layers.advice import FULL, incomparable
-from optcli.artifact import Artifact
+from optcli.artifact import SCANNED, Artifact
 from optcli.digest import of_value
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
@@ -19,12 +19,14 @@ from optcli.paths import shown
 from optcli.pipeline import keys
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.trusting import (
+    USERS,
     brings_python,
     doubts_of,
     is_fetched,
     is_from_file,
     opened_as,
     require_trust,
+    require_trust_without_wall,
 )
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
@@ -225,7 +227,10 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
     """A variant's artifact and its float counterpart: in its own chain, else the baseline's."""
     entries = _chain(report, name, store)
     from_file = is_from_file([entries[0].ingredients]) or is_fetched(entries)
-    from_file = from_file and not brings_python(recipe)
+    free = USERS if from_file and brings_python(recipe) else ""
+    if any(artifact_of(entry).format in SCANNED for entry in entries):
+        require_trust_without_wall(free, name, trust=trust)
+    from_file = from_file and not free
 
     def opened(entry: Entry) -> Artifact:
         require_trust(doubts_of(entry), name, trust=trust)

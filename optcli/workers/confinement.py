@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from optcli.errors import TrustError
+
 _NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP, _FILTER = 38, 21, 22, 2
 
 # Landlock's calls, of one number everywhere.
@@ -152,6 +154,17 @@ def available() -> Walls:
     filters = platform.machine() in _MACHINES and sys.maxsize > 2**32
     filters = filters and ctypes.CDLL(None).prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
     return Walls(files=_landlock_version() >= _LEAST_VERSION, network=filters)
+
+
+def require_whole(place: str) -> None:
+    """Raise `TrustError` where workers that open a program from elsewhere cannot be confined here."""
+    if not available().whole:
+        raise TrustError(
+            "this is a program from elsewhere, and this system cannot confine what runs it"
+            f" ({available()})",
+            place=place,
+            hint="add --trust where you know who made the model: it could then do whatever you can",
+        )
 
 
 def enter(writable: Sequence[Path]) -> Walls:

@@ -66,7 +66,7 @@ class Verb:
 
     def _started(self) -> Running:
         port = _free_port("127.0.0.1", None)
-        command = [sys.executable, "-m", "optcli", "serve", str(self._folder), "--json"]
+        command = [sys.executable, "-m", "optcli", "serve", str(self._folder), "--trust", "--json"]
         command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
         # A shell starts what runs in its background with the signal ignored.
         heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
@@ -556,7 +556,7 @@ def test_a_canary_of_two_bundles_starts_both_and_stops_both(served, tmp_path, mo
     shutil.copytree(served.folder, other)
     targets = [str(served.folder), str(other)]
     quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "20", "--json")
-    code = run(["loadtest", *targets, "--shadow", "50%", *quick])
+    code = run(["loadtest", *targets, "--trust", "--shadow", "50%", *quick])
     said = capsys.readouterr()
     assert code in (1, 5), said.err  # seconds of load promote nothing
     assert seen == ["started bundle", "started candidate", "stopped candidate", "stopped bundle"]

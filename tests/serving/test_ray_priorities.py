@@ -213,7 +213,7 @@ def test_a_load_test_says_what_each_priority_saw(served, monkeypatch, capsys):
     bundle = str(served.folder)
     already_started(served.server, monkeypatch)
     quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "40", "--json")
-    code = cli.run(["loadtest", bundle, *quick, "--priority", "high=0.5,low=0.5"])
+    code = cli.run(["loadtest", bundle, "--trust", *quick, "--priority", "high=0.5,low=0.5"])
     said = capsys.readouterr()
     assert code in (1, 5), said.err  # seconds of load accept nothing
     test = LoadTest.model_validate_json(said.out)
@@ -225,5 +225,5 @@ def test_a_load_test_says_what_each_priority_saw(served, monkeypatch, capsys):
     assert [each.by for each in high.predicted] == ["plan"]
     assert point.predicted == ()
     assert point.wrong == 0 < point.checked
-    assert cli.run(["loadtest", bundle, *quick, "--priority", "urgent=0.5,low=0.5"]) == 2
+    assert cli.run(["loadtest", bundle, "--trust", *quick, "--priority", "urgent=0.5,low=0.5"]) == 2
     assert "does not know the priority 'urgent'" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def user_config(content: dict) -> dict:
 )
 def test_a_wrong_setting_is_named(folder, change, said, capsys):
     changed(folder, change)
-    for verb in (["serve", str(folder)], ["loadtest", str(folder)]):
+    for verb in (["serve", str(folder), "--trust"], ["loadtest", str(folder), "--trust"]):
         assert cli.run(verb) == 2
         err = capsys.readouterr().err
         assert said in err
@@ -105,10 +105,10 @@ def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
     bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, out)
     served_settings.require_whole(out, read(out))
     changed(out, lambda all: user_config(all).update(max_batch_size=0))
-    assert cli.run(["serve", str(out)]) == 2
+    assert cli.run(["serve", str(out), "--trust"]) == 2
     assert "user_config of Model-high: max_batch_size" in capsys.readouterr().err
     changed(out, lambda all: all["applications"][0]["deployments"].pop())
-    assert cli.run(["serve", str(out)]) == 2
+    assert cli.run(["serve", str(out), "--trust"]) == 2
     assert "no deployment Model-low" in capsys.readouterr().err
 
 
@@ -189,14 +189,14 @@ def test_a_wait_that_was_made_too_short_is_said_before_the_server_starts(folder)
 )
 def test_a_text_that_is_no_settings(folder, text, said, capsys):
     (folder / CONFIG).write_bytes(text)
-    assert cli.run(["serve", str(folder)]) == 2
+    assert cli.run(["serve", str(folder), "--trust"]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["launch.py", "app.py", "model.py", CONFIG, "model/model.onnx"])
 def test_a_file_that_is_gone_is_named(folder, name, capsys):
     (folder / name).unlink()
-    assert cli.run(["serve", str(folder)]) == 2
+    assert cli.run(["serve", str(folder), "--trust"]) == 2
     assert f"the bundle has no {name}" in capsys.readouterr().err
 
 

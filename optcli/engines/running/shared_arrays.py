@@ -30,10 +30,14 @@ def folder() -> Path:
 
 
 class SharedArrays:
-    """One such file. One side writes, the other reads; who writes makes it larger."""
+    """One such file. One side writes, the other reads; who writes makes it larger.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    `only_reads`: the other side may have put anything there, or this one may not write. Its views
+    cannot be written to.
+    """
+
+    def __init__(self, path: Path, *, only_reads: bool = False) -> None:
+        self._path, self._only_reads = path, only_reads
         self._map: Any = None
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> list[list[Any]]:
@@ -78,7 +82,14 @@ class SharedArrays:
         self._mapped(needed_bytes)
 
     def _mapped(self, size_bytes: int) -> None:
-        if self._map is None or len(self._map) < size_bytes:
+        if self._map is not None and len(self._map) >= size_bytes:
+            return
+        # Views of the old one may be alive: it goes with the last of them.
+        if not self._only_reads:
             with open(self._path, "r+b") as file:
-                # Views of the old one may be alive: it goes with the last of them.
                 self._map = mmap.mmap(file.fileno(), 0)
+            return
+        # No link is followed, and no pipe is waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(self._path, "rb", opener=lambda path, _: os.open(path, flags)) as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

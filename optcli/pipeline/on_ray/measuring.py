@@ -25,6 +25,7 @@ from optcli.pipeline.on_ray.device_messages import (
     Wish,
 )
 from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
+from optcli.pipeline.trusting import require_confinement_of
 from optcli.results import Sweep
 from optcli.workers import confinement, messages
 
@@ -76,6 +77,7 @@ class _Arrived:
     at: dict[str, Path] = field(default_factory=dict)
 
     def artifact(self, artifact: Artifact) -> Artifact:
+        require_confinement_of(artifact)
         return replace(artifact, path=self.at.get(str(artifact.path), artifact.path))
 
     def candidate(self, candidate: Candidate) -> Candidate:

@@ -24,6 +24,7 @@ from optcli.pipeline.on_ray import fit, parcels
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
 from optcli.pipeline.orders import Order
 from optcli.pipeline.step_workers import StepWorkers
+from optcli.pipeline.trusting import require_confinement_of
 from optcli.store import Entry, Store, key_of
 from optcli.workers import messages
 
@@ -130,6 +131,7 @@ def node_store() -> Store:
 
 def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
     _require_fit(fit.differences(order.ingredients, order.made_of, order.request.traits, _digests))
+    require_confinement_of(order.request.parent)
     if order.shared is not None:
         result = _in_shared_store(order, order.shared)
         return replace(answer, result=dict(messages.to_record(result)))
@@ -196,6 +198,7 @@ def _made(order: NodeOrder, shipped: Shipped, store: Store) -> Entry:
 def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
     """The part's files lie where the driver wanted them, or are sent."""
     _require_fit(fit.of_evaluation(part, _digests))
+    require_confinement_of(part.request.artifact)
     if part.shared is not None:
         if not sees(part.shared.mark, part.shared.content):
             raise _UnfitError((f"it does not see the store {part.shared.mark.parent}",))

@@ -14,14 +14,16 @@ from typing import Literal
 from pydantic import Field
 
 from optcli import environment, folders, runners
+from optcli.artifact import SCANNED
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent
+from optcli.pipeline.trusting import require_trust_without_wall
 from optcli.results import Report
 from optcli.results.outcomes import Result
 from optcli.results.plan import Plan, Semantics
-from optcli.serving import class_scores
+from optcli.serving import class_scores, own_bundles
 from optcli.serving.deploy import (
     caching,
     ensemble,
@@ -48,6 +50,7 @@ from optcli.workers import run
 __all__ = ["Deployed", "deploy", "lines"]
 
 _TIMEOUT_S = 600.0
+_NO_WALL = "servers run it, which talk to others"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TITLES = {"triton": "Triton", "kserve": "KServe", "ray": "Ray Serve"}
 Engine = Literal["triton", "kserve", "ray"]
@@ -127,7 +130,7 @@ def deploy(
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
     curve. `name` is the model's on the server, by default the variant's. `force` deploys a plan that
     rests on another curve, or on one of a busy machine, and a wait that is too short for sealed
-    batches. `trust` is that of a build.
+    batches. `trust` is that of a build; programs from elsewhere always need it: no server is confined.
 
     Raises `UsageError` for a plan that this variant cannot carry out, `UnfitError` for one that decides
     nothing, `InputError` for a format that the server does not run and a configuration that does not
@@ -144,6 +147,8 @@ def deploy(
     _require_priorities(priorities, plan)
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
+    if built.artifact.foreign and built.artifact.format in SCANNED:
+        require_trust_without_wall(_NO_WALL, str(built.artifact.path), trust=trust)
     runs_in = ray_runtimes.runtime_of(built) if engine == "ray" else repository.backend_for(built)
     semantics: Semantics = "sealed" if engine == "ray" else "oldest-age"
     if plan is None:
@@ -185,6 +190,8 @@ def deploy(
         (fresh / README).write_text(text, encoding="utf-8")
         files = tuple(sorted(p.relative_to(fresh).as_posix() for p in fresh.rglob("*") if p.is_file()))
         _place(fresh, out)
+        if engine == "ray":
+            own_bundles.remember(out, store or Store(Store.default_root()))
     except OSError as error:
         raise _unwritable(out, error) from error
     finally:
