@@ -41,10 +41,14 @@ def checks() -> list[Check]:
 def walls(available: confinement.Walls) -> Check:
     """What holds the workers that open files from elsewhere."""
     if available.whole:
-        text = f"{available}: workers that open models from elsewhere can neither write nor reach out"
+        text = (
+            f"{available}: workers that open models from elsewhere can neither write nor reach out;"
+            " they can still read files, lock those that they may read, move your processes to other"
+            " cores, and use processors and memory until their time limit"
+        )
         return _check(name="confinement", state="ok", found=text)
     hint = (
-        "TorchScript needs --trust here; Linux 6.2 and later with Landlock switched on "
+        ".pt2 and TorchScript files need --trust here; Linux 6.2 and later with Landlock switched on "
         "(lsm=landlock,...) has the rest"
     )
     return _check(name="confinement", state="note", found=f"{available}", hint=hint)

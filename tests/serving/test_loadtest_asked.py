@@ -146,7 +146,7 @@ def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, m
     """Whoever then named some would only hear that the bundle takes none."""
     described_alone(tmp_path, images=False)
     named = [str(tmp_path)] if more[-1] == "--images" else []
-    assert cli.run(["loadtest", str(tmp_path), *more, *named]) == 2
+    assert cli.run(["loadtest", str(tmp_path), "--trust", *more, *named]) == 2
     said = capsys.readouterr().err
     assert "the bundle takes no images" in said
     assert "deploy the variant again with --images" in said
