@@ -49,6 +49,9 @@ def program(tmp_path):
 def test_sound_archives_are_read(script, program, tmp_path):
     assert not torchscript_archive.scan(script).doubts
     assert not exported_archive.scan(program).doubts
+    torch.jit.save(torch.jit.trace(Net().eval(), torch.ones(2)), str(script))
+    assert "traced_inputs.pkl" in members(script)
+    assert not torchscript_archive.scan(script).doubts
     path = tmp_path / "weights.pth"
     whole = torch.ones(10, 10)
     eighths = torch.ones(2).to(torch.float8_e4m3fn)

@@ -140,7 +140,7 @@ def _a_load_test_of_images_holds_the_golden_answer(
     server: Running, bundle: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     already_started(server, monkeypatch)
-    loading = ["loadtest", str(bundle), "--encoding", "image", "--rate", "20"]
+    loading = ["loadtest", str(bundle), "--trust", "--encoding", "image", "--rate", "20"]
     loading += ["--seconds", "1.5", "--settle", "0.2s"]
     # Seconds of load accept nothing.
     found = LoadTest.model_validate_json(say(*loading, codes=(1, 5)))
