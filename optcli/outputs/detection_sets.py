@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from optcli.outputs.ranges import scaled_parts
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -12,15 +14,21 @@ if TYPE_CHECKING:
 # as a share of the largest score, and so few of them.
 _NEAR_THE_END, _MOST_AT_THE_END = 1e-3, 0.1
 _MOST = 3000
+# Comparing all detections of a call with all of another takes this many differences at most.
+_MOST_DIFFERENCES = 100_000_000
 _TIE = 0.01
 
 
 class Detections(NamedTuple):
-    """Boxes `[n, 4]`, scores and class numbers `[n]` of a call; `counts`: all but the weakest few."""
+    """Boxes `[n, 4]` and scores `[n, classes or 1]` of a call, which `groups` `[n]` tell apart.
+
+    Those of one group may stand for one another: of an image and of a class, where there is one class
+    to each. `counts` `[n]`: all but the weakest few.
+    """
 
     boxes: np.ndarray
     scores: np.ndarray
-    labels: np.ndarray
+    groups: np.ndarray
     counts: np.ndarray
 
 
@@ -30,23 +38,33 @@ def detections_apart(
     """How far each expected detection lies from the nearest one of its class in its image.
 
     The largest difference of a score or of an edge, as a share of the largest. None where outputs are
-    no detections: boxes, scores and labels, or rows of six. A few that tie with the weakest do not
-    count.
+    no detections: boxes, scores and labels, rows of six, or boxes and the scores of all classes for
+    each. A few that tie with the weakest do not count.
     """
     import numpy as np
+    from scipy.spatial.distance import cdist
 
     theirs, mine = _detections(expected), _detections(actual)
-    if theirs is None or mine is None or max(len(theirs.scores), len(mine.scores)) > _MOST:
+    if theirs is None or mine is None or theirs.scores.shape[1] != mine.scores.shape[1]:
         return None
-    largest = float(np.abs(theirs.scores).max(initial=0.0)) or 1.0
+    count, columns = max(len(theirs.scores), len(mine.scores)), 4 + theirs.scores.shape[1]
+    if count > _MOST or count**2 * columns > _MOST_DIFFERENCES:
+        return None
     size = float(np.abs(theirs.boxes).max(initial=0.0)) or 1.0
-    apart = 0.0
-    for a, b in ((theirs, mine), (mine, theirs)):
-        edges = np.abs(a.boxes[a.counts, None] - b.boxes[None]).max(axis=2) / size
-        scores = np.abs(a.scores[a.counts, None] - b.scores[None]) / largest
-        far = np.where(a.labels[a.counts, None] == b.labels[None], np.maximum(edges, scores), np.inf)
-        apart = max(apart, float(far.min(axis=1, initial=np.inf).max()))
-    return apart
+    largest = np.ones(theirs.scores.shape[1])
+    # Classes of other ranges have scales of their own, as in `scaled_parts` of rows in their places.
+    for part, scale in scaled_parts(np.abs(theirs.scores)[:, None]):
+        largest[part[2] if part is not ... else part] = scale
+    first, second = (
+        np.concatenate([each.boxes / size, each.scores / largest], axis=1) for each in (theirs, mine)
+    )
+    far = cdist(first, second, "chebyshev")
+    far[theirs.groups[:, None] != mine.groups[None]] = np.inf
+    ways = (
+        far.min(axis=1, initial=np.inf)[theirs.counts],
+        far.min(axis=0, initial=np.inf)[mine.counts],
+    )
+    return max(float(way.max(initial=0.0)) for way in ways)
 
 
 def all_tie(outputs: Mapping[str, np.ndarray]) -> bool:
@@ -54,17 +72,39 @@ def all_tie(outputs: Mapping[str, np.ndarray]) -> bool:
     import numpy as np
 
     found = _detections(outputs)
-    return (
-        found is not None
-        and len(found.scores) > 1
-        and float(np.ptp(found.scores)) <= (_TIE * float(np.abs(found.scores).max()))
-    )
+    if found is None or len(found.scores) < 2:
+        return False
+    best = found.scores.max(axis=1)
+    return float(np.ptp(best)) <= _TIE * float(np.abs(best).max())
 
 
 def _detections(outputs: Mapping[str, np.ndarray]) -> Detections | None:
-    """The outputs as detections, images told apart by their labels."""
+    """The outputs as detections."""
     import numpy as np
 
+    parts = _with_labels(outputs) or _of_all_classes(outputs)
+    if parts is None or not parts[0].size or not all(np.isfinite(each).all() for each in parts):
+        return None
+    boxes, scores, labels = parts
+    if (labels != np.round(labels)).any() or (labels < 0).any():
+        return None
+    groups = labels + np.arange(len(labels))[:, None] * (int(labels.max()) + 1)
+    best = scores.max(axis=2)
+    near = best.min(axis=1, keepdims=True) + _NEAR_THE_END * float(np.abs(best).max())
+    weakest = best <= near
+    few = weakest.sum(axis=1, keepdims=True) <= _MOST_AT_THE_END * best.shape[1]
+    return Detections(
+        boxes.reshape(-1, 4).astype(np.float64),
+        scores.reshape(groups.size, -1).astype(np.float64),
+        groups.reshape(-1),
+        ~(weakest & few).reshape(-1),
+    )
+
+
+def _with_labels(
+    outputs: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Boxes `[images, n, 4]`, scores `[images, n, 1]` and labels `[images, n]`, of one class each."""
     arrays = list(outputs.values())
     if len(arrays) == 1 and arrays[0].ndim in (2, 3) and arrays[0].shape[-1] == 6:
         rows = arrays[0]
@@ -79,19 +119,27 @@ def _detections(outputs: Mapping[str, np.ndarray]) -> Detections | None:
         boxes, scores, labels = found[0], floats[0], whole[0]
     else:
         return None
-    if not boxes.size or not all(np.isfinite(each).all() for each in (boxes, scores, labels)):
-        return None
-    if (labels != np.round(labels)).any() or (labels < 0).any():
-        return None
     if boxes.ndim == 2:
         boxes, scores, labels = boxes[None], scores[None], labels[None]
-    images = np.arange(len(labels))[:, None] * (int(labels.max()) + 1)
-    near = scores.min(axis=1, keepdims=True) + _NEAR_THE_END * float(np.abs(scores).max())
-    weakest = scores <= near
-    few = weakest.sum(axis=1, keepdims=True) <= _MOST_AT_THE_END * scores.shape[1]
-    return Detections(
-        boxes.reshape(-1, 4).astype(np.float64),
-        scores.reshape(-1).astype(np.float64),
-        (labels + images).reshape(-1),
-        ~(weakest & few).reshape(-1),
-    )
+    return boxes, scores[..., None], labels
+
+
+def _of_all_classes(
+    outputs: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Boxes `[images, n, 4]`, scores `[images, n, classes]` and zeros `[images, n]`, as of RT-DETR.
+
+    Boxes are places in the picture: offsets from anchors mean something in their order alone.
+    """
+    import numpy as np
+
+    arrays = list(outputs.values())
+    if len(arrays) != 2 or any(a.ndim != 3 or a.dtype.kind != "f" for a in arrays):
+        return None
+    boxes, scores = sorted(arrays, key=lambda a: a.shape[2] != 4)
+    if boxes.shape[2] != 4 or boxes.shape[:2] != scores.shape[:2]:
+        return None
+    corners = (boxes[..., 2:] >= boxes[..., :2]).all()
+    if not (corners or (boxes >= 0).all()):
+        return None
+    return boxes, scores, np.zeros(boxes.shape[:2], np.int64)

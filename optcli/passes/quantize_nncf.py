@@ -231,7 +231,9 @@ class QuantizeNncf(Pass):
             keep_floats(graph)
         quantized = written(graph)
         onnx_format.save(quantized, job.out)
-        made = ready.resolved._made(ready, self.quantized_operators(quantized))
+        operators = self.quantized_operators(quantized)
+        layer_errors.require_layers(operators.values(), ruined, self.least_layer_sqnr)
+        made = ready.resolved._made(ready, operators)
         return replace(made, facts={**made.facts, RUINED_LAYERS: ruined})
 
     def _ignored_nodes(self, model: ModelProto) -> set[str]:

@@ -205,6 +205,7 @@ class QuantizeOnnxruntime(Pass):
             (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
             onnx_format.save(written(quantized), job.out)
         counts = count_quantized(quantized)
+        layer_errors.require_layers(counts, ruined, self.least_layer_sqnr)
         if not counts:
             raise StepError(
                 "ONNX Runtime found nothing to quantize in this model",
@@ -261,6 +262,8 @@ class QuantizeOnnxruntime(Pass):
             ruined |= more
             around = {*more} if grids.for_tensorrt else layer_errors.around(model, more)
             ignored = {*scope.ignored, *around}
+            if scope.names and ignored.issuperset(scope.names):  # without names all would be quantized
+                layer_errors.require_layers((), ruined, self.least_layer_sqnr)
             scope = replace(scope, names={*scope.names} - ignored, ignored=ignored)
         return scope, ruined
 

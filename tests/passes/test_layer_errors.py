@@ -6,6 +6,7 @@ import pytest
 from tiny_networks import Noise, apply, artifact, feed
 
 from optcli.artifact import RUINED_LAYERS, Format
+from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes._quantization.layer_errors import around, ruined_layers
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -103,6 +104,21 @@ def test_only_the_layer_that_would_be_ruined_stays_in_floats(source, tmp_path, k
         all_of_it = quantized(model, tmp_path / "all", kind, least_layer_sqnr=None, **options)
         assert sqnr_db(all_of_it, model) < 15
         assert all_of_it.facts["quantized_operators"]["Conv"] == 5
+
+
+@pytest.mark.parametrize("kind", [QuantizeOnnxruntime, QuantizeNncf])
+def test_a_model_of_which_no_layer_is_left_says_which_option_decides(source, tmp_path, kind):
+    model, _ = source
+    with pytest.raises(StepError, match=r"each one less than 200 dB: \w+ \(\S+ dB\), ") as failure:
+        quantized(model, tmp_path / "int8", kind, least_layer_sqnr=200)
+    assert all(name in failure.value.message for name in ("stem", "depthwise", "wide"))
+    assert "`least_layer_sqnr`" in failure.value.hint
+
+
+def test_layers_that_the_recipe_names_are_not_replaced_by_others(tmp_path):
+    model = network(tmp_path, loud=True)
+    with pytest.raises(StepError, match=r"no layer is left to quantize: .* depthwise"):
+        quantized(model, tmp_path / "int8", QuantizeOnnxruntime, names=("depthwise",))
 
 
 def test_convolutions_before_swish_compute_on_integers(source, tmp_path):

@@ -102,8 +102,52 @@ def test_other_detections_are_as_far_as_they_are():
     assert relative_error(images, exchanged) > 0.01
 
 
+def queries(order=None, images=1, **changes):
+    """Boxes and logits of all classes, as of RT-DETR; the best logits of the first two are equal."""
+    random = np.random.default_rng(1)
+    boxes = random.uniform(0.1, 0.9, (images, 40, 4)).astype(np.float32)
+    logits = random.normal(-8, 1, (images, 40, 5)).astype(np.float32)
+    logits[..., 2] = np.linspace(3, -4, 40)
+    logits[:, 1, 2] = logits[:, 0, 2]
+    made = {"logits": logits, "pred_boxes": boxes, **changes}
+    order = np.arange(40) if order is None else order
+    return {name: array[:, order] for name, array in made.items()}
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_boxes_with_all_classes_may_stand_in_another_order(images):
+    expected, swapped = queries(images=images), np.array([1, 0, *range(2, 40)])
+    assert relative_error(expected, queries(swapped, images)) == 0
+    # Offsets from anchors are read by their order.
+    offsets = {**expected, "pred_boxes": expected["pred_boxes"] - 0.5}
+    assert relative_error(offsets, {name: each[:, swapped] for name, each in offsets.items()}) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("logits", lambda each: np.where(np.arange(5) == 2, -8, each)),
+        ("logits", lambda each: each[..., [0, 2, 1, 3, 4]]),
+        ("logits", lambda each: each - np.float32(np.log(2))),
+        ("pred_boxes", lambda each: each + np.float32(0.05)),
+        ("pred_boxes", lambda each: each[:, ::-1]),
+    ],
+    ids=["zeroed", "permuted", "halved", "shifted", "exchanged"],
+)
+def test_boxes_with_all_classes_that_are_others_are_far(name, change):
+    swapped = np.array([1, 0, *range(2, 40)])
+    wrong = queries(swapped, **{name: change(queries()[name])})
+    assert relative_error(queries(), wrong) > 0.04
+    # The weakest of all may be another one that is as weak.
+    last = queries()
+    last["pred_boxes"][0, -1] = 0.5
+    assert relative_error(queries(), last) == 0
+
+
 def test_detections_that_are_all_as_likely_are_told_from_others():
     expected = detections()
     assert not all_tie(expected)
     assert all_tie({**expected, "scores": np.full((1, 20), 0.011, np.float32)})
     assert not all_tie({"y": SCORES})
+    assert not all_tie(queries())
+    assert all_tie(queries(logits=np.full((1, 40, 5), -4.6, np.float32)))

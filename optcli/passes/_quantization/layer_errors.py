@@ -9,7 +9,7 @@ no error adds up on the way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +39,8 @@ LEAST_SQNR_DB = 20.0
 ROUNDS = 3
 
 _SAMPLES = 8
+# Layers named in a message.
+_NAMED = 5
 _VECTORS = ("Gemm", "MatMul")
 # Names in the graph that both models share.
 _PREFIX, _SPATIAL, _CHANNELS = "optcli_float/", "optcli_spatial", "optcli_channels"
@@ -81,6 +83,24 @@ def ruined_layers(
             if decibels < least_db:
                 ruined[name] = round(decibels, 1)
     return ruined
+
+
+def require_layers(kinds: Collection[str], ruined: Mapping[str, float], least_db: float | None) -> None:
+    """Raise `StepError` where no layer is left among the quantized operators because all are ruined.
+
+    `kinds` are the types of the quantized operators.
+    """
+    if not ruined or PRODUCTS.intersection(kinds):
+        return
+    worst = sorted(ruined, key=lambda name: ruined[name])
+    named = ", ".join(f"{name} ({ruined[name]:g} dB)" for name in worst[:_NAMED])
+    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+    raise StepError(
+        f"no layer is left to quantize: integers would leave each one less than {least_db:g} dB:"
+        f" {named}{more}",
+        hint="calibrate with samples like those that the model will get; or quantize these layers all"
+        " the same with a lower `least_layer_sqnr`, or null",
+    )
 
 
 def _side_by_side(floats: ModelProto, quantized: ModelProto) -> tuple[ModelProto, dict[str, bool]]:
