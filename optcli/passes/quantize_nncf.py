@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, raised_as
+from optcli.errors import StepError, first_line, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.formats import openvino_zero_points
@@ -363,7 +363,8 @@ class QuantizeNncf(Pass):
     def _quantize(self, ready: Ready) -> Any:
         import nncf
 
-        with raised_as(StepError, "NNCF failed", hint=self._hint()), quiet():
+        failing = raised_as(StepError, "NNCF failed", reason=_reason, hint=self._hint())
+        with failing, quiet():
             return nncf.quantize(ready.model, nncf.Dataset(ready.feeds), **ready.arguments)
 
     def _hint(self) -> str:
@@ -404,6 +405,17 @@ class QuantizeNncf(Pass):
             OUTPUT_TAIL: ready.tail,
         }
         return Made(precision="int8", facts=facts)
+
+
+def _reason(error: Exception) -> str:
+    """What NNCF says, and what it means where it has seen no value of an operator."""
+    reason = first_line(error)
+    if not reason.startswith("Statistics were not collected"):
+        return reason
+    return (
+        f"{reason}: it got no value with any calibration sample, as where a detector finds nothing."
+        " Calibrate with trained weights and other images, or name this node under ignored_names"
+    )
 
 
 def _ranges(ready: Ready, names: Collection[str], job: Job, source: Artifact) -> dict[str, Range]:

@@ -25,6 +25,11 @@ _ALIKE = 0.1
 _HELD_BYTES = 512 << 20
 # The most random samples beside real ones.
 _RANDOM = 2
+# What OpenVINO gives then was never written.
+_NOTHING = (
+    "the model detects nothing in some image, where OpenVINO may give rows without meaning: load"
+    " trained weights, or export the detector without its NMS and have `postprocess` do that"
+)
 # A rounding of single precision.
 _ULP = 2.0**-23
 
@@ -188,9 +193,12 @@ def relative_error(expected: Feed, actual: Feed) -> float:
     if len(expected) != len(actual):
         raise StepError(f"the result has {len(actual)} outputs, its parent {len(expected)}")
     errors = [0.0]
-    for a, b in zip(expected.values(), actual.values(), strict=True):
+    for (name, a), b in zip(expected.items(), actual.values(), strict=True):
         if a.shape != b.shape:
-            raise StepError(f"an output has shape {b.shape}, its parent's has {a.shape}")
+            raise StepError(
+                f"output {name!r} has shape {list(b.shape)}, its parent's has {list(a.shape)}",
+                hint=_NOTHING if 0 in a.shape else "",
+            )
         if not a.size:
             continue
         if a.dtype.kind in "iub" and b.dtype.kind in "iub":

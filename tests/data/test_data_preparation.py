@@ -49,6 +49,13 @@ def test_layouts_follow_the_shape_or_the_recipe(tmp_path: Path) -> None:
     assert made.inputs["image"].shape == (12, 20)
 
 
+def test_an_input_of_one_image_has_no_batch(tmp_path: Path) -> None:
+    """torchvision's detectors take a list of images: exported so, `[3, 12, 20]` is one of them."""
+    with pytest.raises(InputError, match=r"\[3, 12, 20\] is one image") as failure:
+        sample(picture(1), tmp_path, TensorSpec(name="image", shape=(3, 12, 20)))
+    assert "[1, 3, 12, 20]" in failure.value.hint
+
+
 def test_channel_orders(tmp_path: Path) -> None:
     pixels = np.asarray(picture(1)).transpose(2, 0, 1)
     bgr = sample(picture(1), tmp_path, spec(3, 12, 20), channel_order="bgr")

@@ -21,6 +21,7 @@ from optcli.accuracy import saturation
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import opset_of
+from optcli.passes import quantize_nncf
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -149,6 +150,12 @@ def test_what_is_ignored_stays_in_floating_point(tmp_path, conv):
     )  # fmt: skip
     assert plain.facts["quantized_operators"]["Conv"] == 4
     assert "Conv" not in kept.facts["quantized_operators"]
+
+
+def test_an_operator_that_got_no_value_is_said_to_be_one():
+    said = quantize_nncf._reason(RuntimeError("Statistics were not collected for the node pool\nmore"))
+    assert said.startswith("Statistics were not collected for the node pool: it got no value")
+    assert quantize_nncf._reason(RuntimeError("other")) == "other"
 
 
 def test_nothing_is_printed(tmp_path, conv, capfd):

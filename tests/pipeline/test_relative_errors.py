@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from optcli.errors import StepError
 from optcli.outputs.detection_sets import all_tie
 from optcli.pipeline._check_samples import relative_error
 
@@ -100,6 +101,13 @@ def test_other_detections_are_as_far_as_they_are():
     images = detections(images=2)
     exchanged = {name: array[::-1] for name, array in images.items()}
     assert relative_error(images, exchanged) > 0.01
+
+
+def test_what_is_detected_where_the_parent_detects_nothing_is_refused():
+    empty = {"boxes": np.zeros((0, 4), np.float32)}
+    with pytest.raises(StepError, match=r"'boxes' has shape \[1, 4\], .* \[0, 4\]") as failure:
+        relative_error(empty, {"boxes": np.ones((1, 4), np.float32)})
+    assert "detects nothing" in failure.value.hint
 
 
 def queries(order=None, images=1, **changes):
