@@ -29,7 +29,9 @@ CLASSES = 80
 VARIANTS = {
     "fp32": [],
     "ort": ["quantize_onnxruntime"],
+    "ort-all": [{"quantize_onnxruntime": {"least_layer_sqnr": None}}],
     "nncf": ["quantize_nncf"],
+    "nncf-all": [{"quantize_nncf": {"least_layer_sqnr": None}}],
     "dynamic": ["quantize_dynamic"],
     "fp16": [{"convert_precision": {"precision": "fp16"}}],
     "bf16": [{"convert_precision": {"precision": "bf16"}}, "to_openvino"],
@@ -180,25 +182,27 @@ LAYOUTS: dict[str, tuple[Callable[[Path], onnx.ModelProto], dict[str, object]]] 
 }
 
 
-def recipe(
-    name: str, coco: Path, how: dict[str, object], images: int, labels: bool
-) -> dict[str, object]:
-    """A recipe of all quantizers for one layout."""
-    data = {"source": f"coco:{coco.resolve()}", "prepare": PREPARE}
-    split = {"seed": 0}
+def recipe(name: str, how: dict[str, object], options: argparse.Namespace) -> dict[str, object]:
+    """A recipe of quantizers for one layout."""
+    data = {"source": f"coco:{options.coco.resolve()}", "prepare": PREPARE}
+    calibration = {**data, "split": {"seed": 0, "from": 0.0, "to": 0.25}}
+    evaluation = {**data, "split": {"seed": 0, "from": 0.25, "to": 1.0}}
+    if options.calibration is not None:
+        calibration = {**data, "source": f"imagefolder:{options.calibration.resolve()}"}
+        evaluation = data
     return {
         "version": 1,
         "name": name,
         "model": {"source": f"onnx:{name}.onnx"},
         "inputs": [{"name": "images", "dtype": "float32", "shape": [1, 3, SIZE, SIZE]}],
         "data": {
-            "calibration": {**data, "samples": 20, "split": {**split, "from": 0.0, "to": 0.25}},
-            "evaluation": {**data, "samples": images, "split": {**split, "from": 0.25, "to": 1.0}},
+            "calibration": {**calibration, "samples": 20},
+            "evaluation": {**evaluation, "samples": options.images},
         },
         "postprocess": how,
-        **({"accuracy": {"metric": "map", "max_drop": 0.01}} if labels else {}),
+        **({} if options.no_labels else {"accuracy": {"metric": "map", "max_drop": 0.01}}),
         "latency": {"mode": "quick", "batch_sizes": [1], "threads": 1},
-        "variants": {key: {"passes": passes, "required": False} for key, passes in VARIANTS.items()},
+        "variants": {key: {"passes": VARIANTS[key], "required": False} for key in options.variants},
     }
 
 
@@ -209,7 +213,7 @@ def row(layout: str, name: str, variant: VariantReport) -> str:
     verdicts = ", ".join(f"{each.name} {each.outcome}" for each in variant.verdicts)
     speedup = variant.latency[0].speedup if variant.latency else None
     ratio = "-" if speedup is None else f"{speedup.value:.2f}"
-    said = variant.reason or verdicts or variant.status
+    said = (variant.reason or verdicts or variant.status).splitlines()[0]
     return f"| {layout} | {name} | {value} | {ratio} | {said} |"
 
 
@@ -220,7 +224,9 @@ def main() -> int:
     parser.add_argument("coco", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--images", type=int, default=60)
+    parser.add_argument("--calibration", type=Path, help="images of classes; else a quarter of COCO")
     parser.add_argument("--no-labels", action="store_true", help="compare detections, without mAP")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -228,7 +234,7 @@ def main() -> int:
     for name in options.layouts:
         made, how = LAYOUTS[name]
         onnx.save(made(options.detector), options.folder / f"{name}.onnx")
-        content = recipe(name, options.coco, how, options.images, not options.no_labels)
+        content = recipe(name, how, options)
         path = options.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(content, sort_keys=False))
         report = build(path)
