@@ -27,13 +27,12 @@ from optcli.pipeline.decoding import least_score, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
-from optcli.pipeline.terms import evaluated_on, judged_by, judging_code, judging_files
+from optcli.pipeline.terms import code_of, evaluated_on, judged_by, judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
-from optcli.settings.accuracy import AccuracySettings
 from optcli.store import Entry, Store, key_of
 
 EVALUATION = "evaluation"
@@ -191,10 +190,15 @@ class _Judging:
         """What is known of the data, and what the baseline's answers say of them."""
         around, base = self._around, self.baseline
         assert base is not None
-        entry = self._evaluation(base, self._of(base))
+        asked = self._of(base)
         looking = Looking(around.store, around.logs / f"{base.name}.preparations.log", around.timeout_s)
-        tried = None if base.interpreter or base.answers else self._request(base, entry.path, None)
-        return remarks_of(Evaluation.load(entry.path), around.recipe, entry.key, looking, tried)
+        return remarks_of(
+            around.recipe,
+            key_of(asked),
+            looking,
+            lambda: self._evaluation(base, asked).path,
+            None if base.interpreter or base.answers else lambda path: self._request(base, path, None),
+        )
 
     def each(self, judge_one: Callable[[Subject], None], subjects: Sequence[Subject]) -> None:
         """Judge all, several side by side where most of it is starting processes."""
@@ -430,7 +434,7 @@ class _Judging:
                 "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
                 | dict(subject.versions or {}),
                 "code": keys.of_measurement(
-                    subject.runner_name, _code(recipe.accuracy), around.store.digests
+                    subject.runner_name, code_of(recipe.accuracy), around.store.digests
                 ),
             }
         return self._ingredients[subject.name]
@@ -440,11 +444,3 @@ def _jobs(subject: Subject, jobs: int) -> int:
     """How many processes share an evaluation: no more than there are cores for their threads."""
     cores = environment.usable_cores()
     return max(1, min(jobs, cores // int(subject.options.get("threads") or cores)))
-
-
-def _code(settings: AccuracySettings | None) -> list[str]:
-    """The modules of optcli from which an evaluation and a comparison start, for their keys."""
-    starts = ["accuracy/process.py", "pipeline/accuracy.py"]
-    if settings is not None and not settings.metric.startswith("python:"):
-        starts.append(f"accuracy/metrics/{settings.metric}.py")
-    return starts

@@ -2,65 +2,84 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from optcli import accuracy, data
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.errors import OptcliError
+from optcli.pipeline.admission import RecordAdmission
 from optcli.recipe import Recipe
 from optcli.results.outcomes import DataRemark
 from optcli.store import Store, key_of
+from optcli.workers import messages
 
-_STEP = "preparations"
+_STEP = "remarks"
 # Of the samples right: of fewer, images that are prepared in a wrong way may be the cause.
 _LOW = 0.5
 
 
 @dataclass(frozen=True)
+class _Remarks:
+    remarks: tuple[DataRemark, ...]
+
+
+@dataclass(frozen=True)
 class Looking:
-    """Where it is kept what other preparations would gain, and how long trying them may take."""
+    """Where it is kept what the answers say, and how long trying other preparations may take."""
 
     store: Store
     log: Path
     timeout_s: float
 
-    def otherwise(self, key: str, request: EvaluationRequest) -> str | None:
-        """What other preparations of a few images would gain; `key` is that of the evaluation."""
-        ingredients = {"step": _STEP, "evaluation": key}
-        mine = key_of(ingredients)
-        entry = self.store.get(_STEP, mine)
-        if entry is None:
-            with self.store.lock(_STEP, mine), self.store.work(_STEP, mine) as work:
-                said = accuracy.better_preparation(request, self.log, self.timeout_s)
-                entry = self.store.put(_STEP, mine, work, {"said": said}, ingredients)
-        found: str | None = entry.record["said"]
-        return found
-
 
 def remarks_of(
-    evaluation: Evaluation,
     recipe: Recipe,
     key: str,
     looking: Looking,
-    request: EvaluationRequest | None,
+    answers: Callable[[], Path],
+    request: Callable[[Path], EvaluationRequest] | None,
 ) -> tuple[DataRemark, ...]:
     """What is known of the data, and what surely would be more accurate by over ten points.
 
-    `request` is that of the evaluation with this key; None: its artifact cannot be tried here.
+    `answers` gives the folder of the baseline's, whose key is `key`: what they say is remembered, so
+    that a build with nothing to do reads none. `request` is what they were asked for; None: the
+    artifact cannot be tried here.
     """
+    orders = {name: list(order) for name, order in recipe.class_orders.items()}
+    ingredients = {"step": _STEP, "evaluation": key, "orders": orders, "tried": request is not None}
+    mine = key_of(ingredients)
+    admission = RecordAdmission(_Remarks)
+    entry = looking.store.get(_STEP, mine, admission=admission)
+    if entry is None:
+        try:
+            found = _found(recipe, looking, answers(), request)
+        except OptcliError:  # the figure stands without it
+            return recipe.data_remarks
+        record = messages.to_record(_Remarks(tuple(found)))
+        with looking.store.work(_STEP, mine) as work:
+            entry = looking.store.put(_STEP, mine, work, record, ingredients)
+    remarks: _Remarks = admission.read(entry)
+    return (*recipe.data_remarks, *remarks.remarks)
+
+
+def _found(
+    recipe: Recipe,
+    looking: Looking,
+    answers: Path,
+    request: Callable[[Path], EvaluationRequest] | None,
+) -> list[DataRemark]:
+    evaluation = Evaluation.load(answers)
     better = accuracy.better_order(evaluation, recipe.class_orders)
     if better is not None:
-        return (*recipe.data_remarks, DataRemark(text=better, doubtful=True))
+        return [DataRemark(text=better, doubtful=True)]
     if request is None or not _is_low(evaluation, recipe):
-        return recipe.data_remarks
-    better = None
-    with suppress(OptcliError):  # the figure stands without it
-        better = looking.otherwise(key, request)
+        return []
+    better = accuracy.better_preparation(request(answers), looking.log, looking.timeout_s)
     if better is None:
-        return recipe.data_remarks
-    return (*recipe.data_remarks, DataRemark(text=better, about="preparation", doubtful=True))
+        return []
+    return [DataRemark(text=better, about="preparation", doubtful=True)]
 
 
 def _is_low(evaluation: Evaluation, recipe: Recipe) -> bool:

@@ -64,11 +64,14 @@ class Checked:
     orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def with_labels(recipe: Recipe, store: Store, model: Artifact | None = None) -> Recipe:
+def with_labels(
+    recipe: Recipe, store: Store, model: Artifact | None = None, *, remember: bool = True
+) -> Recipe:
     """The recipe with the labels of every role numbered as the model's classes are.
 
-    What is found out is remembered in the store. `model` is another one than the recipe's. Raises
-    `InputError` where the order of the classes cannot be known, or a class is none of the model's.
+    What is found out is remembered in the store, but for a look at what would be done. `model` is
+    another one than the recipe's. Raises `InputError` where the order of the classes cannot be known,
+    or a class is none of the model's.
     """
     judged = recipe.accuracy is not None or "training" in recipe.data
     said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
@@ -94,20 +97,24 @@ def with_labels(recipe: Recipe, store: Store, model: Artifact | None = None) -> 
     entry = store.get("labels", key)
     if entry is not None:
         return _with(recipe, messages.read(Checked, entry.record))
+    if not remember:
+        return _with(recipe, _checked(request, None))
     with store.lock("labels", key), store.work("labels", key) as work:
-        # A model's file from anywhere is read by a process that cannot write.
-        confined = () if request.onnx is not None else None
-        log = store.log_folder(key) / "log.txt"
-        checked = run(
-            "optcli.pipeline.labels:check",
-            request,
-            Checked,
-            log=log,
-            timeout_s=_TIMEOUT_S,
-            confined=confined,
-        )
+        checked = _checked(request, store.log_folder(key) / "log.txt")
         store.put("labels", key, work, messages.to_record(checked), ingredients)
     return _with(recipe, checked)
+
+
+def _checked(request: LabelsRequest, log: Path | None) -> Checked:
+    """What a worker finds; a model's file from anywhere is read by one that cannot write."""
+    return run(
+        "optcli.pipeline.labels:check",
+        request,
+        Checked,
+        log=log,
+        timeout_s=_TIMEOUT_S,
+        confined=() if request.onnx is not None else None,
+    )
 
 
 def say(recipe: Recipe, observer: Observer) -> None:

@@ -39,8 +39,18 @@ class Made:
     sample_counts: Mapping[str, int]
 
 
-def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[str]) -> Plan:
-    """The plan of a recipe. Raises `RecipeError`, `InputError` and `UsageError`."""
+def planned(
+    path: Path,
+    store: Store,
+    overrides: Sequence[str],
+    only: Sequence[str],
+    *,
+    remember: bool = True,
+) -> Plan:
+    """The plan of a recipe; `remember` is that of `with_labels`.
+
+    Raises `RecipeError`, `InputError` and `UsageError`.
+    """
     recipe = load(path, overrides)
     if recipe.accuracy is not None:
         require_metric(recipe.accuracy)
@@ -50,7 +60,7 @@ def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[s
             hint = did_you_mean(name, list(recipe.variants))
             raise UsageError(f"the recipe has no variant {name!r}", place="--only", hint=hint)
     traits = plugins.traits(recipe, store, store.digests)
-    return plan(with_labels(recipe, store), traits, store.digests, only)
+    return plan(with_labels(recipe, store, remember=remember), traits, store.digests, only)
 
 
 def make(

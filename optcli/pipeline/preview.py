@@ -37,7 +37,7 @@ def preview(
     labels, and what goes wrong with the remote store.
     """
     kept = Store.of(store)
-    to_do = planned(recipe, kept, overrides, only)
+    to_do = planned(recipe, kept, overrides, only, remember=False)
     for remark in to_do.recipe.data_remarks:
         tell("labels", remark.text)
     with kept.connected(tell, uploading=False):

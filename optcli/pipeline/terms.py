@@ -11,6 +11,7 @@ from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
 from optcli.recipe import Recipe
 from optcli.results.terms import Terms, VariantTerms
+from optcli.settings.accuracy import AccuracySettings
 
 
 def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
@@ -93,3 +94,11 @@ def judging_files(recipe: Recipe) -> dict[str, Path]:
     if wrong := regular_files.problem(file, named):
         raise InputError(wrong, place="accuracy.text", hint="a path relative to the recipe")
     return {"accuracy.text": file}
+
+
+def code_of(settings: AccuracySettings | None) -> list[str]:
+    """The modules of optcli from which an evaluation and a comparison start, for their keys."""
+    starts = ["accuracy/process.py", "pipeline/accuracy.py"]
+    if settings is not None and not settings.metric.startswith("python:"):
+        starts.append(f"accuracy/metrics/{settings.metric}.py")
+    return starts

@@ -134,7 +134,7 @@ def test_the_second_build_has_the_same_keys_and_digests(first, second):
 @pytest.mark.slow
 def test_nothing_that_belongs_to_a_machine_or_says_what_to_trust_is_there(first, tmp_path):
     kinds = {path.name for path in (tmp_path / "remote/v1/entries").iterdir()}
-    assert kinds == {"artifact", "comparison", "data", "evaluation", "samples"}
+    assert kinds == {"artifact", "comparison", "data", "evaluation", "remarks", "samples"}
 
 
 @pytest.mark.long

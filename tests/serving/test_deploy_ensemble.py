@@ -21,6 +21,7 @@ from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
 from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.pipeline.decoding import Decoding
 from optcli.prediction.of_recipe import ImageServing
 from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
@@ -170,7 +171,7 @@ def test_a_detector_is_told_the_size_of_each_image(
     recipe = load_recipe(sized_detector.write_project(tmp_path, rows=rows, whole=whole))
     sized_detector.write_model(tmp_path / "artifact" / "model.onnx", rows, whole=whole)
     settings = recipe.data["evaluation"]
-    samples = Samples(data=settings, folder=tmp_path, postprocess=recipe.postprocess)
+    samples = Samples(data=settings, folder=tmp_path, decoding=Decoding(recipe.postprocess, "recipe"))
     specs = [each.model_dump() for each in recipe.inputs]
     built = replace(variant(tmp_path / "artifact", Format.ONNX, *specs), samples=samples)
     batch = 1 if rows == 1 else 4

@@ -101,8 +101,13 @@ class TorchvisionDataset(Collection):
         )
 
     def class_names(self) -> tuple[str, ...] | None:
+        from torchvision import datasets
+
         self.require()
-        names = getattr(self._load(), "classes", None)
+        # Where the names are the same for all copies of the set, no sample need be read for them.
+        names = getattr(getattr(datasets, self.settings.place), "classes", None)
+        if not isinstance(names, list | tuple):
+            names = getattr(self._load(), "classes", None)
         # Some data sets have several names for a class.
         return tuple(names) if names and all(isinstance(name, str) for name in names) else None
 

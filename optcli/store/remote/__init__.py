@@ -27,7 +27,7 @@ __all__ = ["KINDS", "Limits", "RefusedError", "Remote", "RemotePlace", "remote_p
 # What travels: results that hold on any machine that makes the same key. Not what was measured on one
 # machine, what can be large and is quickly made of the data (`prepared`), and what says whom to trust
 # or which code to run (`baseline-written`, `traits`).
-KINDS = frozenset({"artifact", "check", "data", "samples", "evaluation", "comparison"})
+KINDS = frozenset({"artifact", "check", "data", "samples", "evaluation", "comparison", "remarks"})
 # What stays free on a disk beside what is fetched.
 _SPARE_BYTES = 256 * 1024**2
 _NOTHING = of_bytes(b"")
