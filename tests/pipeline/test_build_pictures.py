@@ -62,9 +62,13 @@ def test_they_are_drawn_again_where_one_is_missing(built: Project) -> None:
     assert files(built).keys() == before.keys()
 
 
-def test_answers_that_are_gone_are_made_again_for_them(built: Project) -> None:
-    shutil.rmtree(built.store / "entries" / "evaluation")
+def test_without_the_answers_there_are_none_until_they_are_there_again(built: Project) -> None:
+    kept = built.store / "entries" / "evaluation"
+    kept.rename(built.store / "gone")
     (built.artifacts / "tiny" / "pictures" / min(files(built))).unlink()
+    assert built.build().variants["same"].pictures == ()
+    shutil.rmtree(kept, ignore_errors=True)
+    (built.store / "gone").rename(kept)
     assert len(built.build().variants["same"].pictures) == 2
 
 
