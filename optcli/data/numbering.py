@@ -10,6 +10,7 @@ from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings.labels import LabelSettings
 
 _SHOWN = 5
+_COCO_CLASSES = 80
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Numbering:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
+def _of_coco() -> list[str]:
+    """The 80 classes of COCO's objects, in the order of their ids, as detectors number them."""
+    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
+
+    names = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
+    return [name for name in names if name not in ("__background__", "N/A")]
+
+
 def numbered(
     roles: Mapping[str, RoleClasses], model: ModelClasses, said: Mapping[str, LabelSettings]
 ) -> Numbering:
@@ -104,6 +113,7 @@ class _Numbered:
             "sorted by name": sorted(names),
             "sorted by name with numbers by their size": sorted(names, key=_by_number),
             "that of the training data": [] if training is None else list(training.names),
+            "COCO's own": _of_coco() if len(names) == _COCO_CLASSES else [],
         }
         return {
             said: tuple(map(other.index, names))

@@ -156,3 +156,16 @@ def test_other_orders_are_named_for_what_the_answers_may_say():
     assert numbered(roles(evaluation="1 10 2"), ModelClasses(), {}).orders == {
         "sorted by name with numbers by their size": (0, 2, 1)
     }
+
+
+@pytest.mark.slow
+def test_the_order_of_coco_is_one_of_them_for_its_80_names():
+    from optcli.data.numbering import _of_coco
+
+    names = _of_coco()
+    assert (len(names), names[0], names[39], names[-1]) == (80, "person", "bottle", "toothbrush")
+    as_they_are = {"evaluation": RoleClasses(tuple(names))}
+    assert "COCO's own" not in numbered(as_they_are, ModelClasses(count=80), {}).orders
+    by_name = {"evaluation": RoleClasses(tuple(sorted(names)))}
+    orders = numbered(by_name, ModelClasses(count=80), {}).orders
+    assert orders["COCO's own"] == tuple(map(names.index, sorted(names)))
