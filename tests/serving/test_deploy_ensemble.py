@@ -148,7 +148,7 @@ def test_yolox_answers_boxes_one_image_at_a_time(shared: Path, tmp_path: Path) -
     prepare = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
     source = {"source": f"coco:{place}", "prepare": prepare}
     after = PostprocessSettings.model_validate({"yolox": {}})
-    built = real(tmp_path, file, spec, source, postprocess=after)
+    built = real(tmp_path, file, spec, source, decoding=Decoding(after, "recipe"))
     serving = repository_of(built, tmp_path / "out", 1)
     config = model_configuration.read(tmp_path / "out" / "net-prepare" / "config.pbtxt")
     assert config.max_batch_size == 0

@@ -35,7 +35,9 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     changed(folder, cache="memory", deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = set(psutil.Process().children(recursive=True))
-    code = cli.run(["loadtest", str(folder), *QUICK, "--rate", "30", "--calibrate", "--json"])
+    code = cli.run(
+        ["loadtest", str(folder), *QUICK, "--rate", "30", "--calibrate", "--json", "--trust"]
+    )
     said = capsys.readouterr()
     assert code in (1, 5), said.err  # seconds of load accept nothing
     test = LoadTest.model_validate_json(said.out)
