@@ -6,6 +6,7 @@ import json
 
 import psutil
 import pytest
+from ray_cluster import command_line
 from small_bundles import bundled, changed, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 
@@ -55,7 +56,9 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     kept = json.loads((folder / calibrating.FILE).read_text())
     assert kept["points_ms"] == {str(size): ms for size, ms in test.calibration.points_ms.items()}
     assert min(test.calibration.points_ms) == 1
-    assert not set(psutil.Process().children(recursive=True)) - before
+    left = map(command_line, set(psutil.Process().children(recursive=True)) - before)
+    # The tests have a server of their own for workers.
+    assert not [line for line in left if "warm_workers.py" not in line]
 
 
 def test_a_folder_that_is_no_bundle_is_named(tmp_path, capsys):
