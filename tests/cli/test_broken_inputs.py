@@ -197,7 +197,7 @@ TABLE = [
     Broken("grey", images(grey), (".png: the image has 1 channel (grey)", "channel_order: rgb")),
     Broken("cut image", images(lambda path: path.write_bytes(path.read_bytes()[:40]), slice(3, 4)),
            (".png: not a readable image", "replace the file")),
-    Broken("labels", more_classes, ("out of range: the model has 2 classes, 0 to 1",)),
+    Broken("labels", more_classes, ("the class 'c' of the calibration data is number 2, and the model has 2 classes", "labels:")),
     Broken("overlap", lambda _: None, ("evaluation and calibration share", "different splits"),
            data=DATA.replace("from: 0.5", "from: 0.2")),
     Broken("pickled rows", pickled, ("rows.npz: array 'image' is pickled", "plain numeric"), data=NPZ),
@@ -223,7 +223,7 @@ TABLE = [
     Broken("link written", mine(a=('(job.out / "model.onnx").write_bytes((source.path / "model.onnx")'
                                    ".read_bytes())",
                                    '(job.out / "model.onnx").symlink_to(source.path / "model.onnx")')),
-           ("it wrote model.onnx, which is a link", "write a copy"), code=4, **USES_MINE),
+           ("found model.onnx, which is a link", "write a copy"), code=4, **USES_MINE),
 ]  # fmt: skip
 
 

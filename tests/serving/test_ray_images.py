@@ -26,6 +26,7 @@ from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
 from optcli.data import DataSettings
 from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.decoding import Decoding
 from optcli.results.drift import Drift
 from optcli.sample import SampleSet
 from optcli.settings.postprocess import PostprocessSettings
@@ -60,7 +61,7 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
     spec = {"name": "images", "shape": (1, 3, 416, 416)}
     after = PostprocessSettings.model_validate({"yolox": {}})
     source = {"source": f"coco:{place}", "prepare": YOLOX}
-    built = real(tmp_path, file, spec, source, postprocess=after)
+    built = real(tmp_path, file, spec, source, decoding=Decoding(after, "recipe"))
     assert built.samples.data is not None
     samples = data.open(built.samples.data, tmp_path, built.inputs)
     step = decoding.make(after, tmp_path)
