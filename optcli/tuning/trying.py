@@ -162,10 +162,14 @@ class Trying:
 
 
 def with_options(variant: Variant, index: int, changed: dict[str, Any]) -> Variant:
-    """The variant with other options of one pass; None removes one. Raises `StepError` if refused."""
+    """The variant with other options of one pass; None in `changed` removes one.
+
+    Raises `StepError` where the pass refuses them.
+    """
     use = variant.passes[index]
     assert use.configured is not None
-    options = {k: v for k, v in {**use.options, **changed}.items() if v is not None}
+    removed = {name for name, value in changed.items() if value is None}
+    options = {k: v for k, v in {**use.options, **changed}.items() if k not in removed}
     try:
         configured = type(use.configured).model_validate(options)
     except ValidationError as error:
