@@ -86,6 +86,7 @@ def infer(
             "raw outputs cannot be drawn", place="--pictures", hint="leave out --raw or --pictures"
         )
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
+    named = source, target
     # Workers have another current folder.
     source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
@@ -148,8 +149,8 @@ def infer(
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
         variant=variant,
-        input=source,
-        output=target,
+        input=named[0],
+        output=named[1],
         form=form,
         images=listed.images,
         shards=len(listed.shards),
