@@ -123,8 +123,9 @@ def test_biases_of_a_transformer_are_integers_and_its_nodes_keep_their_names(tmp
 def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
     source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
     inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()
+    # OpenVINO does not open what noise leaves in float behind the Concat of the first layer.
     made = apply(
-        QuantizeOnnxruntime(), source, tmp_path / "int8", inputs,
+        QuantizeOnnxruntime(least_layer_sqnr=None), source, tmp_path / "int8", inputs,
         calibration=Noise(inputs, count=4, scale=60.0), observer=heard,
     )  # fmt: skip
     assert any("opset 11 to 13" in warning for warning in heard.warnings)
@@ -350,7 +351,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path, shared):
         QuantizeOnnxruntime(method="percentile"), source, tmp_path / "int8", inputs,
         calibration=Noise(inputs, count=48), observer=Weighed(),
     )  # fmt: skip
-    assert len(sizes) == 2 * 48
+    assert len(sizes) >= 2 * 48  # and the samples by which layers are compared
     assert max(sizes) - sizes[0] < 400
 
 
