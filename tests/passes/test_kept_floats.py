@@ -86,3 +86,44 @@ def test_a_network_that_is_all_integers_is_left_alone(network, tmp_path):
     before = model.SerializeToString()
     assert applied(keep_floats, model) == 0
     assert model.SerializeToString() == before
+
+
+def test_behind_a_concat_a_layer_reads_what_was_not_rounded(tmp_path):
+    """OpenVINO opened no such model: a scale for each channel behind what joins channels."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    generator = np.random.default_rng(0)
+    shapes = {
+        "left": (4, 8, 1, 1),
+        "right": (4, 8, 1, 1),
+        "uneven": (8, 8, 3, 3),
+        "after": (8, 8, 1, 1),
+    }
+    tensors = [
+        numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32), f"{name}.weight")
+        for name, shape in shapes.items()
+    ]
+    plan = [("left", "image", "a"), ("right", "image", "b"), ("uneven", "joined", "c")]
+    nodes = [
+        helper.make_node("Conv", [source, f"{name}.weight"], [out], name)
+        for name, source, out in (*plan, ("after", "c", "output"))
+    ]
+    nodes.insert(2, helper.make_node("Concat", ["a", "b"], ["joined"], "join", axis=1))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8, size, size])
+        for name, size in (("image", 12), ("output", 10))
+    ]
+    graph = helper.make_graph(nodes, "joined", ends[:1], ends[1:], tensors)
+    folder = tmp_path / "network"
+    folder.mkdir()
+    opset = [helper.make_opsetid("", 17)]
+    onnx_format.save(helper.make_model(graph, opset_imports=opset, ir_version=9), folder)
+    pass_ = QuantizeOnnxruntime(**OPTIONS)
+    source = artifact(folder, Format.ONNX)
+    made = apply(pass_, source, tmp_path / "int8", INPUTS, calibration=Noise(INPUTS))
+    model = onnx_format.open(made.path)
+    (uneven,) = (node for node in model.graph.node if node.name == "uneven")
+    assert uneven.input[0] == "joined"
+    said = outputs(made, OnnxruntimeRunner(optimization_level="disabled"))
+    assert sqnr_db(said, outputs(made, OnnxruntimeRunner())) > 25
+    assert sqnr_db(said, outputs(made, OpenvinoRunner(threads=1))) > 25

@@ -123,9 +123,8 @@ def test_biases_of_a_transformer_are_integers_and_its_nodes_keep_their_names(tmp
 def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
     source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
     inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()
-    # OpenVINO does not open what noise leaves in float behind the Concat of the first layer.
     made = apply(
-        QuantizeOnnxruntime(least_layer_sqnr=None), source, tmp_path / "int8", inputs,
+        QuantizeOnnxruntime(), source, tmp_path / "int8", inputs,
         calibration=Noise(inputs, count=4, scale=60.0), observer=heard,
     )  # fmt: skip
     assert any("opset 11 to 13" in warning for warning in heard.warnings)

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import add_initializer, constant, maker, remove_unread
+from optcli.onnx_graphs.graph import (
+    add_initializer,
+    constant,
+    maker,
+    remove_unread,
+    remove_unread_initializers,
+)
 from optcli.onnx_graphs.operators import PRODUCTS
 
 if TYPE_CHECKING:
@@ -24,7 +30,8 @@ def keep_floats(model: Model) -> int:
     """Give such operators a DequantizeLinear of their own, with the scale once per channel; how many.
 
     Exact: the scales are all the same. ONNX Runtime leaves alone what is not dequantized by one number.
-    Needs opset 13, which brought scales per channel.
+    Needs opset 13, which brought scales per channel. What joins channels (Concat) is read before it is
+    rounded: OpenVINO (2026.4) does not open a model with scales per channel behind it.
     """
     import numpy as np
     import onnx_ir
@@ -37,6 +44,13 @@ def keep_floats(model: Model) -> int:
         grid = [constant(value) for value in back.inputs[1:]] if back is not None else []
         tensors = [tensor for tensor in grid if tensor is not None and list(tensor.shape) in ([], [1])]
         if back is None or channels is None or len(tensors) < len(grid):
+            continue
+        rounding = maker(back.inputs[0], "QuantizeLinear")
+        if rounding is not None and maker(rounding.inputs[0], "Concat") is not None:
+            node.replace_input_with(0, rounding.inputs[0])
+            remove_unread(back)
+            remove_unread(rounding)
+            changed += 1
             continue
         repeated = [
             add_initializer(
@@ -53,6 +67,8 @@ def keep_floats(model: Model) -> int:
         node.replace_input_with(0, floats)
         remove_unread(back)  # ONNX Runtime fuses only what has one reader
         changed += 1
+    if changed:
+        remove_unread_initializers(model)
     return changed
 
 
