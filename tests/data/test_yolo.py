@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from generated import picture, spec
 
-from optcli.data import DataSettings, class_names, ingredients, layouts, problems, yolo_labels
+from optcli.data import DataSettings, class_names, ingredients, layouts, problems
 from optcli.data import open as open_data
+from optcli.data.layouts import _yolo_labels as yolo_labels
 from optcli.digest import FileDigests
 from optcli.errors import InputError
 

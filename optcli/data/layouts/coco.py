@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
-from optcli.data.agreement import AnnotatedImage, disagreements
-from optcli.data.annotated import Annotated, AnnotatedItems
-from optcli.data.annotations import Annotations, read
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_in, is_image
+from optcli.data.layouts._agreement import AnnotatedImage, disagreements
+from optcli.data.layouts._annotated import Annotated, AnnotatedItems
+from optcli.data.layouts._coco_annotations import Annotations, read
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, excerpt

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from optcli import regular_files
-from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import (
     SUFFIXES,
@@ -22,6 +21,7 @@ from optcli.data.image_files import (
     passed_over,
 )
 from optcli.data.image_tables import Tabled, metadata_in, tabled
+from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import InputError, did_you_mean, excerpt

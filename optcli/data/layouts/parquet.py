@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli import regular_files
-from optcli.data.annotated import target_of
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import decoded, folders_down_to
+from optcli.data.layouts._annotated import target_of
 from optcli.data.selection import choose, split_digest
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
 from optcli.digest import FileDigests, of_bytes, of_value

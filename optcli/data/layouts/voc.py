@@ -12,10 +12,10 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from optcli import regular_files
-from optcli.data.agreement import AnnotatedImage, disagreements
-from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
+from optcli.data.layouts._agreement import AnnotatedImage, disagreements
+from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of, xml_of
 from optcli.digest import FileDigests, of_value

@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
-from optcli.data import yolo_labels
-from optcli.data.agreement import AnnotatedImage, disagreements
-from optcli.data.annotated import Annotated, AnnotatedItems
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import id_of, images_below, passed_over, size_of
+from optcli.data.layouts import _yolo_labels as yolo_labels
+from optcli.data.layouts._agreement import AnnotatedImage, disagreements
+from optcli.data.layouts._annotated import Annotated, AnnotatedItems
+from optcli.data.layouts._yolo_description import (
+    OTHER_NAMES,
+    About,
+    about,
+    described_below,
+    describes,
+    place,
+)
+from optcli.data.layouts._yolo_labels import Line
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of
-from optcli.data.yolo_description import OTHER_NAMES, About, about, described_below, describes, place
-from optcli.data.yolo_labels import Line
 from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
