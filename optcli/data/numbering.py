@@ -101,6 +101,7 @@ class _Numbered:
         for role, of in counted.items():
             is_read = role != "calibration" or all(model.find(name) is not None for name in of.names)
             settings[role] = self._settings(role, of, model) if is_read else self.said.get(role)
+        self._say_unknown_keys()
         self._say_differences(counted, model)
         own = "evaluation" in counted and "evaluation" not in self.said
         orders = self._orders(model.names or ()) if own else {}
@@ -231,6 +232,19 @@ class _Numbered:
             hint=f"{mend + '; ' if mend else ''}labels: {{map: {{{name}: NUMBER}}}} says which it is,"
             f" {{ignore: [{name}]}} leaves it out",
         )
+
+    def _say_unknown_keys(self) -> None:
+        """Note what `labels` speaks of and no data have: it may be misspelt."""
+        known: set[str] = set()
+        for of in self.sources.values():
+            known.update(of.names, map(str, of.ids or range(len(of.names))))
+        settings = [own for role, own in self.said.items() if role in self.sources]
+        for key in ("map", "ignore"):
+            named = dict.fromkeys(str(each) for own in settings for each in getattr(own, key))
+            for name in [each for each in named if each not in known][:_SHOWN]:
+                mend = did_you_mean(name, sorted(known))
+                ending = f": {mend}" if mend else ""
+                self.notes.append(f"labels.{key} has {excerpt(name)!r}, which no data have{ending}")
 
     def _say_differences(self, roles: Mapping[str, RoleClasses], model: ModelClasses) -> None:
         """Note classes that a role lacks or has no sample of, and counts that differ."""

@@ -158,6 +158,18 @@ def test_other_orders_are_named_for_what_the_answers_may_say():
     }
 
 
+def test_what_labels_speak_of_and_no_data_have_is_named():
+    said = dict.fromkeys(
+        ("training", "evaluation"), LabelSettings(map={"cat": 1, "dgo": 0}, ignore=(7, 1))
+    )
+    found = numbered(roles(training="cat dog", evaluation="cat dog"), ModelClasses(count=2), said)
+    own = [note for note in found.notes if note.startswith("labels.")]
+    assert own == [
+        "labels.map has 'dgo', which no data have: did you mean 'dog'?",
+        "labels.ignore has '7', which no data have: one of: 0, 1, cat, dog",
+    ]
+
+
 @pytest.mark.slow
 def test_the_order_of_coco_is_one_of_them_for_its_80_names():
     from optcli.data.numbering import _of_coco
