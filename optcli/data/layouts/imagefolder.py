@@ -90,7 +90,8 @@ class ImageFolder(Collection):
         try:
             if not any(images_below(self._base)):
                 hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
-                return [("source", f"no images in {excerpt(self.settings.place)}", hint)]
+                there = "".join(f"; {said}" for said in passed_over(self._base))
+                return [("source", f"no images in {excerpt(self.settings.place)}{there}", hint)]
             if self._table is None:
                 _ = self._classes
             elif wrong := regular_files.problem(self._table, excerpt(self.settings.table or "")):
