@@ -176,5 +176,5 @@ def test_a_folder_of_images_in_a_folder(tmp_path):
 def test_a_folder_without_images_says_what_lies_there(tmp_path):
     for name in ("a.dcm", "b.dcm", "c.heic"):
         (tmp_path / name).touch()
-    with pytest.raises(InputError, match="no images in .*: 2 .dcm, 1 .heic"):
+    with pytest.raises(InputError, match=r"no images in .*: 2 \.dcm, 1 \.heic"):
         described(tmp_path, tmp_path)
