@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import data, environment
 from optcli.accuracy import decoding, detections, metrics, shards
-from optcli.accuracy.messages import EvaluationRequest, ScoringRequest
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
 from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
@@ -31,9 +31,9 @@ _LOOKS = 8  # samples that say which outputs have a dimension for the batch
 
 @dataclass(frozen=True)
 class Work:
-    """What an evaluating process, or a search, makes of its request."""
+    """What an evaluating process makes of its request."""
 
-    request: ScoringRequest
+    request: EvaluationRequest
 
     @property
     def output(self) -> str | None:

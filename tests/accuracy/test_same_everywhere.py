@@ -10,7 +10,7 @@ from scipy.special import bdtrc
 
 from optcli import accuracy, environment, kept_samples
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
-from optcli.accuracy.messages import Progress, ScoringRequest
+from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
@@ -84,7 +84,11 @@ def test_samples_that_somebody_has_prepared_give_the_same(evaluate, tmp_path, mo
 def test_the_batch_size_goes_by_the_size_of_a_sample(shape, dtype, size, tmp_path):
     spec = TensorSpec(name="x", shape=("batch", *shape), dtype=dtype, batch={"min": 1, "max": 512})
     data = DataSettings(source="npz:x.npz")
-    asked = ScoringRequest(inputs=(spec,), feeds=(spec,), data=data, folder=tmp_path)
+    model = Artifact("key", Format.ONNX, tmp_path, "fp32", 0, "digest")
+    asked = EvaluationRequest(
+        inputs=(spec,), feeds=(spec,), data=data, folder=tmp_path,
+        artifact=model, runner="onnxruntime", options={}, out=tmp_path,
+    )  # fmt: skip
     assert Work(asked).size == size
     assert Work(replace(asked, settings=AccuracySettings(batch_size=5))).size == 5
 

@@ -9,12 +9,8 @@ from plain_network import Samples
 
 from optcli import accuracy
 from optcli.accuracy import metrics
-from optcli.accuracy.messages import ScoringRequest
 from optcli.accuracy.metrics import Predictions
-from optcli.accuracy.scoring import Scoring
-from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
-from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 
 
@@ -321,18 +317,6 @@ def test_the_cosine_needs_no_labels_and_the_same_size(evaluate):
     assert found.metric is None
     outcomes = {v.name: v.outcome for v in accuracy.verdicts(found, settings)}
     assert outcomes == {"outputs": "reject", "accuracy": "inconclusive"}
-
-
-def test_a_search_wants_a_metric_of_each_artifact():
-    request = ScoringRequest(
-        inputs=(TensorSpec(name="x", shape=("batch", 2)),),
-        feeds=(TensorSpec(name="x", shape=("batch", 2)),),
-        data=DataSettings(source="npz:x.npz"),
-        folder=None,
-        settings=AccuracySettings(metric="cosine"),
-    )
-    with pytest.raises(UsageError, match="cosine compares with the baseline"):
-        Scoring(request)
 
 
 # Texts

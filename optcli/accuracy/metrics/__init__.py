@@ -128,10 +128,6 @@ class Metric(Settings, ABC):
         """Whether a sample without a target is an error."""
         return True
 
-    def needs_baseline(self) -> bool:
-        """Whether it says something of two artifacts together alone, and nothing of one."""
-        return False
-
     @abstractmethod
     def records(self, seen: Predictions) -> Records:
         """The records of some samples. Raises `InputError` for labels and outputs that do not fit."""

@@ -26,9 +26,6 @@ class Cosine(Metric):
     def needs_labels(self) -> bool:
         return False
 
-    def needs_baseline(self) -> bool:
-        return True
-
     def records(self, seen: Predictions) -> Records:
         return {"embedding": unit_rows(seen.scores())}
 
