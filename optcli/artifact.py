@@ -35,10 +35,10 @@ class Format(StrEnum):
 CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
 # Formats whose files are made for one CPU or GPU, and run on no other.
 NATIVE = frozenset({Format.AOTI, Format.ORT, Format.TENSORRT, Format.TENSORRT_RTX})
-# Formats that hold programs. A scan reads them first: their modules have `doubts`, and open those for
-# who trusts the file. What the scan proves can still write outside its memory once it is compiled.
+# Formats that hold programs: from elsewhere they are opened in confined workers, or with `--trust`. A
+# scan reads what they unpickle and import: their modules have `doubts`, and open those with trust.
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
-# The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
+# The fact that holds the doubts of a scan: every artifact that descends from it inherits them.
 UNPROVEN = "unproven"
 # The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, their
 # share of all elements (`share`) and of the time of a call (`share_of_time`); None: not known.
@@ -66,7 +66,7 @@ class Artifact:
     hash of everything that made it, `digest` the hash of what was written. `facts` is plain JSON
     data: what made it, its parent's key, the names of its outputs, what a reader must import.
     `foreign` says that it came from elsewhere, or was made of what did: it is opened in a worker that
-    can only read. `trusted` says that whoever runs this trusts it: what a scan cannot prove is opened.
+    can only read. `trusted` says that whoever runs this trusts it.
     Both are of this run: the store keeps neither.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -55,3 +56,28 @@ def with_program(files: dict[str, bytes], change: Callable[[Any], None]) -> dict
     program = json.loads(files["models/model.json"])
     change(program)
     return {**files, "models/model.json": json.dumps(program).encode()}
+
+
+def opening(payload: dict[str, str], channel: Any) -> list[str]:
+    """In a worker: open the file in a folder and run it; gives the error there was."""
+    import torch
+
+    from optcli import formats
+    from optcli.artifact import Format
+
+    try:
+        model = formats.module(Format(payload["format"])).open(Path(payload["folder"]))
+        (model.module() if hasattr(model, "module") else model)(torch.ones(3, 8))
+    except Exception as error:
+        return [f"{type(error).__name__} {error}"]
+    return []
+
+
+def run_opening(module: Any, folder: Path, monkeypatch: Any, *, confined: bool) -> list[str]:
+    """Open the file of a format's module in a worker of its own."""
+    from optcli import workers
+
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[1]}")
+    payload = {"format": module.__name__.rpartition(".")[2], "folder": str(folder)}
+    wall = () if confined else None
+    return workers.run("hostile_archives:opening", payload, list[str], timeout_s=60, confined=wall)

@@ -119,8 +119,7 @@ inputs = click.option(
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that a scan cannot prove harmless. Use it if you know who made"
-    " the model.",
+    help="Open a model from elsewhere that could run code. Use it if you know who made the model.",
 )
 
 

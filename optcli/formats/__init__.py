@@ -6,8 +6,8 @@ Every module `optcli/formats/<format>.py` fixes the file names inside an artifac
     save(model, folder: Path)       writes it
     check(folder: Path) -> None     raises `InputError`, where opening a model does not check all of it
 
-Formats that are scanned (`artifact.SCANNED`) also have `doubts(folder: Path) -> tuple[str, ...]`, and
-their `open` takes `trust`.
+Formats of programs (`artifact.SCANNED`) also have `doubts(folder: Path) -> tuple[str, ...]`, and their
+`open` takes `trust`.
 
 Heavy libraries are imported inside these functions.
 """
@@ -29,7 +29,7 @@ def module(format: Format) -> ModuleType:
 def check(format: Format, folder: Path, *, trust: bool = False) -> None:
     """Raise `InputError` where the folder does not hold a sound model of the format.
 
-    `TrustError` where it is none that a scan proves, and there is no `trust` in who made it.
+    `TrustError` for what needs `trust` in who made it, without that.
     """
     of_format = module(format)
     check = getattr(of_format, "check", of_format.open)
@@ -37,5 +37,5 @@ def check(format: Format, folder: Path, *, trust: bool = False) -> None:
 
 
 def doubts(format: Format, folder: Path) -> tuple[str, ...]:
-    """What a scan cannot show to be harmless in a model; of a format that needs no scan nothing."""
+    """What a person must trust in a program; of other formats nothing."""
     return tuple(module(format).doubts(folder)) if format in SCANNED else ()

@@ -20,28 +20,20 @@ if TYPE_CHECKING:
 
 FILE = "model.pt2"
 
-# Importing it teaches Inductor to make integer kernels of a quantized graph, besides the operators.
-QUANTIZED = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
-
-# What must be imported before a program can be read that calls operators of these namespaces.
-_LIBRARIES = {
-    "quantized_decomposed": QUANTIZED,
-    "torchao": "torchao.quantization",
-    "torchvision": "torchvision",
-}
+QUANTIZED = exported_archive.LIBRARIES["quantized_decomposed"]
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
-    """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
+    """What a person must trust in it. Where there is any, `open` needs `trust`."""
     return tuple(exported_archive.scan(folder / FILE).doubts)
 
 
 def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
-    """The program, once it is known to hold nothing but tensors and arithmetic.
+    """The program, once its archive is known to be sound and to unpickle tensors alone.
 
-    With `trust` what cannot be shown to be harmless is opened, too, and runs whatever it holds. Raises
-    `InputError` where it is no sound program as torch.export writes it, `TrustError` where it could run
-    code.
+    One from elsewhere is opened in a confined worker, or where the person trusts it. With `trust` its
+    objects of classes and its libraries are opened, too. Raises `InputError` where it is no sound
+    program as torch.export writes it, `TrustError` for what needs `trust`.
     """
     import torch
 
@@ -64,9 +56,7 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
 
 
 def _bring(namespace: str, path: Path) -> None:
-    library = _LIBRARIES.get(namespace)
-    if library is None:
-        return
+    library = exported_archive.LIBRARIES[namespace]
     try:
         importlib.import_module(library)
     except ImportError as error:

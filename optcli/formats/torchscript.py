@@ -1,8 +1,8 @@
 """TorchScript: `model.pt`, a zip with tensors and with code in TorchScript's own language.
 
-torch reads it without Python's pickle, and its code can call torch's operators alone. A few of those
-read or write files, so the code is scanned before anything of it is loaded. The network takes one
-tensor per input, and gives whatever `flatten_outputs` can name.
+torch reads it without Python's pickle, and its code can call operators alone. A few of those read or
+write files, so one from elsewhere is opened in a confined worker, or where the person trusts it. The
+network takes one tensor per input, and gives whatever `flatten_outputs` can name.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FILE = "model.pt"
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
-    """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
+    """What a person must trust in it. Where there is any, `open` needs `trust`."""
     return tuple(torchscript_archive.scan(folder / FILE).doubts)
 
 
 def open(folder: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.ScriptModule:
-    """The network, in evaluation mode on a device, once its code is known to be harmless.
+    """The network, in evaluation mode on a device, once its archive is known to be sound.
 
-    With `trust` what cannot be shown to be harmless is opened, too. Raises `InputError` where it is no
-    sound model, `TrustError` where it could touch files.
+    With `trust` libraries of operators that it names are imported. Raises `InputError` where it is no
+    sound model, `TrustError` where it calls operators of such a library.
     """
     return read(folder / FILE, device, trust=trust)
 

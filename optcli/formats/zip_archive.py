@@ -2,7 +2,7 @@
 
 Python's zipfile and torch's own reader disagree about unusual archives. Of two members with one name
 they take different ones, torch compares names without case, and they skip bytes that belong to no
-member in different ways. optcli scans an archive with the one and opens it with the other, so it
+member in different ways. optcli reads an archive with the one and opens it with the other, so it
 refuses an archive that the two could read differently, whoever made it.
 """
 
@@ -66,6 +66,14 @@ def opened(path: Path, what: str, data: bytes | None = None) -> Iterator[zipfile
         raise InputError(
             f"this is not {what}: {error}", place=str(path), hint="copy it again, or write it again"
         ) from error
+
+
+def below_top(archive: zipfile.ZipFile, path: Path) -> dict[str, str]:
+    """The names of members below the one folder at the top, and their full names."""
+    tops = {name.partition("/")[0] for name in archive.namelist()}
+    if len(tops) != 1:
+        raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
+    return {name.partition("/")[2]: name for name in archive.namelist()}
 
 
 def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> dict[str, Any]:
-    """Look into a program, scanned before it is opened. Raises `InputError` and `TrustError`."""
+    """Look into a program. Raises `InputError` and `TrustError`."""
     import torch
 
     with as_folder(path, {exported_format.FILE: path}) as folder:

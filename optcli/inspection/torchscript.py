@@ -19,7 +19,7 @@ _HIDDEN = ("mkldnn", "mkldnn_prepacked", "prepacked", "onednn", "quantized", "_q
 
 
 def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> dict[str, Any]:
-    """Look into a file, or into the `model.pt` of a folder, once its code is scanned.
+    """Look into a file, or into the `model.pt` of a folder.
 
     Raises `InputError` and `TrustError` as the format does.
     """

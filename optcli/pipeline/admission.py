@@ -95,7 +95,7 @@ class ArtifactAdmission(RecordAdmission):
             raise _untrusted("it has results made with --trust, of a model that could run code")
 
     def of_files(self, entry: Entry) -> None:
-        """Raises `TrustError` for what a scan cannot show to be harmless, without `trust`."""
+        """Raises `TrustError` for objects of classes and for libraries of others, without `trust`."""
         # Imported here: most builds fetch nothing, and have no use for it.
         from optcli.formats.recognition import recognized
 

@@ -49,7 +49,7 @@ def build(
     `store` is a folder, or a `Store` with a remote one; it defaults to OPTCLI_STORE with
     OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
-    `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
+    `--set`, `timeout_s` bounds each step. `trust` says that the person knows who made the model.
     `ray` has passes and evaluations run on a Ray cluster: `auto`, the address of its head, or `local`.
     `at_home` measures on this machine alone, whatever devices the recipe names.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,

@@ -53,7 +53,7 @@ _diagnosis = logging.getLogger(__name__)
 class Settings:
     """How a build is carried out; nothing here changes what is made.
 
-    `trust` opens a model that a scan cannot prove harmless. `ray` is the cluster whose nodes run the
+    `trust` says that the person knows who made the model. `ray` is the cluster whose nodes run the
     passes: `auto`, an address or `local`; None: this machine, without Ray.
     """
 
@@ -266,6 +266,7 @@ class Execution:
             samples=samples,
             forked_after=None if fresh else _packages(step),
             confined=confined,
+            format=None if step.only_checks else step.format,
         )
 
     def _call(self, step: Step, label: str) -> Call:
@@ -331,6 +332,7 @@ class Execution:
             began = time.monotonic()
             with self._store.work(kind, key) as work:
                 record = self._maker.make(order, work)
+                order.require_format(record)
                 record["seconds"] = round(time.monotonic() - began, 3)
                 entry = self._store.put(kind, key, work, record, order.ingredients)
             seconds = time.monotonic() - began

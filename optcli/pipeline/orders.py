@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from optcli.artifact import Format
+from optcli.errors import StepError
 from optcli.pipeline.messages import Call
 from optcli.store import Entry
 
@@ -21,7 +23,8 @@ class Order:
     `entries` holds what the store has of the artifacts that the request names, `parent` and `origin`.
     `samples` maps the roles whose prepared samples may be shared to the keys of their samples.
     `forked_after` names what a worker has imported when it is forked; None: a fresh interpreter.
-    A worker that is `confined` can only read, and write into its own folders.
+    A worker that is `confined` can only read, and write into its own folders. `format` is that of the
+    artifact to be made; None where it is none.
     """
 
     kind: str
@@ -33,6 +36,16 @@ class Order:
     samples: Mapping[str, str] = field(default_factory=dict)
     forked_after: tuple[str, ...] | None = None
     confined: bool = False
+    format: Format | None = None
+
+    def require_format(self, record: Mapping[str, Any]) -> None:
+        """Raise `StepError` where a worker says that it made another format.
+
+        The format decides whether later workers are confined, and the program of somebody's file may
+        have answered in the worker's place.
+        """
+        if self.format is not None and record.get("format") != self.format:
+            raise StepError(f"its worker says that it made {record.get('format')}, not {self.format}")
 
 
 class Maker(Protocol):

@@ -209,7 +209,7 @@ def _attempt(
 
 
 def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:
-    """What a scan could not prove of the files written: a fact that later steps read.
+    """What a person had to trust in the files written: a fact that later steps read.
 
     Without `trust` there is nothing of the kind: the check has refused it.
     """

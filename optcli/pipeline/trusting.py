@@ -138,7 +138,7 @@ def require_trust(doubts: Sequence[str], place: str, *, trust: bool) -> None:
 def require_wall(plan: Plan, *, trust: bool) -> None:
     """Raise `TrustError` for a program from elsewhere that a worker would open without being confined.
 
-    A scan alone is no proof: a program that only computes can write outside its memory.
+    Nothing looks into the program: it could do whatever this person can.
     """
     if not plan.source.foreign or trust:
         return

@@ -61,8 +61,8 @@ def draft(
     `what` is a source as recipes write it, or the path of a model file; its paths are relative to the
     current folder. `inputs` are found by looking where none are given. `data` is a folder of images:
     by class, beside masks, or with COCO's annotations. `overrides` are `key=value` as with `--set`;
-    those of `model.arguments` and `model.weights` decide what is looked at. `trust` opens a file that a
-    scan cannot prove harmless. Raises `UsageError`, `InputError`, `TrustError` and `MissingError`.
+    those of `model.arguments` and `model.weights` decide what is looked at. `trust` says that the
+    person knows who made the file. Raises `UsageError`, `InputError`, `TrustError` and `MissingError`.
     """
     values = overriding.parsed(overrides)
     kind, target = _named(what)

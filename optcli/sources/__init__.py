@@ -43,7 +43,7 @@ class Source(Settings):
     arguments: dict[str, Any] = Field(default_factory=dict)
     folder: Path
     # Said on the command line alone: a recipe cannot, and no key knows of it.
-    trust: bool = Field(default=False, description="open what a scan cannot prove harmless")
+    trust: bool = Field(default=False, description="the person knows who made the file")
 
     @abstractmethod
     def problems(self) -> list[tuple[str, str, str]]:

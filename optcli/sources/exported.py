@@ -1,4 +1,4 @@
-"""Programs of torch.export: `exported:models/detector.pt2`, scanned before anything of them is read."""
+"""Programs of torch.export: `exported:models/detector.pt2`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import exported as exported_format
-from optcli.formats import exported_archive
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments
 from optcli.settings import TensorSpec
@@ -36,7 +35,6 @@ class ExportedSource(FileSource):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch
 
-        exported_archive.scan(self.file).require(self.file, "exported program", trust=self.trust)
         shutil.copyfile(self.file, out / exported_format.FILE)
         try:
             program = exported_format.open(out, trust=self.trust)

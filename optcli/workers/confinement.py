@@ -1,7 +1,7 @@
-"""A second wall around files from elsewhere: a process that cannot write, start programs or reach out.
+"""The wall around files from elsewhere: a process that cannot write, start programs or reach out.
 
-What a scan overlooks still runs in a process that may read, may write below the folders that it was
-given, and nothing else. Two parts of Linux do it, each used where the system has it:
+What such a file runs may read, may write below the folders that it was given, and nothing else. Two
+parts of Linux do it, each used where the system has it:
 
 - Landlock (since Linux 6.2, version 3 of its interface): writing, making, removing and running files.
 - seccomp: the network, starting programs, other processes' memory, signals to them where Landlock is

@@ -108,6 +108,6 @@ def test_no_changed_archive_runs_code(kind, way, tmp_path, monkeypatch):
         else:
             written(place, shuffled(files, marker, generator))
     payload = {"kind": kind, "folder": str(tmp_path / "files"), "marker": str(marker)}
-    # Not confined: this is about the first wall.
+    # Not confined: this is about what is unpickled.
     assert run("test_hostile_fuzzing:opened", payload, list[str], timeout_s=300) == []
     assert not marker.exists()

@@ -68,13 +68,15 @@ def calling(files, operator):
 def test_a_program_with_an_operator_of_another_library_opens_with_trust(exported, tmp_path, library):
     name = library("optcli_tests_exported")
     written(tmp_path / exported_format.FILE, calling(exported, f"{name}.double"))
-    with pytest.raises(TrustError, match=f"its graph calls 'torch.ops.{name}.double") as failure:
+    with pytest.raises(TrustError, match=f"calls the operator {name}.double") as failure:
         exported_format.open(tmp_path)
     assert "--trust" in failure.value.hint
     assert name not in sys.modules
     program = exported_format.open(tmp_path, trust=True)
     assert program.module()(torch.tensor([-1.0, 2.0])).tolist() == [-2.0, 4.0]
-    assert exported_format.doubts(tmp_path) == (f"its graph calls 'torch.ops.{name}.double.default'",)
+    assert exported_format.doubts(tmp_path) == (
+        f"it calls the operator {name}.double, which torch lacks",
+    )
 
 
 def test_a_library_that_is_not_here_is_named(exported, tmp_path):
@@ -125,14 +127,13 @@ def test_a_proven_program_has_no_doubts_and_trust_changes_nothing(exported, scri
         assert torchscript_format.open(tmp_path, trust=trust)(value).tolist() == [0.0, 2.0]
 
 
-def test_a_doubt_does_not_hide_that_the_archive_is_ambiguous(exported, tmp_path):
+def test_a_doubt_does_not_hide_that_the_archive_is_unsound(exported, tmp_path):
     """An archive that is both is refused for what no trust mends."""
     content = calling(exported, "somebodys.double")
-    unused = json.dumps({"config": {}}).encode()
-    written(
-        tmp_path / exported_format.FILE, {**content, "data/weights/other_weights_config.json": unused}
-    )
+    config = {"config": {"x": {"path_name": "weight_9", "use_pickle": False}}}
+    content["data/weights/model_weights_config.json"] = json.dumps(config).encode()
+    written(tmp_path / exported_format.FILE, content)
     for trust in (False, True):
-        with pytest.raises(InputError, match="belongs to no model") as failure:
+        with pytest.raises(InputError, match="the archive lacks") as failure:
             exported_format.open(tmp_path, trust=trust)
         assert not isinstance(failure.value, TrustError)

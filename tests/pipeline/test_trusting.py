@@ -9,8 +9,9 @@ from tiny_project import DATA, HEAD
 
 from optcli import workers
 from optcli.artifact import Artifact, Format
-from optcli.errors import TrustError
+from optcli.errors import StepError, TrustError
 from optcli.pipeline import build, trusting
+from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.making import planned
 from optcli.store import Store
 from optcli.workers import ForkServer, confinement
@@ -52,6 +53,21 @@ def test_a_build_of_a_file_opens_it_and_what_is_made_of_it_in_confined_workers(p
     assert all(confined["serve"])
     assert all(confined["evaluate"])
     assert confined["prepare_data"] == [False]
+
+
+@pytest.mark.slow
+def test_a_worker_that_claims_to_have_made_code_costs_its_variant(project, unmeasured, monkeypatch):
+    """A program from elsewhere may answer in its worker's place: code would be opened unconfined."""
+    real = LocalMaker.make
+
+    def claiming(self, order, work):
+        record = real(self, order, work)
+        return {**record, "format": "torch"} if order.kind == "artifact" else record
+
+    monkeypatch.setattr(LocalMaker, "make", claiming)
+    project.recipe("  plain: []\n")
+    with pytest.raises(StepError, match="says that it made torch, not onnx"):
+        project.build()
 
 
 def plan_of(project, variants=VARIANTS, head=HEAD, data=DATA):
