@@ -28,7 +28,7 @@ from optcli.queueing.batching import (
 )
 from optcli.queueing.curve import Curve
 from optcli.queueing.forms import Forms, with_forms
-from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade, with_cache
+from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade
 from optcli.queueing.search import Promise, highest_rate
 from optcli.queueing.simulation import replicate, simulate
 from optcli.queueing.trace import Trace
@@ -61,7 +61,6 @@ __all__ = [
     "highest_rate",
     "replicate",
     "simulate",
-    "with_cache",
     "with_forms",
     "with_priorities",
 ]

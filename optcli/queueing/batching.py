@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -33,9 +33,8 @@ class Batching:
     `concurrency` workers. `queue_cap` is the most requests that wait (None: no cap), `on_full` what
     happens then. `timeout_ms`: what has waited longer when it would be sent is dropped.
     `stream_cap` is the most requests of one stream that wait; its oldest is dropped for a new one.
-    `adaptive_wait`: nothing waits for a batch while the estimated rate times t(1) is at most 0.5.
     `ready_ms`: when each worker is ready first (cold starts); workers beyond its length at once.
-    `spread`: how sealed batching spreads requests over replicas; by chance, over those that are ready.
+    Sealed batching spreads requests over replicas by chance, over those that are ready.
     `most_sent`: of sealed batching, the most requests at all replicas; the others wait before them, and
     go in calls that are as full as can be (None: all go at once).
 
@@ -52,9 +51,7 @@ class Batching:
     on_full: OnFull = "reject-newest"
     timeout_ms: float | None = None
     stream_cap: int | None = None
-    adaptive_wait: bool = False
     ready_ms: tuple[float, ...] = ()
-    spread: Literal["random", "round-robin"] = "random"
     most_sent: int | None = None
 
     def __post_init__(self) -> None:
@@ -77,25 +74,9 @@ class Batching:
                     place=PLACE,
                     hint="give a longer timeout or a shorter wait",
                 )
-        if self.semantics not in ("oldest-age", "sealed"):
+        if self.semantics == "sealed" and self.drops:
             raise InputError(
-                f"the semantics are {self.semantics!r}", place=PLACE, hint="give oldest-age or sealed"
-            )
-        if self.on_full not in ("reject-newest", "drop-oldest"):
-            raise InputError(
-                f"found {self.on_full!r} for a full queue",
-                place=PLACE,
-                hint="give reject-newest or drop-oldest",
-            )
-        if self.spread not in ("random", "round-robin"):
-            raise InputError(
-                f"found {self.spread!r} for the spread of requests over instances",
-                place=PLACE,
-                hint="give random or round-robin",
-            )
-        if self.semantics == "sealed" and (self.drops or self.adaptive_wait):
-            raise InputError(
-                "sealed batching has no queue caps, no timeouts and no adaptive wait",
+                "sealed batching has no queue caps and no timeouts",
                 place=PLACE,
                 hint="leave them out, or simulate oldest-age batching",
             )
@@ -166,6 +147,23 @@ class Overhead:
         return self.occupied_ms - (self.call_ms * (batching.batch - 1) if together else 0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """What was sent: `members` [served], request numbers batch after batch, and [batches] arrays.
+
+    `closed_ms` is when nothing more could join, `started_ms` when a worker took it, `took_ms` for how
+    long. `free_ms` is when a worker became free for it, -inf where a batch closes without one. `sizes`
+    are its requests.
+    """
+
+    members: np.ndarray
+    sizes: np.ndarray
+    free_ms: np.ndarray
+    closed_ms: np.ndarray
+    started_ms: np.ndarray
+    took_ms: np.ndarray
+
+
 @dataclass(frozen=True)
 class Stages:
     """Where the mean latency goes, in milliseconds.
@@ -184,28 +182,20 @@ class Stages:
 class Simulation:
     """What one run says of the requests after its warm-up. Latencies in milliseconds.
 
-    `busy` is the share of time for which workers are taken. `batch_sizes` counts batches by their size.
-    `dropped` counts requests by cause: `full`, `timeout`, `stream`. `offered_per_s` is the rate that
-    came, `served_per_s` the rate that was answered. `grows`: all workers were always busy and the
-    latency rose from beginning to end, so that the percentiles depend on the length of the run.
+    `busy` is the share of time for which workers are taken. `grows`: all workers were always busy and
+    the latency rose from beginning to end, so that the percentiles depend on the length of the run.
 
     The arrays hold all requests, those of the warm-up (the first `skipped`) as well:
     `latencies_ms` [all], NaN for what was dropped; `finished_ms` [all], when each was answered,
     likewise; `priority` [all] or None. Percentiles are NaN where nothing was answered.
     """
 
-    requests: int
-    served: int
     p50_ms: float
     p95_ms: float
     p99_ms: float
     mean_ms: float
     mean_batch: float
-    batch_sizes: Mapping[int, int]
     busy: float
-    offered_per_s: float
-    served_per_s: float
-    dropped: Mapping[str, int]
     stages: Stages
     grows: bool
     skipped: int
@@ -216,7 +206,9 @@ class Simulation:
     @property
     def drop_share(self) -> float:
         """Dropped requests as a share of all after the warm-up."""
-        return sum(self.dropped.values()) / self.requests
+        import numpy as np
+
+        return float(np.isnan(self._counted(None)).mean())
 
     def percentile_ms(self, q: float, priority: int | None = None) -> float:
         """The q-quantile (0 < q <= 1) of what was answered, of one priority where one is named.
@@ -229,17 +221,6 @@ class Simulation:
                 f"{q!r} is no quantile", place=PLACE, hint="give a number above 0, up to 1"
             )
         return percentiles_ms(self._counted(priority), [q])[0]
-
-    def drop_share_of(self, priority: int) -> float:
-        """Dropped requests of one priority as a share of its requests; 0 where it has none."""
-        import numpy as np
-
-        latencies = self._counted(priority)
-        return float(np.isnan(latencies).mean()) if latencies.size else 0.0
-
-    def share_within(self, limit_ms: float) -> float:
-        """The share of all requests that was answered within a limit; dropped ones were not."""
-        return float((self.latencies_ms[self.skipped :] <= limit_ms).mean())
 
     def _counted(self, priority: int | None) -> np.ndarray:
         latencies = self.latencies_ms[self.skipped :]
@@ -279,11 +260,7 @@ class Prediction:
     mean_ms: Estimate
     mean_batch: Estimate
     busy: Estimate
-    served_per_s: Estimate
     drop_share: Estimate
     stages: Stages
-    batch_sizes: Mapping[int, int]
-    dropped: Mapping[str, int]
     grows: bool
-    runs: int
     requests: int

@@ -53,7 +53,6 @@ class Demand:
     batch: int | None = None
     wait_ms: float | None = None
     instances: int | None = None
-    stream_cap: int | None = None
     largest_batch: int = _LARGEST_BATCH
     requests: int = _REQUESTS
     seed: int = 0
@@ -162,7 +161,6 @@ def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
         instances=instances,
         concurrency=demand.concurrency,
         semantics=demand.semantics,
-        stream_cap=demand.stream_cap,
     )
 
 

@@ -69,25 +69,6 @@ def fewest_instances(
     return max(1, math.ceil(needed - _HAIR))
 
 
-def can_ever_carry(rate_per_s: float, curve: Curve, workers: int, utilisation: float = 0.7) -> bool:
-    """Whether some batch size brings the load below `utilisation`: rate * t_image / workers < it.
-
-    A curve of one point is asked at that point.
-    """
-    limit = _utilisation(utilisation)
-    if curve.per_image_ms is None:
-        return load(rate_per_s, curve, curve.sizes[0], workers) < limit
-    return _rate(rate_per_s) * curve.per_image_ms / 1000 / workers < limit
-
-
-def is_feasible(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> bool:
-    """2 * t(B) + overhead <= SLO: a request that just missed a batch waits for it and its own.
-
-    H. Shen et al., Nexus: a GPU cluster engine for accelerating DNN-based video analysis, SOSP 2019.
-    """
-    return 2 * curve.time_ms(batch) + overhead_ms <= _slo(slo_ms) + _HAIR
-
-
 def delay_budget_ms(
     slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0, occupied_ms: float = 0.0
 ) -> float:
@@ -112,62 +93,6 @@ def longest_wait_ms(
     """
     budget = delay_budget_ms(slo_ms, curve, batch, overhead_ms, occupied_ms)
     return min(budget, 1000 * (batch - 1) / _rate(rate_per_s))
-
-
-def greedy_mean_ms(rate_per_s: float, fixed_ms: float, per_image_ms: float) -> float:
-    """Upper bound of the mean latency of one worker that takes all that waits, Poisson arrivals.
-
-    Infinite where rate * per_image >= 1. Y. Inoue, Queueing analysis of GPU-based inference servers
-    with dynamic batching: a closed-form characterization, Performance Evaluation 147 (2021).
-    """
-    per_ms = _rate(rate_per_s) / 1000
-    fixed = number(fixed_ms, "the fixed part of the line", PLACE, least=0)
-    each = number(per_image_ms, "the part per image of the line", PLACE, least=0)
-    busy = per_ms * each
-    if busy >= 1:
-        return math.inf
-    light = (each + fixed) / (2 * (1 - busy))
-    light *= 1 + 2 * per_ms * fixed + (1 - per_ms * fixed) / (1 + busy)
-    heavy = 3 * fixed / (2 * (1 - busy)) + each / 2 * (busy + 2) / (1 - busy**2)
-    return min(light, heavy)
-
-
-def erlang_c(offered: float, workers: int) -> float:
-    """How probably a request waits in M/M/c; `offered` = rate * time. 1 where it is unstable."""
-    offered = number(offered, "the offered load", PLACE, least=0)
-    whole(workers, "the number of workers", PLACE, least=1)
-    if offered >= workers:
-        return 1.0
-    blocked = 1.0  # Erlang B, worker by worker
-    for busy in range(1, workers + 1):
-        blocked = offered * blocked / (busy + offered * blocked)
-    return workers * blocked / (workers - offered * (1 - blocked))
-
-
-def mmc_mean_ms(rate_per_s: float, time_ms: float, workers: int = 1) -> float:
-    """Mean latency of M/M/c; infinite where it is unstable."""
-    offered = _offered(rate_per_s, time_ms)
-    waits = erlang_c(offered, workers)
-    return time_ms + waits * time_ms / (workers - offered) if offered < workers else math.inf
-
-
-def md1_mean_ms(rate_per_s: float, time_ms: float) -> float:
-    """Mean latency of M/D/1, by Pollaczek and Khinchine; infinite where it is unstable."""
-    offered = _offered(rate_per_s, time_ms)
-    return time_ms + offered * time_ms / (2 * (1 - offered)) if offered < 1 else math.inf
-
-
-def mmc_wait_ms(rate_per_s: float, time_ms: float, workers: int, q: float) -> float:
-    """The q-quantile of the wait in M/M/c: t / (c - a) * ln(C / (1 - q)), at least 0.
-
-    Infinite where it is unstable, and for q = 1.
-    """
-    offered = _offered(rate_per_s, time_ms)
-    share(q, "the quantile", PLACE)
-    waits = erlang_c(offered, workers)
-    if offered >= workers or q == 1:
-        return math.inf
-    return max(0.0, time_ms / (workers - offered) * math.log(waits / (1 - q))) if waits else 0.0
 
 
 def fewest_wait_sealed_ms(
@@ -303,10 +228,6 @@ def _rate(rate_per_s: float) -> float:
 
 def _slo(slo_ms: float) -> float:
     return number(slo_ms, "the SLO", PLACE, least=0, above=True)
-
-
-def _offered(rate_per_s: float, time_ms: float) -> float:
-    return _rate(rate_per_s) / 1000 * number(time_ms, "the time of a batch", PLACE, least=0, above=True)
 
 
 def _utilisation(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Requests that do not all take one way: a prediction cache, and a cascade of two models."""
+"""A cascade of two models: every request goes to the first, and a share of them to the second."""
 
 from __future__ import annotations
 
@@ -40,36 +40,6 @@ class Mixture:
     mean_ms: float
     drop_share: float
     parts: tuple[Simulation, ...]
-
-
-def with_cache(
-    process: Process,
-    hit_share: float,
-    hit_ms: float,
-    stage: Stage,
-    *,
-    requests: int = 100_000,
-    seed: int = 0,
-) -> Mixture:
-    """A share of the requests is answered by a cache in `hit_ms`; the others go to the model.
-
-    Hits are independent of each other, so that (1 - h) * rate reaches the model. Raises `InputError`
-    for a share outside [0, 1].
-    """
-    share(hit_share, "the hit rate of the cache", PLACE)
-    number(hit_ms, "the time of a hit", PLACE, least=0)
-    import numpy as np
-
-    drawn, simulated = seeds_of(seed, 2)
-    arrivals = process.draw(requests, drawn)
-    is_missed = kept_at_random(arrivals.count, 1 - hit_share, drawn)
-    latencies = np.full(arrivals.count, float(hit_ms))
-    if not is_missed.any():
-        return _mixed(latencies, ())
-    missed = arrivals.only(is_missed)
-    part = simulate(missed, stage.curve, stage.batching, stage.overhead, seed=simulated)
-    latencies[is_missed] = part.latencies_ms
-    return _mixed(latencies, (part,))
 
 
 def cascade(

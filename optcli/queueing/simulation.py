@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError
-from optcli.queueing import capped, event_loop, held, recursions
+from optcli.queueing import event_loop, recursion
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
+    Batches,
     Batching,
     Overhead,
     Prediction,
@@ -21,7 +21,6 @@ from optcli.queueing.batching import (
 from optcli.queueing.curve import Curve
 from optcli.queueing.durations import Durations
 from optcli.queueing.quantities import share, whole
-from optcli.queueing.recursions import Batches
 from optcli.results import Estimate
 from optcli.statistics import t_interval
 
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 NO_OVERHEAD = Overhead()
-# Adaptive wait: the estimated load of batches of 1 up to which nothing waits, and how much the newest
-# gap counts in the estimate.
-_CALM_LOAD = 0.5
-_NEWEST = 0.05
 # The queue grows where workers were taken for so much of the time and the last quarter's latency is so
 # many times the first's.
 _ALWAYS_BUSY = 0.99
@@ -71,13 +66,13 @@ def simulate(
     times = _past_ingress(arrivals, overhead, seed)
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     passed = replace(arrivals, times_ms=times)
-    batches, dropped = _sent(passed, curve, batching, overhead, draw)
+    batches = _sent(passed, batching, overhead, draw)
     outside_ms = 0.0 if overhead.occupies else overhead.total_ms
     started = np.repeat(batches.started_ms, batches.sizes)
     finished = np.full(times.size, np.nan)
     finished[batches.members] = started + np.repeat(batches.took_ms, batches.sizes) + outside_ms
     skipped = min(int(warm_up * times.size), times.size - 1)
-    return _summary(arrivals, times, batching, overhead, batches, dropped, finished, skipped)
+    return _summary(arrivals, times, batching, overhead, batches, finished, skipped)
 
 
 def replicate(
@@ -109,11 +104,6 @@ def replicate(
         return Estimate(value=value, low=max(0.0, low), high=high)
 
     stages = np.mean([list(vars(each.stages).values()) for each in simulations], axis=0)
-    sizes: Counter[int] = Counter()
-    dropped: Counter[str] = Counter()
-    for each in simulations:
-        sizes.update(each.batch_sizes)
-        dropped.update(each.dropped)
     return Prediction(
         p50_ms=over_runs("p50_ms"),
         p95_ms=over_runs("p95_ms"),
@@ -121,13 +111,9 @@ def replicate(
         mean_ms=over_runs("mean_ms"),
         mean_batch=over_runs("mean_batch"),
         busy=over_runs("busy"),
-        served_per_s=over_runs("served_per_s"),
         drop_share=over_runs("drop_share"),
         stages=Stages(*(float(each) for each in stages)),
-        batch_sizes=dict(sorted(sizes.items())),
-        dropped=dict(dropped),
         grows=any(each.grows for each in simulations),
-        runs=runs,
         requests=requests,
     )
 
@@ -152,7 +138,9 @@ def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarr
         order = np.argsort(every, kind="stable")
         every, is_own = every[order], order < own.size
     at_ingress_ms = _at_ingress(overhead, every.size, seed)
-    times = recursions.one_by_one(every, 1, at_ingress_ms).started_ms + at_ingress_ms
+    # Each is taken up at max(arrival, previous one's end): a running maximum without the work before.
+    done = np.cumsum(at_ingress_ms)
+    times = np.maximum.accumulate(every - (done - at_ingress_ms)) + done
     passed: np.ndarray = np.maximum.accumulate(times)[is_own]  # rounding may let them fall by a hair
     return passed
 
@@ -167,91 +155,66 @@ def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
 
 
-def _sent(
-    arrivals: Arrivals, curve: Curve, batching: Batching, overhead: Overhead, draw: Durations
-) -> tuple[Batches, dict[str, list[int]]]:
-    times = arrivals.times_ms
+def _sent(arrivals: Arrivals, batching: Batching, overhead: Overhead, draw: Durations) -> Batches:
+    times, most = arrivals.times_ms, batching.most_sent
     ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
-    if batching.semantics == "sealed":
-        batches = _sealed(times, batching, ready, draw)
-        most = batching.most_sent
-        if most is not None and not held.never_holds(batches, times, most):
-            return _held(times, batching, most, draw, overhead.call_ms), {}
-        return batches, {}
-    waits = [batching.wait_ms] * times.size
-    if batching.adaptive_wait:
-        waits = _adapted(times, waits, curve.time_ms(1) + overhead.occupied_ms)
-    if arrivals.priority is not None or not capped.applies(batching):
-        return event_loop.run(arrivals, waits, batching, ready, draw)
-    if batching.drops:
-        return capped.run(times, waits, batching, ready, draw)
-    return recursions.oldest_age(times, waits, batching.batch, ready, draw), {}
+    if batching.semantics == "oldest-age":
+        if batching.drops or arrivals.priority is not None:
+            return event_loop.run(arrivals, batching, ready, draw)
+        return recursion.run(times, batching, ready, draw)
+    replica_of = _replica_of(times, batching, ready, draw)
+    batches = _sealed(times, batching, ready, draw, replica_of)
+    if most is None or _never_holds(batches, times, most):
+        return batches
+    return event_loop.run(arrivals, batching, ready, draw, replica_of.tolist(), overhead.call_ms)
 
 
-def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations) -> Batches:
+def _sealed(
+    times: np.ndarray,
+    batching: Batching,
+    ready: Sequence[float],
+    draw: Durations,
+    replica_of: np.ndarray,
+) -> Batches:
     """Each replica batches what is sent to it; its workers are `concurrency` in number."""
     import numpy as np
 
-    replicas = batching.instances
-    replica = _replica_of(times, batching, ready, draw)
     parts = []
-    for number in range(replicas):
-        mine = np.flatnonzero(replica == number)
-        if not mine.size:
-            continue
+    for number in range(batching.instances):
+        mine = np.flatnonzero(replica_of == number)
         own = ready[number * batching.concurrency : (number + 1) * batching.concurrency]
         one = replace(draw, seed=draw.seed + number)
-        part = recursions.sealed(times[mine], batching.wait_ms, batching.batch, own, one)
-        parts.append(replace(part, members=mine))
+        if mine.size:
+            parts.append(replace(recursion.run(times[mine], batching, own, one), members=mine))
     names = Batches.__dataclass_fields__
     return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def _held(times: np.ndarray, batching: Batching, most: int, draw: Durations, call_ms: float) -> Batches:
-    """The same behind an ingress that lets `most` requests be at the replicas."""
-    workers = [batching.concurrency] * batching.instances
-    replica_of = _replica_of(times, batching, [0.0], draw).tolist()
-    return held.run(times, batching.wait_ms, batching.batch, replica_of, workers, most, draw, call_ms)
+def _never_holds(batches: Batches, times: np.ndarray, most: int) -> bool:
+    """Whether at most `most` requests are ever at the replicas, each from its time in `times` on."""
+    import numpy as np
+
+    finished = np.sort(np.repeat(batches.started_ms + batches.took_ms, batches.sizes))
+    there = np.arange(1, times.size + 1) - np.searchsorted(finished, times, side="right")
+    return bool(there.max(initial=0) <= most)
 
 
 def _replica_of(
     times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations
 ) -> np.ndarray:
-    """Where sealed batching sends each request [requests]."""
+    """Where sealed batching sends each request [requests]; nothing to a replica that still starts."""
     import numpy as np
 
-    count, replicas = times.size, batching.instances
-    random = np.random.default_rng([draw.seed, 5])
-    if batching.spread == "round-robin" or replicas == 1:
-        spread: np.ndarray = np.arange(count) % replicas
-    elif not any(ready):
-        spread = random.integers(replicas, size=count)
-    else:
-        # A replica that starts gets nothing until one of its workers is ready.
-        first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
-        order = np.argsort(first_ms, kind="stable")
-        there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
-        spread = order[(random.random(count) * there).astype(int)]
+    replicas, random = batching.instances, np.random.default_rng([draw.seed, 5])
+    if replicas == 1:
+        return np.zeros(times.size, dtype=np.int64)
+    if not any(ready):
+        return random.integers(replicas, size=times.size)
+    first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
+    order = np.argsort(first_ms, kind="stable")
+    there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
+    spread: np.ndarray = order[(random.random(times.size) * there).astype(int)]
     return spread
-
-
-def _adapted(times: np.ndarray, waits: list[float], one_ms: float) -> list[float]:
-    """Each request's longest wait: none where the estimated rate times t(1) is at most 0.5.
-
-    The rate is one over an exponentially weighted mean of the gaps, by what is known as a request
-    arrives; the first gap is the mean gap of the first ten.
-    """
-    from scipy.signal import lfilter
-
-    if times.size < 2:
-        return [0.0] * times.size
-    import numpy as np
-
-    gaps = np.diff(times)
-    start = float(gaps[:10].mean())
-    means, _ = lfilter([_NEWEST], [1, _NEWEST - 1], gaps, zi=[(1 - _NEWEST) * start])
-    calm = np.append(start, means) * _CALM_LOAD >= one_ms
-    return [0.0 if is_calm else wait for is_calm, wait in zip(calm.tolist(), waits, strict=True)]
 
 
 def _summary(
@@ -260,7 +223,6 @@ def _summary(
     batching: Batching,
     overhead: Overhead,
     batches: Batches,
-    dropped: dict[str, list[int]],
     finished: np.ndarray,
     skipped: int,
 ) -> Simulation:
@@ -269,7 +231,7 @@ def _summary(
     times = arrivals.times_ms
     latencies = finished - times
     counted = latencies[skipped:]
-    served = int(np.count_nonzero(~np.isnan(counted)))
+    served = ~np.isnan(counted)
     begin, end = float(times[skipped]), float(times[-1])
     window_s = (end - begin) / 1000
     inside = np.minimum(batches.started_ms + batches.took_ms, end) - np.maximum(
@@ -280,27 +242,14 @@ def _summary(
     # A batch counts where its first request does.
     firsts = np.cumsum(batches.sizes) - batches.sizes
     sizes = batches.sizes[batches.members[firsts] >= skipped] if batches.sizes.size else batches.sizes
-    answered = int(np.count_nonzero((finished > begin) & (finished <= end)))
     p50, p95, p99 = percentiles_ms(counted, [0.5, 0.95, 0.99])
     return Simulation(
-        requests=counted.size,
-        served=served,
         p50_ms=p50,
         p95_ms=p95,
         p99_ms=p99,
-        mean_ms=float(np.nanmean(counted)) if served else float("nan"),
+        mean_ms=float(counted[served].mean()) if served.any() else float("nan"),
         mean_batch=float(sizes.mean()) if sizes.size else float("nan"),
-        batch_sizes={
-            int(size): int(n) for size, n in zip(*np.unique(sizes, return_counts=True), strict=True)
-        },
         busy=busy,
-        offered_per_s=(counted.size - 1) / window_s if window_s else 0.0,
-        served_per_s=answered / window_s if window_s else 0.0,
-        dropped={
-            cause: number
-            for cause, requests in dropped.items()
-            if (number := int(np.count_nonzero(np.array(requests, dtype=int) >= skipped)))
-        },
         stages=_stages(times, passed, overhead, batches, skipped),
         grows=_grows(counted, max(busy, _ingress_busy(arrivals, overhead, skipped)))
         if window_s

@@ -89,10 +89,6 @@ class Trace:
         """The mean rate of the trace."""
         return 1000 * (self.times_ms.size - 1) / float(self.times_ms[-1] - self.times_ms[0])
 
-    def loops(self, count: int) -> float:
-        """How many times `count` requests go through the trace."""
-        return count / self.times_ms.size
-
     def draw(self, count: int, seed: int) -> Arrivals:
         import numpy as np
 

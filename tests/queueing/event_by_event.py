@@ -11,10 +11,10 @@ ARRIVAL, DONE, TIMER = 1, 0, 2  # workers become free before others arrive, time
 
 
 class Server:
-    def __init__(self, batching, took, wait_ms, priority, stream):
-        self.batching, self.took, self.wait = batching, took, wait_ms
+    def __init__(self, batching, took, priority, stream):
+        self.batching, self.took, self.wait = batching, took, batching.wait_ms
         self.priority, self.stream = priority, stream
-        self.queue, self.finished, self.dropped = [], {}, {}
+        self.queue, self.finished, self.dropped = [], {}, []
         self.calendar, self.order, self.sent = [], itertools.count(), 0
 
     def at(self, time, kind, what):
@@ -47,7 +47,7 @@ class OldestAge(Server):
             self.idle += 1
         elif kind == ARRIVAL:
             self.admit(request)
-            self.at(now + self.wait[request], TIMER, None)
+            self.at(now + self.wait, TIMER, None)
         while self.idle and self.queue and self.is_due(now):
             if self.expire(now):
                 continue
@@ -58,17 +58,17 @@ class OldestAge(Server):
 
     def is_due(self, now):
         oldest = min(self.queue)
-        return len(self.queue) >= self.batching.batch or self.times[oldest] + self.wait[oldest] <= now
+        return len(self.queue) >= self.batching.batch or self.times[oldest] + self.wait <= now
 
     def expire(self, now):
         timeout = self.batching.timeout_ms
         late = [each for each in self.queue if timeout is not None and now - self.times[each] > timeout]
         for each in late:
-            self.drop(each, "timeout")
+            self.drop(each)
         return bool(late)
 
-    def drop(self, request, cause):
-        self.dropped[request] = cause
+    def drop(self, request):
+        self.dropped.append(request)
         self.queue = [each for each in self.queue if each != request]
 
     def admit(self, request):
@@ -76,13 +76,13 @@ class OldestAge(Server):
         if batching.stream_cap is not None:
             mine = [each for each in self.queue if self.stream[each] == self.stream[request]]
             if len(mine) == batching.stream_cap:
-                self.drop(mine[0], "stream")
+                self.drop(mine[0])
         if batching.queue_cap is not None and len(self.queue) == batching.queue_cap:
             lowest = max(self.priority[each] for each in self.queue)
             if batching.on_full == "reject-newest" or self.priority[request] > lowest:
-                self.dropped[request] = "full"
+                self.dropped.append(request)
                 return
-            self.drop(min(each for each in self.queue if self.priority[each] == lowest), "full")
+            self.drop(min(each for each in self.queue if self.priority[each] == lowest))
         self.queue.append(request)
 
 

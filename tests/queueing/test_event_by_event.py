@@ -1,12 +1,11 @@
-"""The fast simulations against a calendar of events, request by request."""
+"""Both engines of the simulation against a calendar of events, request by request."""
 
 import numpy as np
 import pytest
 from event_by_event import OldestAge, Sealed
 
-from optcli.queueing import Arrivals, Batching, Curve, Overhead, simulate
+from optcli.queueing import Arrivals, Batching, Curve, Overhead, event_loop, recursion, simulate
 from optcli.queueing.durations import Durations
-from optcli.queueing.simulation import _adapted
 
 MICROSECOND = 1e-3
 
@@ -59,9 +58,13 @@ def same(simulation, finished, dropped, arrivals, overhead):
     for request, time in finished.items():
         expected[request] = time + outside
     np.testing.assert_allclose(simulation.finished_ms, expected, rtol=0, atol=MICROSECOND)
-    causes = {cause: list(dropped.values()).count(cause) for cause in set(dropped.values())}
-    assert simulation.dropped == causes
+    assert simulation.drop_share == pytest.approx(len(dropped) / arrivals.count)
     assert len(finished) + len(dropped) == arrivals.count
+
+
+def same_batches(one, other):
+    for name in ("members", "sizes", "free_ms", "closed_ms", "started_ms", "took_ms"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=MICROSECOND)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -71,30 +74,28 @@ def test_oldest_age_is_what_happens_event_by_event(seed):
     server = OldestAge(
         batching,
         taking(curve, batching, overhead, seed),
-        [batching.wait_ms] * arrivals.count,
         [0] * arrivals.count,
         None,
     )
     finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
     same(simulation, finished, dropped, arrivals, overhead)
-    assert sum(size * n for size, n in simulation.batch_sizes.items()) == arrivals.count
     stages = simulation.stages
     parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
     assert min(parts) >= -1e-9
     assert sum(parts) == pytest.approx(simulation.mean_ms)
-    # A cap that is never reached changes nothing, but takes the other way through the code.
-    capped = Batching(**common, queue_cap=10**6)
-    again = simulate(arrivals, curve, capped, overhead, seed=seed, warm_up=0)
-    np.testing.assert_allclose(again.finished_ms, simulation.finished_ms, rtol=0, atol=1e-6)
-    assert again.batch_sizes == simulation.batch_sizes
-    assert again.busy == pytest.approx(simulation.busy)
+    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    engines = (
+        event_loop.run(arrivals, batching, ready_of(batching), draw),
+        recursion.run(arrivals.times_ms, batching, ready_of(batching), draw),
+    )
+    same_batches(*engines)
 
 
 def replica_of_each(batching, count, seed, times):
     """Which replica each request goes to, from the same draws as the simulation's."""
-    if batching.spread == "round-robin" or batching.instances == 1:
-        return [request % batching.instances for request in range(count)]
+    if batching.instances == 1:
+        return [0] * count
     random = np.random.default_rng([seed, 5])
     ready = ready_of(batching)
     if not any(ready):
@@ -109,23 +110,28 @@ def replica_of_each(batching, count, seed, times):
     return chosen
 
 
-@pytest.mark.parametrize("spread", ["round-robin", "random"])
 @pytest.mark.parametrize("seed", range(200))
-def test_sealed_batches_are_what_happens_event_by_event(seed, spread):
+def test_sealed_batches_are_what_happens_event_by_event(seed):
     _, arrivals, curve, common, overhead = a_case(seed)
-    batching = Batching(**common, semantics="sealed", spread=spread)
+    batching = Batching(**common, semantics="sealed")
     goes_to = replica_of_each(batching, arrivals.count, seed, arrivals.times_ms)
     finished = {}
     for replica in range(batching.instances):
         mine = [request for request, where in enumerate(goes_to) if where == replica]
         took = taking(curve, batching, overhead, seed + replica)
-        server = Sealed(batching, took, batching.wait_ms, None, None)
+        server = Sealed(batching, took, None, None)
         workers = slice(replica * batching.concurrency, (replica + 1) * batching.concurrency)
         times = arrivals.times_ms[list(mine)].tolist()
         parts, _ = server.go(times, ready_of(batching)[workers])
         finished |= {mine[request]: time for request, time in parts.items()}
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
-    same(simulation, finished, {}, arrivals, overhead)
+    same(simulation, finished, [], arrivals, overhead)
+    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    sent = event_loop.run(arrivals, batching, ready_of(batching), draw, goes_to, call_ms=2.0)
+    expected = np.array([finished[request] for request in sent.members])
+    ends = np.repeat(sent.started_ms + sent.took_ms, sent.sizes)
+    np.testing.assert_allclose(ends, expected, rtol=0, atol=MICROSECOND)
+    assert sorted(sent.members) == list(range(arrivals.count))
     stages = simulation.stages
     parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
     assert min(parts) >= -1e-9
@@ -145,14 +151,10 @@ def test_caps_timeouts_streams_and_priorities_are_what_happens_event_by_event(se
         "on_full": ["reject-newest", "drop-oldest"][seed // 4 % 2],
         "timeout_ms": [None, common["wait_ms"] + float(random.uniform(0, 30))][seed // 8 % 2],
         "stream_cap": [None, int(random.integers(1, 3))][seed // 16 % 2],
-        "adaptive_wait": bool(seed // 32 % 2),
     }
     batching = Batching(**common, **limits)
-    wait = [batching.wait_ms] * count
-    if batching.adaptive_wait:
-        wait = _adapted(arrivals.times_ms, wait, curve.time_ms(1) + overhead.occupied_ms)
     server = OldestAge(
-        batching, taking(curve, batching, overhead, seed), wait, priority.tolist(), stream.tolist()
+        batching, taking(curve, batching, overhead, seed), priority.tolist(), stream.tolist()
     )
     finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
@@ -175,7 +177,7 @@ def test_tight_caps_under_overload_are_what_happens_event_by_event(seed):
     arrivals = Arrivals(np.cumsum(random.exponential(1, 150)))
     nobody = [0] * arrivals.count
     took = taking(curve, batching, overhead, seed)
-    server = OldestAge(batching, took, [batching.wait_ms] * arrivals.count, nobody, None)
+    server = OldestAge(batching, took, nobody, None)
     finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
     simulation = simulate(arrivals, curve, batching, seed=seed, warm_up=0)
     same(simulation, finished, dropped, arrivals, overhead)

@@ -18,10 +18,16 @@ from optcli.queueing import (
     simulate,
 )
 from optcli.queueing.durations import Durations
-from optcli.queueing.held import run
+from optcli.queueing.event_loop import run
 
 LINE = Curve.from_line(4, 1)
 MANY = 10**6
+
+
+def held(arrivals, batching, replica_of, call_ms):
+    """What the event loop sends."""
+    draw = Durations.of(LINE, batching.batch, 0.0, 0)
+    return run(arrivals, batching, [0.0] * batching.workers, draw, replica_of, call_ms)
 
 
 def finished(batches, count):
@@ -38,20 +44,19 @@ def test_a_case_by_hand():
     wait until two have room, which is at 10: one call, 15 to 20 since two in a call save 1 ms. The last
     finds room at 15, beside those two.
     """
-    times = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 10.5])
-    draw = Durations.of(LINE, 2, 0.0, 0)
-    batches = run(times, 0.0, 2, [0] * 6, [1], 3, draw, 1.0)
+    arrivals = Arrivals([0.0, 0.1, 0.2, 0.3, 0.4, 10.5])
+    batches = held(arrivals, Batching(2, semantics="sealed", most_sent=3), [0] * 6, 1.0)
     assert batches.members.tolist() == [0, 1, 2, 3, 4, 5]
     assert batches.sizes.tolist() == [1, 1, 1, 2, 1]
     assert finished(batches, 6).tolist() == [5.0, 10.0, 15.0, 20.0, 20.0, 25.0]
-    assert batches.free_ms.tolist() == [0.0, 0.1, 0.2, 10.0, 15.0]
+    assert batches.closed_ms.tolist() == [0.0, 0.1, 0.2, 10.0, 15.0]
 
 
 def test_the_rows_of_a_call_fill_the_open_batch_first_and_an_old_timer_closes_nothing():
     """B = 2, wait 10 ms, two workers, at most 3: what is left of a full call opens the next batch."""
-    times = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
-    draw = Durations.of(LINE, 2, 0.0, 0)
-    batches = run(times, 10.0, 2, [0] * 5, [2], 3, draw, 0.0)
+    arrivals = Arrivals([0.0, 1.0, 2.0, 3.0, 4.0])
+    batching = Batching(2, 10.0, concurrency=2, semantics="sealed", most_sent=3)
+    batches = held(arrivals, batching, [0] * 5, 0.0)
     # 0 and 1 close at 1 and end at 7; 2 is open; 3 and 4 go at 7: 3 joins 2, 4 waits until 17.
     assert batches.sizes.tolist() == [2, 2, 1]
     assert batches.closed_ms.tolist() == [1.0, 7.0, 17.0]
@@ -68,13 +73,11 @@ def test_with_room_for_all_it_is_sealed_batching(seed):
     common = {"batch": batch, "wait_ms": wait_ms, "instances": instances, "concurrency": concurrency}
     plain = Batching(**common, semantics="sealed")
     expected = simulate(arrivals, LINE, plain, seed=seed).finished_ms
-    draw = Durations.of(LINE, batch, 0.0, seed)
     spread = np.random.default_rng([seed, 5]).integers(instances, size=300)
     goes = [0] * 300 if instances == 1 else spread.tolist()
-    batches = run(arrivals.times_ms, wait_ms, batch, goes, [concurrency] * instances, MANY, draw, 2.0)
-    assert finished(batches, 300) == pytest.approx(expected)
-    # Nothing was held, so the simulation takes the short way, with the same result.
     ample = replace(plain, most_sent=MANY)
+    assert finished(held(arrivals, ample, goes, 2.0), 300) == pytest.approx(expected)
+    # Nothing was held, so the simulation takes the short way, with the same result.
     found = simulate(arrivals, LINE, ample, Overhead(call_ms=2.0), seed=seed)
     assert found.finished_ms == pytest.approx(expected)
 
@@ -122,9 +125,8 @@ def test_without_a_wait_calls_are_batches_that_stand_in_line(seed):
 def test_no_more_are_at_the_replicas_than_may_be(wait_ms):
     random = np.random.default_rng(3)
     times = np.cumsum(random.exponential(1.2, 2000))
-    draw = Durations.of(LINE, 4, 0.0, 0)
-    goes = random.integers(2, size=2000).tolist()
-    batches = run(times, wait_ms, 4, goes, [1, 1], 16, draw, 0.0)
+    batching = Batching(4, wait_ms, 2, semantics="sealed", most_sent=16)
+    batches = held(Arrivals(times), batching, random.integers(2, size=2000).tolist(), 0.0)
     assert sorted(batches.members.tolist()) == list(range(2000))
     # What has closed has been sent; without a wait a batch closes as it comes.
     sent = np.repeat(batches.closed_ms, batches.sizes)

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from optcli.errors import InputError
@@ -9,33 +8,10 @@ from optcli.queueing import (
     Stage,
     break_even_share,
     cascade,
-    replicate,
-    with_cache,
 )
 
 LINE = Curve.from_line(4, 1)
 STAGE = Stage(LINE, Batching(16, 10))
-
-
-@pytest.mark.slow
-def test_a_cache_takes_its_share_of_the_rate():
-    mixture = with_cache(Poisson(800), 0.5, 1, STAGE)
-    misses = replicate(Poisson(400), LINE, Batching(16, 10))
-    (part,) = mixture.parts
-    assert part.offered_per_s == pytest.approx(400, rel=0.02)
-    assert part.p95_ms == pytest.approx(misses.p95_ms.value, rel=0.02)
-    assert mixture.mean_ms == pytest.approx(0.5 * 1 + 0.5 * misses.mean_ms.value, rel=0.02)
-    # The upper tenth of the misses is the upper twentieth of all.
-    assert mixture.p95_ms == pytest.approx(part.percentile_ms(0.9), rel=0.01)
-    assert mixture.p50_ms >= 1
-
-
-def test_a_cache_that_holds_nothing_or_everything():
-    nothing = with_cache(Poisson(400), 0, 1, STAGE)
-    assert nothing.p95_ms == nothing.parts[0].p95_ms
-    everything = with_cache(Poisson(400), 1, 1.5, STAGE)
-    assert everything.parts == ()
-    assert (everything.p50_ms, everything.p99_ms, everything.mean_ms) == (1.5, 1.5, 1.5)
 
 
 def test_a_cascade_adds_the_heavy_model_for_its_share():
@@ -45,7 +21,7 @@ def test_a_cascade_adds_the_heavy_model_for_its_share():
     assert mixture.mean_ms == pytest.approx(2 + 0.3 * 20, rel=0.02)
     assert (mixture.p50_ms, mixture.p95_ms) == pytest.approx((2, 22))
     first, second = mixture.parts
-    assert second.offered_per_s == pytest.approx(0.3 * first.offered_per_s, rel=0.02)
+    assert second.latencies_ms.size == pytest.approx(0.3 * first.latencies_ms.size, rel=0.02)
     assert cascade(Poisson(1), cheap, heavy, 0).parts[1:] == ()
 
 
@@ -67,10 +43,6 @@ def test_the_share_at_which_a_cascade_stops_paying():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: with_cache(Poisson(1), 1.1, 1, STAGE),
-        lambda: with_cache(Poisson(1), -0.1, 1, STAGE),
-        lambda: with_cache(Poisson(1), np.nan, 1, STAGE),
-        lambda: with_cache(Poisson(1), 0.5, -1, STAGE),
         lambda: cascade(Poisson(1), STAGE, STAGE, 2),
         lambda: break_even_share(0, 1),
         lambda: break_even_share(1, 0),
