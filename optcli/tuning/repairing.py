@@ -27,7 +27,8 @@ from optcli.tuning.components import QUANTIZING
 from optcli.tuning.layers import layers_of
 from optcli.tuning.proposals import Proposals
 from optcli.tuning.ranking import Ranking, by_own_error
-from optcli.tuning.trying import Trying
+from optcli.tuning.trials import Repairs
+from optcli.tuning.workshop import Workshop
 
 STEP = "repair"
 
@@ -74,29 +75,21 @@ def repair(
     kept = Store.of(store)
     require_ray(ray, kept)
     with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
-        trying = Trying(
-            read,
-            name,
-            index,
-            kept,
-            folder,
-            observer,
-            Settings(jobs, True, timeout_s, trust, ray),
-            nodes,
-        )
-        first, built, parent, judged = trying.first()
+        settings = Settings(jobs, True, timeout_s, trust, ray)
+        repairs = Repairs(Workshop(kept, folder, observer, settings, nodes), read, name, index)
+        first, built, parent, judged = repairs.first()
         _require_something_to_do(first, name)
         until = began + max_seconds
         proposals = Proposals(
             read.variants[name].passes[index].name,
-            trying.options,
+            repairs.options,
             layers_of(built, parent),
             ranking(read, parent, built, observer),
             singly=max(3, trials * 6 // 10),
             higher_is_better=judged.better != "lower",
         )
-        done, why = search(trying, proposals, first, trials, until, observer)
-        summary = _result(read, name, index, trying, done, judged, why)
+        done, why = search(repairs, proposals, first, trials, until, observer)
+        summary = _result(read, name, index, repairs, done, judged, why)
         if write and summary.patch:
             text = patch.patched(read, name, index, _changes(summary))
             patch.write(read.path, text)
@@ -107,7 +100,7 @@ def repair(
 
 
 def search(
-    trying: Trying, proposals: Proposals, first: Trial, trials: int, until: float, observer: Observer
+    repairs: Repairs, proposals: Proposals, first: Trial, trials: int, until: float, observer: Observer
 ) -> tuple[list[Trial], str]:
     """Every trial, and why there was no further one. `until` is a monotonic time."""
     done = [first]
@@ -119,7 +112,7 @@ def search(
             return done, "there is nothing else to try"
         label = ", ".join(part.label for part in parts)
         observer.progress(STEP, (number - 1) / trials, f"trial {number}: {label}")
-        trial = trying.attempt(number, label, proposals.changed(parts), first)
+        trial = repairs.attempt(number, label, proposals.changed(parts), first)
         done.append(trial)
         observer.finished(f"{STEP} › trial {number}: {label}", trial.seconds)
         if trial.inside and trial.pays:
@@ -171,7 +164,7 @@ def _result(
     recipe: Recipe,
     name: str,
     index: int,
-    trying: Trying,
+    repairs: Repairs,
     done: Sequence[Trial],
     judged: Accuracy,
     why: str,
@@ -182,7 +175,7 @@ def _result(
         recipe=recipe.name,
         variant=name,
         quantizing_pass=recipe.variants[name].passes[index].name,
-        runner=trying.runner_name,
+        runner=repairs.runner_name,
         metric=judged.metric or "",
         baseline=judged.baseline,
         batch_size=recipe.latency.batch_sizes[0],

@@ -28,6 +28,12 @@ _LAUNCHES = 2
 _SECONDS = 3.0
 
 
+def quick(made: Made, batch_sizes: Sequence[int], launches: int, max_seconds: float) -> LatencySettings:
+    """Settings by which trials are timed."""
+    asked = {"batch_sizes": tuple(batch_sizes), "launches": launches, "max_seconds": max_seconds}
+    return LatencySettings.model_validate({"mode": "quick", "threads": made.plan.threads, **asked})
+
+
 @dataclass(frozen=True)
 class Timing:
     """Times the trials of a recipe at the batch sizes that its objective is about."""
@@ -68,15 +74,7 @@ class Timing:
         """
         objective = self.recipe.tune.objective
         wants_p99 = objective == "p99" or bool(self.recipe.slo and self.recipe.slo.p99_ms)
-        settings = LatencySettings.model_validate(
-            {
-                "mode": "quick",
-                "batch_sizes": self.measured_sizes(),
-                "launches": _LAUNCHES,
-                "threads": made.plan.threads,
-                "max_seconds": _SECONDS,
-            }
-        )
+        settings = quick(made, self.measured_sizes(), _LAUNCHES, _SECONDS)
         first, name = names[0], names[-1]
         over = BEST if BEST in names else REFERENCE
         measured = workshop.measure(

@@ -1,8 +1,9 @@
-"""One trial of the search: built, timed beside the best so far, judged on validation samples.
+"""One trial of a search or of a repair: built, timed and judged.
 
-The cheap questions come first, and a trial ends as soon as an answer is against it: slower than the
-best so far beyond doubt, or outside the bar beyond doubt on a part of the samples. Where the recipe
-accepts only what is surely inside the bar, and the best so far is not, a slower one goes on.
+The cheap questions come first, and a trial ends as soon as an answer is against it. In a search it is
+timed beside the best so far, and ends where it is slower beyond doubt, or outside the bar beyond doubt
+on a part of the samples. Where the recipe accepts only what is surely inside the bar, and the best so
+far is not, a slower one goes on. In a repair it is judged first, and timed where it is right.
 """
 
 from __future__ import annotations
@@ -10,25 +11,27 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from optcli import accuracy
+from pydantic import ValidationError
+
+from optcli import accuracy, latency
 from optcli.accuracy import policies
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError
+from optcli.errors import OptcliError, StepError
 from optcli.pipeline.making import Made
-from optcli.pipeline.plan import Step
-from optcli.recipe import Recipe, load
+from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
+from optcli.results.repair import Trial
 from optcli.results.tuning import TuningTrial
+from optcli.tuning.built_facts import blocks_gone, early_end, family_of
 from optcli.tuning.candidates import Candidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst
 from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
-from optcli.tuning.rules import CONVOLUTIONAL, TRANSFORMER
-from optcli.tuning.timing import BEST, REFERENCE, Timing
+from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
 from optcli.tuning.trial_facts import score_of
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact, planned
@@ -40,21 +43,45 @@ WITHOUT_METRIC = 0.01
 # How long ranking layers by the error that each adds may take, and how many of the worst are tried.
 _RANKING_S = 60.0
 _WORST = (2, 4, 8)
-_ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 # Samples that take longer are judged in two parts.
 _LONG_S = 5.0
+# Launches of a repair's trial: whether it looks faster, and once more where it does.
+_LOOKING, _CONFIRMING = 3, 5
+_Trial = TypeVar("_Trial", TuningTrial, Trial)
 
 
 @dataclass
-class Trials:
-    """Carries out trials of a recipe. `overrides` are what the tuned recipe changes of it.
+class Engine:
+    """Carries out trials of a recipe; what is made goes into the store."""
+
+    workshop: Workshop
+    recipe: Recipe
+
+    def ended(self, trial: _Trial, carry_out: Callable[[_Trial], _Trial]) -> _Trial:
+        """The trial as it was carried out, with its seconds. Its errors are its `reason`."""
+        began = time.monotonic()
+        try:
+            done = carry_out(trial)
+        except OptcliError as error:
+            done = trial.model_copy(update={"reason": error.message})
+        return done.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+
+    def with_artifact(self, trial: _Trial, built: Artifact) -> _Trial:
+        """The trial with what its artifact says of itself."""
+        counts = built.facts.get("quantized_operators")
+        operators = sum(counts.values()) if isinstance(counts, dict) else None
+        about = {"size_bytes": built.size_bytes, "key": built.key, "operators": operators}
+        return trial.model_copy(update=about)
+
+
+@dataclass
+class Trials(Engine):
+    """Carries out trials of a search. `overrides` are what the tuned recipe changes of the recipe.
 
     `baseline` is the variant that accuracy is compared with, as a recipe writes it. `recipe` is the one
     that was read, its evaluation samples those of `validation`.
     """
 
-    workshop: Workshop
-    recipe: Recipe
     overrides: Sequence[str]
     baseline: tuple[str, Mapping[str, Any]]
     validation: Validation
@@ -85,7 +112,6 @@ class Trials:
         fastest of those surely inside. Outputs with a ratio of signal to noise below `hopeless_db` are
         outside the bar without more ado.
         """
-        began = time.monotonic()
         trial = TuningTrial(
             number=number,
             label=candidate.label,
@@ -95,15 +121,14 @@ class Trials:
             runner=dict(candidate.runner) if candidate.runner else None,
             trains=candidate.trains,
         )
-        try:
-            workshop = self.workshop.within(seconds)
-            limit_db = None if candidate.trains else hopeless_db
-            trial = self._carried_out(
-                workshop, trial, candidate, best, surest, limit_db, only_speed=only_speed
-            )
-        except OptcliError as error:
-            trial = trial.model_copy(update={"stage": "failed", "reason": error.message})
-        return trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+        workshop = self.workshop.within(seconds)
+        limit_db = None if candidate.trains else hopeless_db
+        return self.ended(
+            trial,
+            lambda started: self._carried_out(
+                workshop, started, candidate, best, surest, limit_db, only_speed=only_speed
+            ),
+        )
 
     def _carried_out(
         self,
@@ -125,17 +150,13 @@ class Trials:
         variants = {each: known[each] for each in beside}
         made = workshop.make(self.variants_of({**variants, name: candidate.written()}))
         built = artifact(made, name)
-        counts = built.facts.get("quantized_operators")
-        operators = sum(counts.values()) if isinstance(counts, dict) else None
-        trial = trial.model_copy(
-            update={"size_bytes": built.size_bytes, "key": built.key, "operators": operators}
-        )
+        trial = self.with_artifact(trial, built)
         if candidate.trains:
-            trial = trial.model_copy(update=_early_end(made, name, trial.parameters))
+            trial = trial.model_copy(update=early_end(made, name, trial.parameters))
         elif candidate.parameters.get("blocks"):
-            trial = trial.model_copy(update=_blocks(made, name))
+            trial = trial.model_copy(update=blocks_gone(made, name))
         if self._is_reference(candidate):
-            trial = trial.model_copy(update={"family": _family(built)})
+            trial = trial.model_copy(update={"family": family_of(built)})
         may_end = best is not None and not self._is_surer_wanted(trial, best, surest)
         names = [*variants, name]
         trial = self.timing.timed(workshop, made, names, trial, best, may_end=may_end)
@@ -293,39 +314,114 @@ class Trials:
         return trial.model_copy(update={"stage": "inside", "reason": None})
 
 
-def _early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Why a training of a trial ended early, and after what share of its `train_s`."""
-    found: dict[str, Any] = {}
-    steps = planned(made, name).steps
-    trainings = [step for step in steps if step.name == "finetune"]
-    if parameters.get("train_s"):
-        # Those before are of what was `learned`. `more_s` is the last, where there is one.
+@dataclass
+class Repairs(Engine):
+    """Carries out trials of a repair: a variant with other options of its pass at `index`."""
 
-        step = trainings[-2 if parameters.get("more_s") else -1]
-        stopping = _facts_of(made, step)["finetuning"].get("early_stopping", {})
-        if stopping.get("why"):
-            found = {"ended_early": stopping["why"], "trained_share": stopping["share"]}
-    for step in steps:
-        if step.name == "quantize_aware":
-            stopping = _facts_of(made, step)["quantization_aware_training"].get("early_stopping", {})
-            found |= {"ended_early": stopping["why"]} if stopping.get("why") else {}
-    return found
+    variant: str
+    index: int
+    runner_name: str = field(default="", init=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the pass as it is, defaults included."""
+        configured = self.recipe.variants[self.variant].passes[self.index].configured
+        assert configured is not None
+        return configured.model_dump(mode="json")
+
+    def first(self) -> tuple[Trial, Artifact, Artifact, Accuracy]:
+        """Trial 0: the variant as it is, its artifact, the one in float, and what it lost.
+
+        Raises what keeps the variant, its float parent or the baseline from being built or judged.
+        """
+        began = time.monotonic()
+        started = Trial(number=0, label="as it is", options={}, seconds=0.0)
+        trial, made, judged = self._carried_out(started, None)
+        self.runner_name = planned(made, self._name(0)).runner_name
+        trial = trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+        return trial, artifact(made, self._name(0)), artifact(made, self._parent), judged
+
+    def attempt(self, number: int, label: str, changed: dict[str, Any], start: Trial) -> Trial:
+        """Carry out a trial. Its errors are not raised: the message becomes the trial's `reason`."""
+        trial = Trial(number=number, label=label, options=changed, seconds=0.0)
+        return self.ended(trial, lambda started: self._carried_out(started, start)[0])
+
+    def _carried_out(self, trial: Trial, start: Trial | None) -> tuple[Trial, Made, Accuracy]:
+        name = self._name(trial.number)
+        made = self._make(name, trial.options)
+        judged = self.workshop.judge(made, name)
+        trial = self._judged(trial, artifact(made, name), judged)
+        return self._timed(trial, made, name, start), made, judged
+
+    @property
+    def _parent(self) -> str:
+        return f"{self.variant}.float"
+
+    def _name(self, number: int) -> str:
+        return f"{self.variant}.trial-{number}"
+
+    def _make(self, name: str, changed: dict[str, Any]) -> Made:
+        """The trial, its float parent and the baseline; the last two come from the store."""
+        recipe = self.recipe
+        variant, baseline = recipe.variants[self.variant], str(recipe.baseline)
+        floats = (*variant.passes[: self.index], *variant.passes[self.index + 1 :])
+        variants = {
+            baseline: recipe.variants[baseline],
+            self._parent: variant.model_copy(update={"passes": floats}),
+            name: with_options(variant, self.index, changed),
+        }
+        return self.workshop.make(recipe.model_copy(update={"variants": variants}))
+
+    def _judged(self, trial: Trial, built: Artifact, judged: Accuracy) -> Trial:
+        verdicts = accuracy.verdicts(judged, self.recipe.accuracy)
+        inside = all(each.outcome == "accept" for each in verdicts if each.blocking)
+        about = {"inside": inside, "value": judged.value, "drop": judged.drop}
+        return self.with_artifact(trial, built).model_copy(update=about)
+
+    def _timed(self, trial: Trial, made: Made, name: str, start: Trial | None) -> Trial:
+        """The trial with its speed-up over the float parent, if it is trial 0 or inside the bar."""
+        if start is not None and start.operators is not None and trial.operators is not None:
+            fewer = max(0, start.operators - trial.operators)
+            trial = trial.model_copy(update={"float_operators": fewer})
+        if not trial.inside and start is not None:
+            return trial
+        looked = self._measured(trial, made, name, _LOOKING)
+        if start is None or not looked.pays:
+            return looked
+        # Of many trials one looks faster by chance: it must be so again, over fresh processes.
+        return self._measured(trial, made, name, _CONFIRMING)
+
+    def _measured(self, trial: Trial, made: Made, name: str, launches: int) -> Trial:
+        size = self.recipe.latency.batch_sizes[0]
+        settings = quick(made, (size,), launches, 5.0 * launches)
+        names, seed = (self._parent, name), self.recipe.seed + launches
+        measured = self.workshop.measure(made, names, settings, seed)
+        for reason in measured.failures.values():
+            return trial.model_copy(update={"reason": f"its latency is not known: {reason}"})
+        rows = latency.to_results(measured)
+        ratio: Estimate | None = latency.speedup(measured, name, self._parent, size)
+        return trial.model_copy(
+            update={
+                "p50_ms": rows[name][0].p50_ms.value,
+                "float_p50_ms": rows[self._parent][0].p50_ms.value,
+                "speedup": ratio,
+            }
+        )
 
 
-def _blocks(made: Made, name: str) -> dict[str, Any]:
-    """How many blocks of a network were removed, and of how many."""
-    step = next(step for step in planned(made, name).steps if step.name == "prune")
-    pruning = _facts_of(made, step)["pruning"]
-    return {"blocks_removed": len(pruning["blocks_removed"]), "blocks_found": pruning["blocks_found"]}
+def with_options(variant: Variant, index: int, changed: dict[str, Any]) -> Variant:
+    """The variant with other options of one pass; None in `changed` removes one.
 
-
-def _facts_of(made: Made, step: Step) -> dict[str, Any]:
-    return dict(made.done[step.key].artifact().facts)
-
-
-def _family(built: Artifact) -> str | None:
-    """Whether a network is a transformer: it has attention, several times over."""
-    kinds = [layer.kind for layer in layers_of(built, built)]
-    if not kinds:
-        return None
-    return TRANSFORMER if sum(kind in _ATTENTION for kind in kinds) > 1 else CONVOLUTIONAL
+    Raises `StepError` where the pass refuses them.
+    """
+    use = variant.passes[index]
+    assert use.configured is not None
+    removed = {name for name, value in changed.items() if value is None}
+    options = {k: v for k, v in {**use.options, **changed}.items() if k not in removed}
+    try:
+        configured = type(use.configured).model_validate(options)
+    except ValidationError as error:
+        raise StepError(error.errors()[0]["msg"], place=use.name) from error
+    passes = list(variant.passes)
+    passes[index] = use.model_copy(update={"options": options, "configured": configured})
+    return variant.model_copy(update={"passes": tuple(passes)})

@@ -46,8 +46,10 @@ class Simulated:
         )
 
 
-def search(trying: Simulated, trials: int = 12, until: float = float("inf")) -> tuple[list[Trial], str]:
-    return room.search(trying, proposals(), FIRST, trials, until, Silent())
+def search(
+    repairs: Simulated, trials: int = 12, until: float = float("inf")
+) -> tuple[list[Trial], str]:
+    return room.search(repairs, proposals(), FIRST, trials, until, Silent())
 
 
 def test_the_number_of_trials_is_kept() -> None:
@@ -83,7 +85,7 @@ INT8 = "  int8: [quantize_onnxruntime]   # static\n"
 
 
 class Carried:
-    """Stands for `Trying`: the variant is outside, the second trial inside and faster."""
+    """Stands for `Repairs`: the variant is outside, the second trial inside and faster."""
 
     options: ClassVar[dict[str, Any]] = {"method": "minmax", "ignored_names": []}
     runner_name = "onnxruntime"
@@ -104,7 +106,7 @@ class Carried:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "Trying", Carried)
+    monkeypatch.setattr(room, "Repairs", Carried)
     monkeypatch.setattr(room, "layers_of", lambda *_: LAYERS)
 
 

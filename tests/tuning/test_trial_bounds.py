@@ -78,8 +78,8 @@ def attempted(
 
     built: Any = SimpleNamespace(facts={}, size_bytes=10, key="k")
     monkeypatch.setattr(trials, "artifact", lambda *_: built)
-    monkeypatch.setattr(trials, "_early_end", lambda *_: {})
-    monkeypatch.setattr(trials, "_blocks", lambda *_: {"blocks_removed": 2, "blocks_found": 7})
+    monkeypatch.setattr(trials, "early_end", lambda *_: {})
+    monkeypatch.setattr(trials, "blocks_gone", lambda *_: {"blocks_removed": 2, "blocks_found": 7})
     monkeypatch.setattr(Trials, "variants_of", lambda *_: None)
     monkeypatch.setattr(Timing, "timed", timed)
     monkeypatch.setattr(Trials, "_judged", judged)

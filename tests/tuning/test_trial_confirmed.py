@@ -1,16 +1,13 @@
 """A trial that looks faster is measured again, over fresh processes; one that does not is not."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from optcli.observer import Silent
-from optcli.pipeline.execute import Settings
 from optcli.results import Estimate
 from optcli.results.repair import Trial
-from optcli.tuning.trying import Trying
+from optcli.tuning.trials import Repairs
 
 FIRST = Trial(number=0, label="as it is", options={}, operators=8, seconds=1.0)
 TRIAL = Trial(number=1, label="", options={}, inside=True, operators=6, seconds=1.0)
@@ -18,20 +15,19 @@ TRIAL = Trial(number=1, label="", options={}, inside=True, operators=6, seconds=
 
 @pytest.mark.parametrize(("first", "second", "asked"), [(1.3, 0.98, [3, 5]), (0.9, 1.3, [3])])
 def test_what_looks_faster_must_be_so_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: float, second: float, asked: list[int]
+    monkeypatch: pytest.MonkeyPatch, first: float, second: float, asked: list[int]
 ) -> None:
     launches: list[int] = []
 
-    def measured(_: Any, trial: Trial, *__: Any, launches_: list[int] = launches, **more: int) -> Trial:
-        launches_.append(more["launches"])
-        value = first if len(launches_) == 1 else second
+    def measured(_: Any, trial: Trial, __: Any, ___: str, count: int) -> Trial:
+        launches.append(count)
+        value = first if len(launches) == 1 else second
         ratio = Estimate(value=value, low=value - 0.01, high=value + 0.01)
         return trial.model_copy(update={"speedup": ratio})
 
-    monkeypatch.setattr(Trying, "_measured", measured)
+    monkeypatch.setattr(Repairs, "_measured", measured)
     nothing: Any = SimpleNamespace()
-    trying = Trying(nothing, "int8", 0, nothing, tmp_path, Silent(), Settings())
-    found = trying._timed(TRIAL, nothing, "int8.trial-1", nothing, FIRST)
+    found = Repairs(nothing, nothing, "int8", 0)._timed(TRIAL, nothing, "int8.trial-1", FIRST)
     assert launches == asked
     assert not found.pays
     assert found.float_operators == 2
