@@ -30,14 +30,20 @@ VARIANTS = {
     "fp32": [],
     "ort": ["quantize_onnxruntime"],
     "ort-all": [{"quantize_onnxruntime": {"least_layer_sqnr": None}}],
+    "ort-percentile": [{"quantize_onnxruntime": {"method": "percentile"}}],
     "nncf": ["quantize_nncf"],
+    "nncf-mixed": [{"quantize_nncf": {"preset": "mixed"}}],
     "nncf-all": [{"quantize_nncf": {"least_layer_sqnr": None}}],
     "dynamic": ["quantize_dynamic"],
     "fp16": [{"convert_precision": {"precision": "fp16"}}],
     "bf16": [{"convert_precision": {"precision": "bf16"}}, "to_openvino"],
     "openvino": ["to_openvino"],
+    "openvino-fp16": [{"convert_precision": {"precision": "fp16"}}, "to_openvino"],
     "openvino-nncf": ["to_openvino", "quantize_nncf"],
+    "openvino-mixed": ["to_openvino", {"quantize_nncf": {"preset": "mixed"}}],
 }
+
+BRIEF = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.5}
 
 
 class Graph:
@@ -185,10 +191,10 @@ LAYOUTS: dict[str, tuple[Callable[[Path], onnx.ModelProto], dict[str, object]]] 
 def recipe(name: str, how: dict[str, object], options: argparse.Namespace) -> dict[str, object]:
     """A recipe of quantizers for one layout."""
     data = {"source": f"coco:{options.coco.resolve()}", "prepare": PREPARE}
-    calibration = {**data, "split": {"seed": 0, "from": 0.0, "to": 0.25}}
-    evaluation = {**data, "split": {"seed": 0, "from": 0.25, "to": 1.0}}
+    calibration = {**data, "split": {"seed": options.seed, "from": 0.0, "to": 0.25}}
+    evaluation = {**data, "split": {"seed": options.seed, "from": 0.25, "to": 1.0}}
     if options.calibration is not None:
-        calibration = {**data, "source": f"imagefolder:{options.calibration.resolve()}"}
+        calibration["source"] = f"imagefolder:{options.calibration.resolve()}"
         evaluation = data
     return {
         "version": 1,
@@ -201,7 +207,12 @@ def recipe(name: str, how: dict[str, object], options: argparse.Namespace) -> di
         },
         "postprocess": how,
         **({} if options.no_labels else {"accuracy": {"metric": "map", "max_drop": 0.01}}),
-        "latency": {"mode": "quick", "batch_sizes": [1], "threads": 1},
+        "latency": {
+            "mode": "quick",
+            "batch_sizes": [1],
+            "threads": 1,
+            **(BRIEF if options.brief else {}),
+        },
         "variants": {key: {"passes": VARIANTS[key], "required": False} for key in options.variants},
     }
 
@@ -227,6 +238,8 @@ def main() -> int:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--calibration", type=Path, help="images of classes; else a quarter of COCO")
+    parser.add_argument("--seed", type=int, default=0, help="which images calibrate")
+    parser.add_argument("--brief", action="store_true", help="hardly measure speed")
     parser.add_argument("--no-labels", action="store_true", help="compare detections, without mAP")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

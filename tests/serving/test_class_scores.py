@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from copied_modules import load
 from test_loadtest_parts import IMAGE
 
 from optcli.model_files.built_variant import Samples
@@ -13,7 +15,7 @@ from optcli.outputs import Exported
 from optcli.pipeline.decoding import Decoding
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
-from optcli.serving.loadtest import canary
+from optcli.serving.loadtest import canary, endpoint
 from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.settings.postprocess import PostprocessSettings
@@ -65,3 +67,21 @@ def test_both_bundles_of_a_canary_must_say_it(first, second, names):
     bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
     drivers = [SimpleNamespace(endpoint=replace(bare, class_scores=each)) for each in (first, second)]
     assert set(canary._class_scores(drivers, Options())) == names
+
+
+@pytest.mark.parametrize(
+    ("scores", "names"), [("scores", ("scores",)), (None, ()), ("unsaid", None), ("odd", ())]
+)
+def test_a_server_says_it_at_its_url(scores, names, monkeypatch):
+    monkeypatch.setitem(sys.modules, "large_json", load("large_json"))
+    tensors = [{"name": each, "datatype": "FP32", "shape": [-1, 2]} for each in ("scores", "boxes")]
+    bundle = {"model": "m", "inputs": tensors, "outputs": tensors, "batched": True, "platform": "x"}
+    about = load("oip").Protocol({**bundle, "class_scores": scores}).metadata()
+    for each in about["outputs"]:
+        if scores == "unsaid":  # as another server answers
+            del each["parameters"]
+        elif scores == "odd":
+            each["parameters"] = {"class_scores": "yes"}
+    monkeypatch.setattr(endpoint, "_require_ready", lambda base, wait_s: None)
+    monkeypatch.setattr(endpoint, "_json", lambda base, page: about)
+    assert endpoint.asked("http://127.0.0.1:1", "m").class_scores == names

@@ -20,6 +20,7 @@ pytest.importorskip("starlette", reason="the ingress answers through Starlette")
 BUNDLE = {
     "model": "small",
     "platform": "test",
+    "class_scores": None,
     "batched": True,
     "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2], "least": [1, 2], "most": [4, 2]}],
     "outputs": [

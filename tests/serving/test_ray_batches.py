@@ -20,6 +20,7 @@ NAMES = ("admission", "batches", "large_json", "metrics", "oip", "priorities")
 BUNDLE = {
     "model": "small",
     "platform": "onnxruntime_onnx",
+    "class_scores": None,
     "batched": True,
     "inputs": [
         {

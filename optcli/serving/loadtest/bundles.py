@@ -82,7 +82,6 @@ def started(
             threads=about.threads,
             pids=server.pids,
             wait_ms_at=_waits_of(about) if about.batched else None,
-            class_scores=() if about.class_scores is None else (about.class_scores,),
         )
 
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,7 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             hint="let every input begin with the batch, such as [batch, 2] for the size of an image",
         )
     served = Served(url=base, model=model, platform=excerpt(str(metadata.get("platform") or "")))
-    return Endpoint(served, inputs, outputs)
+    return Endpoint(served, inputs, outputs, class_scores=_class_scores(metadata["outputs"]))
 
 
 def _require_ready(base: str, wait_s: float) -> None:
@@ -168,6 +168,15 @@ def _listed(metadata: dict[str, Any], part: str, model: str, base: str) -> list[
             hint="look at GET /v2/models/NAME",
         )
     return tensors
+
+
+def _class_scores(outputs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """The outputs that hold scores of classes; None where the server says nothing of it."""
+    told = {each["name"]: each.get("parameters") for each in outputs}
+    said = {
+        k: v["class_scores"] for k, v in told.items() if isinstance(v, dict) and "class_scores" in v
+    }
+    return tuple(name for name, holds in said.items() if holds is True) if said else None
 
 
 def _tensor(each: Any, base: str) -> TensorAbout:

@@ -97,14 +97,17 @@ class Protocol:
         self._outputs = {each["name"]: each for each in bundle["outputs"]}
         self._batched: bool = bundle["batched"]
         self._platform: str = bundle["platform"]
+        self._class_scores: str | None = bundle["class_scores"]
 
     def metadata(self) -> dict[str, Any]:
-        """What the protocol tells of the model."""
+        """What the protocol tells of the model, and which output holds scores of classes."""
         fields = ("name", "datatype", "shape")
         inputs, outputs = (
             [{field: each[field] for field in fields} for each in tensors]
             for tensors in (self._inputs.values(), self._outputs.values())
         )
+        for each in outputs:
+            each["parameters"] = {"class_scores": each["name"] == self._class_scores}
         about = {"name": self.name, "versions": ["1"], "platform": self._platform}
         return {**about, "inputs": inputs, "outputs": outputs}
 
