@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _MOST = 100
 _LEAST_SCORE = 0.05
 _SAME_PLACE = 0.5  # IoU
-# Of a class with fewer confident detections nothing is said.
-_FEWEST = 3
 _LEFT = 0.7  # of its score, for a detection that counts as left to its class
+# That chance takes so much of any class, if it takes as much of each: over all classes together.
+_BY_CHANCE = 0.05
 # Of the images of a decoding that is a guess, so many may have boxes that no detector gives; and of the
 # confident boxes of an image.
 _ODD_IMAGES, _ODD_BOXES = 0.05, 0.1
@@ -131,6 +131,7 @@ def compare(
 
     confident = max(score, CONFIDENT)
     pairs = [matched(mine, theirs, image, confident) for image in range(images)]
+    in_image = np.repeat(np.arange(images), [len(pair[1]) for pair in pairs])
     own, other, strangers = (
         np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 7)) for i in range(3)
     )
@@ -148,7 +149,7 @@ def compare(
         new=len(strangers),
         score_ratio=float(own[same, 4].sum() / other[same, 4].sum()) if same.any() else None,
         shift=float(np.abs(moved.mean(axis=0)).max()) if same.any() else None,
-        classes=tuple(_changed_classes(own, other, same)),
+        classes=tuple(_changed_classes(own, other, same, in_image)),
         **objects.changes(*have, own=numbers[0], other=numbers[1], sizes=np.sqrt(sizes.prod(axis=1))),
     )
 
@@ -213,15 +214,30 @@ def _overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _changed_classes(
-    own: np.ndarray, other: np.ndarray, same: np.ndarray
+    own: np.ndarray, other: np.ndarray, same: np.ndarray, images: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
-    """Classes of which less than half are left: of the same class, with a score near to theirs."""
+    """Classes of which less than half are left, where the loss of other classes does not explain it.
+
+    Left are those of the same class, with a score near to theirs. What an image has of a class comes
+    and goes together. It counts once: as gone where less than half of it is left. Of the other classes
+    a share is gone, by which the exact binomial test goes. Bonferroni's correction is for as many tests
+    as there are classes.
+    """
     import numpy as np
+    from scipy.special import bdtrc
 
     with np.errstate(invalid="ignore"):
         left = same & (own[:, 4] > _LEFT * other[:, 4])
-    for label in np.unique(other[:, 5]):
+    seen, group = np.unique(np.stack([other[:, 5], images]), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    gone = 2 * np.bincount(group, left) < np.bincount(group)
+    classes = np.unique(seen[0])
+    for label in classes:
         members = other[:, 5] == label
-        of = int(members.sum())
-        if of >= _FEWEST and 2 * left[members].sum() < of:
-            yield int(label), int(left[members].sum()), of
+        count, of = int(left[members].sum()), len(left[members])
+        here = seen[0] == label
+        # As if one more of two had gone: where few are known, none gone is no proof of none.
+        share = (gone[~here].sum() + 1) / ((~here).sum() + 2)
+        chance = bdtrc(gone[here].sum() - 1, here.sum(), share)  # so many or more
+        if 2 * count < of and len(classes) * chance < _BY_CHANCE:
+            yield int(label), count, of

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data
-from optcli.accuracy import detections, objects
+from optcli.accuracy import detections, interface, objects
+from optcli.accuracy.drawing import BOTH, LOST, NEW, Marked, colours_of, jpeg, names_in
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.objects import Objects
 from optcli.accuracy.parts import CONFIDENT
@@ -22,7 +22,7 @@ from optcli.workers import Channel
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL import Image, ImageDraw
+    from PIL import Image
 
 # All pictures of a page. In base64, as a page holds them, they take 300 kB.
 MOST_BYTES = 225_000
@@ -31,17 +31,8 @@ _WORST, _RANDOM = 3, 2
 _SIZES = ((320, 80), (320, 60), (320, 40), (224, 45), (160, 40))
 # In memory, where photographs have a hundred times as many pixels.
 _KEPT = 2 * _SIZES[0][0]
-# Boxes that both have, that the variant alone has or gives another class, and that it has not.
-BOTH, NEW, LOST = (0, 114, 178), (200, 80, 10), (168, 32, 26)
 _SIGNS = {BOTH: "", NEW: "+ ", LOST: "- "}
-_OPAQUE = 0.45  # of a mask
-_VISIBLE = 0.5  # as a model says of a keypoint
-# COCO's lines between its 17 keypoints, from 0.
-_PERSON = 17
-_LINES = (
-    *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8)),
-    *((7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
-)
+_MAP_DIMENSIONS = 3  # of the scores of a map's classes, for one image
 
 
 _Sized = tuple["Image.Image", tuple[int, int]]  # and the width and height that it had
@@ -52,7 +43,8 @@ class PicturesRequest:
     """What is drawn: the evaluation set, and folders of the evaluations that `Evaluation.load` reads.
 
     Paths in `data` are relative to `folder`. `class_names` None: those that the data have. `score` is
-    the smallest one that the recipe asks for. JPEGs go into `out`.
+    the smallest one that the recipe asks for, `class_map` the output that is a map of classes, where
+    there is one. JPEGs go into `out`.
     """
 
     data: DataSettings
@@ -63,32 +55,21 @@ class PicturesRequest:
     out: Path
     class_names: tuple[str, ...] | None = None
     score: float = 0.0
+    class_map: str | None = None
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A box `(left, top, right, bottom)` in pixels of its image, what is written to it, its colour.
-
-    It may have a mask as COCO's run lengths, keypoints `[k, 2 or 3]`, or corners `[4, 2]`, which are
-    drawn in place of the box.
-    """
-
-    box: Sequence[float]
-    text: str
-    colour: tuple[int, int, int] = BOTH
-    mask: Mapping[str, Any] | None = None
-    keypoints: Sequence[Sequence[float]] | None = None
-    corners: Sequence[Sequence[float]] | None = None
-
-
-@dataclass(frozen=True)
 class _Chosen:
-    """An image of a variant: what is said of it, and the boxes of the variant and of the baseline."""
+    """An image of a variant: what is said of it, and the boxes of the variant and of the baseline.
+
+    `maps` are drawn in place of the image: the variant's classes and the baseline's, by pixel.
+    """
 
     picture: Picture
     mine: tuple[Marked, ...] = ()
     theirs: tuple[Marked, ...] = ()
+    maps: tuple[np.ndarray, np.ndarray] | None = None
 
 
 def may_have(settings: DataSettings) -> bool:
@@ -102,9 +83,12 @@ def draw(request: PicturesRequest, channel: Channel) -> Pictures:
     Raises `InputError` for data that cannot be opened.
     """
     chosen = _chosen(request)
-    ids = {each.picture.image for of_variant in chosen.values() for each in of_variant}
+    ids = {c.picture.image for each in chosen.values() for c in each if c.maps is None}
     images = _images(request, ids) if ids else {}
-    shown = {k: [c for c in each if c.picture.image in images] for k, each in chosen.items()}
+    shown = {
+        name: [c for c in each if c.maps is not None or c.picture.image in images]
+        for name, each in chosen.items()
+    }
     for side, quality in _SIZES:
         files = _drawn(shown, images, side, quality)
         if sum(map(len, files.values())) <= MOST_BYTES:
@@ -132,7 +116,7 @@ def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
 
     baseline = Evaluation.load(request.baseline)
     ids = [str(each) for each in baseline.ids()]
-    by_chance = np.random.default_rng(request.seed).permutation(len(ids))[:_RANDOM].tolist()
+    by_chance = np.random.default_rng(request.seed).permutation(len(ids)).tolist()
     names = _Names.of(request)
     chosen: dict[str, list[_Chosen]] = {}
     shared: set[int] = set()
@@ -140,20 +124,23 @@ def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
         variant = Evaluation.load(folder)
         if [str(each) for each in variant.ids()] != ids:
             continue
-        seen = _Detected.of(variant, baseline, names, request.score) or _Classified.of(
-            variant, baseline, names
+        seen = (
+            _Mapped.of(variant, baseline, names, request.class_map)
+            or _Detected.of(variant, baseline, names, request.score)
+            or _Classified.of(variant, baseline, names)
         )
         if seen is None:
             continue
-        differences = [seen.difference(index) for index in range(len(ids))]
-        different = [index for index, each in enumerate(differences) if each > 0]
+        looked_at = range(len(seen.mine) if isinstance(seen, _Mapped) else len(ids))
+        differences = [seen.difference(index) for index in looked_at]
+        different = [index for index in looked_at if differences[index] > 0]
         # Of equal ones those that another variant shows already: their pictures are shared.
         different.sort(key=lambda index: (-differences[index], index not in shared, index))
         worst = different[:_WORST]
         shared |= set(worst)
         chosen[name] = [
             seen.told(index, ids[index], "worst" if index in worst else "random", name)
-            for index in dict.fromkeys((*worst, *by_chance))
+            for index in dict.fromkeys((*worst, *[i for i in by_chance if i in looked_at][:_RANDOM]))
         ]
     return chosen
 
@@ -170,6 +157,9 @@ class _Names(tuple[str, ...]):
 
     def of_class(self, label: int) -> str | None:
         return self[label] if 0 <= label < len(self) else None
+
+    def said(self, label: int) -> str:
+        return self.of_class(label) or f"class {label}"
 
 
 @dataclass(frozen=True)
@@ -227,14 +217,63 @@ class _Detected:
         self, rows: np.ndarray, colour: tuple[int, int, int], have: Objects
     ) -> Iterator[Marked]:
         for row in rows:
-            name = self.names.of_class(int(row[5])) or f"class {int(row[5])}"
-            text, number = f"{_SIGNS[colour]}{name} {row[4]:.2f}", int(row[6])
+            name, number = self.names.said(int(row[5])), int(row[6])
+            text = f"{_SIGNS[colour]}{name} {row[4]:.2f}"
             yield Marked(
                 row[:4].tolist(),
                 text,
                 colour,
                 *(None if every is None else every[number] for every in vars(have).values()),
             )
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """The maps of classes `[images, height, width]` of the first images, whose outputs are kept.
+
+    They have at most as many pixels a side as a picture.
+    """
+
+    mine: np.ndarray
+    theirs: np.ndarray
+    names: _Names
+
+    @classmethod
+    def of(
+        cls, variant: Evaluation, baseline: Evaluation, names: _Names, output: str | None
+    ) -> _Mapped | None:
+        for mine, theirs in interface.paired(variant.outputs, baseline.outputs):
+            if theirs.name == output and mine.file is not None and theirs.file is not None:
+                both = _classes_of(variant.rows(mine)), _classes_of(baseline.rows(theirs))
+                return cls(*both, names) if both[0].shape == both[1].shape else None
+        return None
+
+    def difference(self, index: int) -> float:
+        return float((self.mine[index] != self.theirs[index]).mean())
+
+    def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
+        maps = self.mine[index], self.theirs[index]
+        files = {"file": _file(image, variant), "baseline_file": _file(image, "")}
+        about = {"image": image, "chosen": chosen, **files, "changed": self.difference(index)}
+        mine, theirs = (tuple(names_in(each, self.names.said)) for each in maps)
+        return _Chosen(Picture.model_validate(about), mine, theirs, maps)
+
+
+def _classes_of(rows: np.ndarray) -> np.ndarray:
+    """Class numbers `[images, height, width]` of scores of classes, or of one class, or of numbers."""
+    import numpy as np
+
+    step = max(1, -(-max(rows.shape[-2:]) // _SIZES[0][0]))
+    few = rows[..., ::step, ::step]
+    if few.ndim <= _MAP_DIMENSIONS:
+        return np.round(few).astype(int)
+    if few.shape[1] > 1:
+        return np.stack([row.argmax(axis=0) for row in few])
+    one = few[:, 0]
+    if (one == np.round(one)).all():
+        return one.astype(int)
+    shares = one.min() >= 0 and one.max() <= 1
+    return (one > (0.5 if shares else 0)).astype(int)
 
 
 @dataclass(frozen=True)
@@ -321,109 +360,13 @@ def _drawn(
     files: dict[str, bytes] = {}
     for each in (each for of_variant in shown.values() for each in of_variant):
         picture = each.picture
-        for file, marked in ((picture.baseline_file, each.theirs), (picture.file, each.mine)):
-            if file not in files:
-                image, original = images[picture.image]
-                files[file] = jpeg(image, marked, side, quality, original=original)
+        sides = ((picture.baseline_file, each.theirs, 1), (picture.file, each.mine, 0))
+        for file, marked, place in sides:
+            if file not in files and each.maps is not None:
+                shown_map = each.maps[place]
+                size = shown_map.shape[1], shown_map.shape[0]
+                files[file] = jpeg(colours_of(shown_map, side), marked, side, quality, original=size)
+            elif file not in files:
+                image, size = images[picture.image]
+                files[file] = jpeg(image, marked, side, quality, original=size)
     return files
-
-
-def jpeg(
-    image: Image.Image,
-    marked: Sequence[Marked],
-    side: int,
-    quality: int,
-    lines: Sequence[str] = (),
-    original: tuple[int, int] | None = None,
-) -> bytes:
-    """An RGB image with boxes as a JPEG, its longest side `side` pixels; `lines` stand below it.
-
-    A tiny image is enlarged by a whole number, to half of that at most. `original` is the width and
-    height of the image that boxes are for, where it is not this one.
-    """
-    from PIL import Image, ImageDraw, ImageFont
-
-    longest = max(image.size)
-    larger = side // 2 // longest
-    scale = larger if larger > 1 else min(1.0, side / longest)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    filtered = Image.Resampling.BILINEAR if scale < 1 else Image.Resampling.NEAREST
-    font = ImageFont.load_default(10 if side < _SIZES[0][0] else 11)
-    line = 15
-    shown = Image.new("RGB", (size[0], size[1] + line * len(lines)), "white")
-    shown.paste(image.resize(size, filtered))
-    of = original or image.size
-    for each in reversed(marked):
-        if each.mask is not None and each.mask["size"] == [of[1], of[0]]:
-            shown.paste(each.colour, (0, 0), _veil(each.mask, size))
-    pen = ImageDraw.Draw(shown)
-    # Names last, so that no box crosses them; the first one on top.
-    ordered = [(_scaled(each.box, size, of), each) for each in reversed(marked)]
-    for box, each in ordered:
-        if each.corners is None:
-            pen.rectangle(box, outline=each.colour, width=2)
-        else:
-            pen.polygon(_points(each.corners, size, of), outline=each.colour, width=2)
-        _draw_keypoints(pen, each, size, of)
-    for (left, top, *_), each in ordered:
-        text = _written(each.text)
-        width = pen.textlength(text, font)
-        x, y = max(0.0, min(left, size[0] - width - 4)), top - 13 if top >= 13 else top
-        pen.rectangle((x, y, x + width + 4, y + 13), fill=each.colour)
-        pen.text((x + 2, y), text, "white", font)
-    for number, text in enumerate(lines):
-        pen.text((3, size[1] + 1 + line * number), _written(text), "black", font)
-    content = io.BytesIO()
-    shown.save(content, "JPEG", quality=quality, optimize=True)
-    return content.getvalue()
-
-
-def _veil(mask: Mapping[str, Any], size: tuple[int, int]) -> Image.Image:
-    """How opaque the colour of a mask is in each pixel of the picture."""
-    from PIL import Image
-    from pycocotools import mask as library
-
-    opaque = (library.decode(dict(mask)) * round(255 * _OPAQUE)).astype("uint8")
-    return Image.fromarray(opaque).resize(size, Image.Resampling.BILINEAR)
-
-
-def _points(
-    points: Sequence[Sequence[float]], size: tuple[int, int], original: tuple[int, int]
-) -> list[tuple[float, float]]:
-    """Points in pixels of the picture, not far outside of it."""
-    return [
-        tuple(  # type: ignore[misc]
-            min(2.0 * side, max(-1.0 * side, float(value) * side / whole))
-            for value, side, whole in zip(point, size, original, strict=False)
-        )
-        for point in points
-    ]
-
-
-def _draw_keypoints(
-    pen: ImageDraw.ImageDraw, each: Marked, size: tuple[int, int], original: tuple[int, int]
-) -> None:
-    """The keypoints that are visible as dots; COCO's of a person with lines between them."""
-    keypoints = () if each.keypoints is None else each.keypoints
-    points = _points(keypoints, size, original)
-    seen = [len(point) < 3 or point[2] >= _VISIBLE for point in keypoints]
-    for first, second in _LINES if len(points) == _PERSON else ():
-        if seen[first] and seen[second]:
-            pen.line((points[first], points[second]), fill=each.colour, width=2)
-    for (x, y), is_seen in zip(points, seen, strict=True):
-        if is_seen:
-            pen.ellipse((x - 2, y - 2, x + 2, y + 2), fill="white", outline=each.colour)
-
-
-def _scaled(
-    box: Sequence[float], size: tuple[int, int], original: tuple[int, int]
-) -> tuple[float, float, float, float]:
-    """A box in pixels of the picture, its corners in order and inside."""
-    ends = [min(size[i % 2] - 1.0, max(0.0, box[i] * size[i % 2] / original[i % 2])) for i in range(4)]
-    (left, right), (top, bottom) = sorted(ends[::2]), sorted(ends[1::2])
-    return left, top, right, bottom
-
-
-def _written(text: str) -> str:
-    """A text as far as Pillow's own font can write it."""
-    return text.encode("latin-1", "replace").decode("latin-1")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli import folders, workers
+from optcli.accuracy.drawing import Marked, jpeg
 from optcli.accuracy.parts import CONFIDENT
-from optcli.accuracy.pictures import Marked, jpeg
 from optcli.data.images import Images, pixels_of
 from optcli.errors import StoreError, raised_as
 from optcli.inference.listing import Listing, Stored

@@ -39,8 +39,8 @@ _USUAL_RANGES = ((0.0, 1.0), (0.0, 255.0))
 _HALF_TOLERANCES = {"fp16": 5e-3, "bf16": 4e-2}
 
 _UNTRAINED = (
-    "the detections of the model are all as likely, so that rounding decides which are given: load"
-    " trained weights"
+    "nobody can tell whether the artifact computes what its parent computes: the model's detections are"
+    " all as likely, and rounding decides which of them it gives"
 )
 
 # No range of the inputs is the answer to that: one on which the network always decides alike hides it.
@@ -130,13 +130,13 @@ class Comparison:
             grown = _ROUNDINGS * rounding_error(self._parent, samples.feed(rows))
             allowed = max(tolerance, min(_MOST_ROUNDING, grown))
         if not error <= allowed:
+            if all_tie(expected.of(rows)):
+                raise StepError(_UNTRAINED, hint="load trained weights")
             raise StepError(
                 "the artifact does not compute what its parent computes: at batch size"
                 f" {len(rows)} on {samples.kind} inputs the outputs differ by"
                 f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
-                hint=_UNTRAINED
-                if all_tie(expected.of(rows))
-                else _FROZEN
+                hint=_FROZEN
                 if artifact.facts.get("fixed_decisions")
                 else _hint(self._parent, child, self._inputs, self._probe, allowed),
             )

@@ -7,15 +7,18 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from optcli import workers
+from optcli import outputs, workers
 from optcli.accuracy import pictures
+from optcli.accuracy.metrics import reads
 from optcli.accuracy.pictures import PicturesRequest
 from optcli.artifact import Artifact
 from optcli.data.names import names_in
 from optcli.errors import OptcliError, StoreError, raised_as
+from optcli.formats import exporter_metadata
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
 from optcli.pipeline.decoding import decoding_of
 from optcli.pipeline.plan import Plan
+from optcli.recipe import Recipe
 from optcli.results.pictures import FOLDER, Picture, Pictures
 from optcli.results.reading import record_of
 from optcli.store import key_of
@@ -41,11 +44,12 @@ def of_build(
             shutil.rmtree(left)
         others = [name for name in judged if name != plan.baseline]
         wanted = recipe.report.pictures and plan.baseline in judged and others
-        if not wanted or not pictures.may_have(recipe.data["evaluation"]):
+        class_map = _class_map(recipe, artifacts[plan.baseline]) if wanted else None
+        if not wanted or not (class_map or pictures.may_have(recipe.data["evaluation"])):
             _remove(place)
             return {}
     try:
-        return _kept_or_drawn(plan, artifacts, others, around, place).variants
+        return _kept_or_drawn(plan, artifacts, others, around, place, class_map).variants
     except OptcliError as error:
         around.observer.warned("report", f"it has no pictures: {error.message}")
         return {}
@@ -57,6 +61,7 @@ def _kept_or_drawn(
     others: Collection[str],
     around: EvaluationContext,
     place: Path,
+    class_map: str | None,
 ) -> Pictures:
     recipe, store = plan.recipe, around.store
     names = recipe.class_names
@@ -69,6 +74,7 @@ def _kept_or_drawn(
         "variants": {name: keys[name] for name in others},
         "names": names,
         "score": score,
+        "class_map": class_map,
         "seed": recipe.seed,
         "code": store.digests.of(Path(pictures.__file__)),
     }
@@ -99,6 +105,7 @@ def _kept_or_drawn(
                     out=fresh,
                     class_names=names,
                     score=score,
+                    class_map=class_map,
                     seed=recipe.seed,
                 )
                 drawn = workers.run(
@@ -115,6 +122,23 @@ def _kept_or_drawn(
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return drawn
+
+
+def _class_map(recipe: Recipe, baseline: Artifact) -> str | None:
+    """The output that is a map of classes: as the metric, the recipe or the file says, or a guess."""
+    declared, _ = outputs.of_facts(baseline.facts)
+    judged = recipe.accuracy
+    if judged is not None and reads(judged.metric) is not None:
+        read = judged.output or (declared[0].name if declared else None)
+        return read if reads(judged.metric) == "class_map" else None
+    known = outputs.meanings(
+        declared,
+        recipe.inputs,
+        metadata=exporter_metadata.of_facts(baseline.facts),
+        settings=recipe.outputs,
+        postprocess=recipe.postprocess,
+    )
+    return next((each.output for each in known if each.parts[0].kind == "class_map"), None)
 
 
 def _kept(place: Path) -> Pictures | None:

@@ -15,6 +15,17 @@ LEAD_OF_CLASSES = (
     "Images of the evaluation data: those for which a variant answers another class, the ones of which"
     " the baseline was surest first, then two at random."
 )
+LEAD_OF_MAPS = (
+    "Maps of classes in colours, of the first evaluation images: those in which most pixels"
+    " get another class than by the baseline, then two at random."
+)
+
+
+def lead(picture: Picture) -> str:
+    """What the pictures are and how they were chosen."""
+    if picture.changed is not None:
+        return LEAD_OF_MAPS
+    return LEAD_OF_CLASSES if picture.of is None else LEAD_OF_BOXES
 
 
 def caption(image: str, pictures: Sequence[Picture]) -> str:
@@ -27,13 +38,17 @@ def caption(image: str, pictures: Sequence[Picture]) -> str:
 
 def baseline(name: str, picture: Picture) -> str:
     """What the baseline answers."""
+    if picture.changed is not None:
+        return name
     if picture.of is None:
         return f"{name}: {_surely(picture.baseline_answer)}"
     return f"{name}: {_count(picture.of)} with a score of {picture.score or 0:.2g} or more"
 
 
 def variant(name: str, picture: Picture) -> str:
-    """What a variant answers, for a detector where that differs."""
+    """What a variant answers, for a detector and for a map where that differs."""
+    if picture.changed is not None:
+        return f"{name}: {picture.changed:.2%} of the pixels have another class".replace("%", " %")
     if picture.of is None:
         return f"{name}: {_surely(picture.answer)}"
     parts = (

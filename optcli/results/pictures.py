@@ -28,7 +28,8 @@ class Picture(Result):
     baseline's `of` detections with a score of `score` or more the variant has `lost` some, gives
     `renamed` ones another class, and `moved` ones another mask, other keypoints or another angle; `new`
     counts confident ones where the baseline has none. Of a classifier: what it answers, what the
-    baseline does, and the `target` of the data.
+    baseline does, and the `target` of the data. Of a map of classes, which is drawn in place of the
+    image: `changed` is the share of pixels that have another class.
     """
 
     image: str
@@ -41,6 +42,7 @@ class Picture(Result):
     renamed: int | None = None
     moved: int | None = None
     new: int | None = None
+    changed: float | None = None
     answer: Answer | None = None
     baseline_answer: Answer | None = None
     target: Answer | None = None

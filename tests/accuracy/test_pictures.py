@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from optcli.accuracy import pictures
+from optcli.accuracy.drawing import BOTH, LOST, NEW, Marked, colours_of, jpeg
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
-from optcli.accuracy.pictures import BOTH, LOST, MOST_BYTES, NEW, Marked, PicturesRequest
+from optcli.accuracy.pictures import MOST_BYTES, PicturesRequest
 from optcli.data import DataSettings
 from optcli.results.pictures import Picture, Pictures
 from optcli.settings import TensorSpec
@@ -68,6 +69,7 @@ def drawn(
     baseline: Path,
     variants: dict[str, Path],
     source: str = "imagefolder:images",
+    class_map: str | None = None,
     **prepare: Any,
 ) -> dict[str, tuple[Picture, ...]]:
     (folder / "out" / "pictures").mkdir(parents=True)
@@ -79,6 +81,7 @@ def drawn(
         baseline=baseline,
         variants=variants,
         out=folder / "out" / "pictures",
+        class_map=class_map,
     )
     found = pictures.draw(request, None)  # type: ignore[arg-type]
     assert isinstance(found, Pictures)
@@ -249,12 +252,58 @@ def test_outputs_that_are_no_answers_have_no_pictures(tmp_path: Path, ids: list[
     assert sizes(tmp_path) == {}
 
 
+def mapped(folder: Path, ids: Sequence[str], rows: np.ndarray) -> Path:
+    """Outputs `[stored, ...]` of the first samples."""
+    evaluation(folder, ids)
+    about = json.loads((folder / ABOUT).read_bytes())
+    shape = list(rows.shape[1:])
+    kept = {"name": "y", "file": "y.npy", "constant": False, "dtype": str(rows.dtype), "shape": shape}
+    (folder / ABOUT).write_text(json.dumps({**about, "stored": len(rows), "outputs": [kept]}))
+    np.save(folder / "y.npy", rows)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["scores", "numbers", "one of two", "logits of one"])
+def test_of_a_map_of_classes_both_are_drawn_where_most_pixels_changed(
+    form: str, tmp_path: Path, ids: list[str]
+) -> None:
+    numbers = np.zeros((6, 40, 60), int)
+    numbers[:, :, 30:] = 1
+    changed = numbers.copy()
+    changed[3, :10, 30:], changed[5, :20, 30:] = 0, 0
+    makes = {
+        "scores": lambda a: np.eye(4, dtype=np.float32)[a].transpose(0, 3, 1, 2),
+        "numbers": lambda a: a.astype(np.int64),
+        "one of two": lambda a: (0.2 + 0.6 * a[:, None]).astype(np.float32),
+        "logits of one": lambda a: (6.5 * a[:, None] - 3).astype(np.float32),
+    }
+    base, variant = (
+        mapped(tmp_path / name, ids, makes[form](each))
+        for name, each in (("base", numbers), ("mine", changed))
+    )
+    # No code of the user's runs for it.
+    shown = drawn(tmp_path, base, {"mine": variant}, "python:nowhere.py:images", class_map="y")["mine"]
+    assert [(each.image, each.changed) for each in shown[:2]] == [(ids[5], 0.25), (ids[3], 0.125)]
+    assert {each.image for each in shown[2:]} <= set(ids[:6])  # of those whose outputs are kept
+    files = tmp_path / "out"
+    with (
+        Image.open(files / shown[0].file) as mine,
+        Image.open(files / shown[0].baseline_file) as theirs,
+    ):
+        assert mine.size == theirs.size == (300, 200)
+        pixels = [np.asarray(each, int)[50, 280] for each in (mine, theirs)]
+    ground, disc = (np.asarray(colours_of(np.full((1, 1), n), 1), int)[0, 0] for n in (0, 1))
+    assert np.abs(pixels[0] - ground).max() < 20
+    assert np.abs(pixels[1] - disc).max() < 20
+    assert len(np.unique(np.asarray(colours_of(np.arange(30)[None], 30))[0], axis=0)) == 30
+
+
 def test_any_box_and_any_name_can_be_drawn() -> None:
     marked = [
         Marked((float("nan"), -5, float("inf"), 900), "猫 0.9"),
         Marked((50, 50, 10, 10), "x" * 300),
     ]
-    assert pictures.jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
+    assert jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
 
 
 def _with_objects(folder: Path, ids: Sequence[str], **arrays: Any) -> Path:

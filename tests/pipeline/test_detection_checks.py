@@ -37,9 +37,11 @@ detector (float[1, 3, 8, 8] image) => (float[1, 64, 3] logits, float[1, 64, 4] p
 """
 
 
-def detector(folder, nudge=1e-4, scale=1.0):
+def detector(folder, nudge=1e-4, scale=1.0, trained=True):
+    weight = np.random.default_rng(0).normal(0, 1, (7, 3, 1, 1)).astype(np.float32)
+    weight[:3] *= trained  # those of the logits
     constants = {
-        "weight": np.random.default_rng(0).normal(0, 1, (7, 3, 1, 1)).astype(np.float32),
+        "weight": weight,
         "wanted": np.array([1, 7, 64]), "widths": np.array([3, 4]),
         "nudge": np.linspace(0, nudge, 64, dtype=np.float32)[None], "all": np.array([64]),
         "last": np.array([2]), "three": np.array([1, 64, 3]), "four": np.array([1, 64, 4]),
@@ -60,3 +62,16 @@ def test_boxes_that_rank_alike_may_be_given_in_another_order(tmp_path):
     assert checked["largest_relative_error"] < 1e-6
     with pytest.raises(StepError, match=r"differ by 0\.0"):
         against_parent(detector(tmp_path / "moved", -1e-4, scale=1.02), parent, IMAGE, None, 1e-3, 1)
+
+
+def test_of_boxes_that_are_all_as_likely_nobody_can_tell(tmp_path):
+    parent, child = (
+        detector(tmp_path / name, nudge, trained=False)
+        for name, nudge in (("parent", 1e-4), ("child", -1e-4))
+    )
+    # All boxes are given here, in another order.
+    assert against_parent(child, parent, IMAGE, None, 1e-3, 1)["largest_relative_error"] < 1e-6
+    moved = detector(tmp_path / "moved", scale=1.02, trained=False)
+    with pytest.raises(StepError, match=r"nobody can tell .* all as likely") as caught:
+        against_parent(moved, parent, IMAGE, None, 1e-3, 1)
+    assert "trained weights" in caught.value.hint

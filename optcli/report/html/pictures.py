@@ -22,11 +22,9 @@ def shown(report: Report, images: Mapping[str, bytes]) -> Markup | None:
     if not by_image:
         return None
     rows = sorted(by_image.values(), key=lambda row: all(each.chosen != "worst" for _, each in row))
-    boxes = any(each.of is not None for row in rows for _, each in row)
     figures = [_figure(report.baseline, row, images) for row in rows]
     body = tag("div", *figures, class_="shots")
-    lead = picture_words.LEAD_OF_BOXES if boxes else picture_words.LEAD_OF_CLASSES
-    return section("Pictures", lead, body, id_="pictures")
+    return section("Pictures", picture_words.lead(rows[0][0][1]), body, id_="pictures")
 
 
 def _figure(baseline: str, row: Sequence[tuple[str, Picture]], images: Mapping[str, bytes]) -> Markup:
