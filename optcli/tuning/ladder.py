@@ -94,12 +94,6 @@ class Ladder:
         faster = [each for each in faster if is_part(last, each)] or faster
         return [each for each in faster if not any(is_part(trial, each) for trial in hopeless)]
 
-    def below(self, last: TuningTrial) -> TuningTrial | None:
-        """The fastest cut that removes a part of what a trained one removes; None: there is none."""
-        slower = [each for each in self.rungs() if score_of(each) < score_of(last)]
-        parts = [each for each in slower if is_part(each, last)]
-        return parts[-1] if parts else None
-
     @property
     def _least(self) -> float:
         return LEAST_GAIN * score_of(self.base) if self.base else float("inf")

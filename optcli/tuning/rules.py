@@ -95,7 +95,7 @@ def slow_starts(space: Space) -> Iterator[Rule]:
             yield Rule(_parameters(space, "pytorch", precision, **more), why)
 
 
-def shapes(space: Space) -> Iterator[Parameters]:
+def shapes() -> Iterator[Parameters]:
     """Shares of blocks and channels to remove, whose speed is looked at before anything is trained.
 
     Below half a millisecond the number of layers costs more than their width: 70 % of the channels of
@@ -107,9 +107,6 @@ def shapes(space: Space) -> Iterator[Parameters]:
     both = ((0.67, 0.4), (0.84, 0.0), (0.84, 0.5))
     for blocks, width in (*depths, *widths, *both):
         yield {"blocks": blocks, "width": width}
-    if "calibration" in space.recipe.data:
-        by_loss = {"importance": "taylor", "global_ranking": True}
-        yield {"blocks": 0.0, "width": 0.4, **by_loss}
 
 
 def training(family: str | None) -> Parameters:

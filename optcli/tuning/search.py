@@ -341,7 +341,6 @@ def _searched(
                 surest_of(study.trials),
                 left_s,
                 only_speed=proposal.only_speed,
-                hopeless_db=strategy.hopeless_db(study.trials),
             )
             if number == 0:
                 _require_sound(trial)

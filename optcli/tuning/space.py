@@ -216,9 +216,6 @@ class Space:
             gone = {key: max(gone[key], cut.get(key, 0.0)) for key in gone}
             names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
             options: dict[str, Any] = {name: share for name, share in names.items() if share}
-            if shares["width"]:
-                ranked = ("importance", "global_ranking")
-                options |= {name: cut[name] for name in ranked if cut.get(name)}
             if options:
                 yield "prune", options
             yield from self._learning(cut)
@@ -393,8 +390,7 @@ def _label(parameters: Mapping[str, Any]) -> str:
     if parameters.get("blocks"):
         words.append(f"{100 * parameters['blocks']:.0f} % of the blocks removed")
     if parameters.get("width"):
-        ranked = ", ranked over all layers" if parameters.get("global_ranking") else ""
-        words.append(f"{100 * parameters['width']:.0f} % of the channels removed{ranked}")
+        words.append(f"{100 * parameters['width']:.0f} % of the channels removed")
     trained = sum(
         cut.get("train_s", 0) + cut.get("more_s", 0)
         for cut in (*parameters.get("learned", ()), parameters)

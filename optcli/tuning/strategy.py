@@ -21,7 +21,6 @@ from optcli.tuning.ladder import CLOSE, LEAST_GAIN, Ladder
 from optcli.tuning.safety import Safety
 from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
-    FALL,
     best_of,
     cannot_be_cut,
     cut_of,
@@ -30,7 +29,6 @@ from optcli.tuning.trial_facts import (
     is_part,
     score_of,
     trained_of,
-    trained_s,
     whole_blocks,
 )
 
@@ -48,16 +46,13 @@ _LEAST_LEFT = 0.5
 _ENOUGH = 2
 # So many times that is left after a training: one that the end of the time cuts off is lost.
 _SAFETY = 1.5
-# Where the next milder cut is slower by more than this, one between the two is looked at.
-_FAR = 1.15
-_MARGIN_DB = 3.0
 # The sampler ends after so many trials without a better one.
 _PATIENCE = 8
 
 _CUTS = ("blocks", "width", "train_s", "more_s")
 # How a cut network was made: the cuts and trainings before its own come with it.
 _SAMPLED_MAKING = (*_CUTS, "rate", "feature_weight")
-_CARRIED = ("learned", "importance", "global_ranking", "stop_at")
+_CARRIED = ("learned", "stop_at")
 _MAKING = (*_SAMPLED_MAKING, *_CARRIED[1:])
 
 
@@ -102,20 +97,6 @@ class Strategy:
                     return proposal
         return None
 
-    def hopeless_db(self, done: Sequence[TuningTrial]) -> float | None:
-        """Below which ratio of signal to noise a quantized network need not be judged.
-
-        It is that of the best one that was surely outside, less a margin: the ratio of a few samples
-        differs from that of all. None where there is no such trial.
-        """
-        known = [
-            trial.sqnr_db
-            for trial in done
-            if trial.stage == "outside" and trial.sqnr_db is not None and not trial.trains
-            if trial.loss is not None and (trial.loss.low or 0.0) > self.bar
-        ]
-        return max(known) - _MARGIN_DB if known else None
-
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
         assert proposal.parameters is not None
         identity = self.space.candidate(proposal.parameters).identity
@@ -142,7 +123,6 @@ class Strategy:
             return
         if trained := trained_of(done):
             yield from self._harder_looks(base, trained[-1], done)
-            yield from self._milder_look(base, trained[-1], done, left_s)
             return
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
@@ -186,25 +166,9 @@ class Strategy:
 
     def _shapes(self, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The shapes of the rules that this network allows, with shares of whole blocks."""
-        for shape in rules.shapes(self.space):
+        for shape in rules.shapes():
             if not cannot_be_cut(shape, done):
                 yield {**shape, "blocks": whole_blocks(shape["blocks"], done)}
-
-    def _milder_look(
-        self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial], left_s: float
-    ) -> Iterator[Proposal]:
-        """The share of blocks between the last cut and the next milder one, if that gains much less."""
-        below, looked = self._ladder(done).below(last), any(t.why == _LOOK_MILDER for t in done)
-        if below is None or looked or self._safety(done).is_safe(last):
-            return
-        if self._may_come_inside(last, done, left_s):
-            return
-        (few, width), (many, more_width) = cut_of(below), cut_of(last)
-        if width == more_width and score_of(last) > _FAR * score_of(below):
-            blocks = whole_blocks(round((few + many) / 2, 2), done)
-            if few < blocks < many:
-                shape = {"blocks": blocks, "width": width}
-                yield Proposal(_LOOK_MILDER, {**base.parameters, **shape}, only_speed=True)
 
     def _between(self, base: TuningTrial, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The share of blocks that should give the wanted gain, by the times of its neighbours."""
@@ -257,8 +221,7 @@ class Strategy:
         safe = max((score_of(trial) for trial in trained if safety.is_safe(trial)), default=0.0)
         if milder := ladder.milder(last, safe):
             why = "the last one was not surely inside: less pruning"
-            look = self._hopeful(milder, last, base, train_s, done)
-            yield self._training(done, look, train_s, why)
+            yield self._training(done, milder[-1], train_s, why)
         elif not safe and not last.parameters.get("more_s"):
             most_s = self._most_training_s(left_s, done)
             yield self._longer(last, most_s, "no milder cut is left: more training of the last one")
@@ -284,30 +247,6 @@ class Strategy:
             return False
         most_s = self._most_training_s(left_s, done)
         return fallen(trial.loss.value, trial, most_s) <= self._safety(done).aim(trial)
-
-    def _hopeful(
-        self,
-        milder: Sequence[TuningTrial],
-        last: TuningTrial,
-        base: TuningTrial,
-        train_s: float,
-        done: Sequence[TuningTrial],
-    ) -> TuningTrial:
-        """The hardest of some cuts that should come safely inside, else the mildest.
-
-        Losses are taken to grow with the gain over the whole network, and to fall with the training.
-        Of a network that has gained accuracy nothing can be said so: the next milder one is taken.
-        """
-        if last.loss is None or last.loss.value <= 0.0 or score_of(last) <= score_of(base):
-            return milder[-1]
-        slope = last.loss.value / (score_of(last) / score_of(base) - 1.0)
-        already_s, aim = trained_s(last), self._safety(done).aim(last)
-        hopes = [
-            look
-            for look in milder
-            if slope * (score_of(look) / score_of(base) - 1.0) * (already_s / train_s) ** FALL <= aim
-        ]
-        return hopes[-1] if hopes else milder[0]
 
     @property
     def _wanted(self) -> float:
@@ -432,5 +371,4 @@ def _seconds_of(done: Sequence[TuningTrial]) -> list[float]:
 
 SAMPLED = "Optuna's sampler, around the best network"
 _LOOK = "speed of the pruned network before training"
-_LOOK_MILDER = "the share of blocks between the last pruned network and the next milder one"
 _LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"

@@ -104,13 +104,11 @@ class Trials(Engine):
         seconds: float,
         *,
         only_speed: bool = False,
-        hopeless_db: float | None = None,
     ) -> TuningTrial:
         """Carry out a trial within so many seconds. Its errors are its `reason`.
 
         `best` is the fastest trial inside the bar so far, which it is timed beside, and `surest` the
-        fastest of those surely inside. Outputs with a ratio of signal to noise below `hopeless_db` are
-        outside the bar without more ado.
+        fastest of those surely inside.
         """
         trial = TuningTrial(
             number=number,
@@ -122,11 +120,10 @@ class Trials(Engine):
             trains=candidate.trains,
         )
         workshop = self.workshop.within(seconds)
-        limit_db = None if candidate.trains else hopeless_db
         return self.ended(
             trial,
             lambda started: self._carried_out(
-                workshop, started, candidate, best, surest, limit_db, only_speed=only_speed
+                workshop, started, candidate, best, surest, only_speed=only_speed
             ),
         )
 
@@ -137,7 +134,6 @@ class Trials(Engine):
         candidate: Candidate,
         best: TuningTrial | None,
         surest: TuningTrial | None,
-        hopeless_db: float | None,
         *,
         only_speed: bool,
     ) -> TuningTrial:
@@ -166,10 +162,6 @@ class Trials(Engine):
         if trial.ahead is not None and behind and not self._may_win(trial, best, surest):
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
-        if hopeless_db is not None and self._takes_long(trial):
-            trial = self._looked_at(workshop, made, name, trial, hopeless_db)
-            if trial.stage == "outside":
-                return trial
         trial = self._judged(workshop, made, name, trial)
         falls_short = trial.stage == "outside" or self._is_unsure(trial, best)
         return self._with_groups(workshop, made, name, trial) if falls_short else trial
@@ -218,21 +210,6 @@ class Trials(Engine):
         others = {role: each for role, each in recipe.data.items() if role != "validation"}
         data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
-
-    def _looked_at(
-        self, workshop: Workshop, made: Made, name: str, trial: TuningTrial, hopeless_db: float
-    ) -> TuningTrial:
-        """The trial, outside the bar where a few of its outputs are further off than some that were."""
-        judged = workshop.judge(made, name, self.validation.few())
-        error = judged.output_error
-        if error is None or error.sqnr_db is None or error.sqnr_db >= hopeless_db:
-            return trial
-        reason = (
-            f"SQNR {error.sqnr_db:.1f} dB on {judged.samples} samples; a network with a better SQNR"
-            " was already outside the bar"
-        )
-        about = {"sqnr_db": error.sqnr_db, "samples": judged.samples, "reason": reason}
-        return trial.model_copy(update={"stage": "outside", **about})
 
     def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""

@@ -19,8 +19,6 @@ _SHARE = 0.2
 _SEED = 17
 # How many validation samples judge first; the others follow where these leave hope.
 _PART = 256
-# How many show whether outputs are about right.
-_FEW = 32
 _TIMEOUT_S = 3600.0
 
 
@@ -31,10 +29,6 @@ class Validation:
     samples: DataSettings
     taken_from: str
     data: dict[str, DataSettings]
-
-    def few(self) -> DataSettings:
-        """Samples for a first look at the outputs."""
-        return self.samples.model_copy(update={"samples": _FEW})
 
     def part(self, count: int) -> DataSettings | None:
         """The first to judge by, of a set of `count`; None where it is hardly smaller than all."""

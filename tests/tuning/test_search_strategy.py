@@ -286,29 +286,6 @@ def carried_out(
     raise AssertionError("the strategy does not end")
 
 
-def test_a_cut_that_gains_but_not_surely_is_followed_by_one_between_it_and_the_milder(
-    recipe: Recipe,
-) -> None:
-    """ResNet-20 on 600 samples: 4 blocks gone lost -0.2 points, 3 of them -3, and 3.2 are the bound.
-
-    More training of the first one, for all of the time that was left, had changed nothing.
-    """
-
-    def loss(parameters: Any) -> float:
-        return -0.002 if parameters.get("blocks", 0) > 0.3 else -0.03
-
-    done = carried_out(Strategy(space(recipe), BAR, 900.0), loss, 0.031)
-    trained = [trial for trial in done if trial.parameters.get("train_s")]
-    blocks = [trial.parameters["blocks"] for trial in trained]
-    assert blocks[:2] == [0.34, 0.26], "0.17 is the next milder one, and gains much less"
-    assert not trained[0].parameters.get("more_s")
-    looked = next(trial for trial in done if trial.parameters.get("blocks") == 0.26)
-    assert looked.stage == "timed"
-    assert "between" in looked.why
-    assert all(0.17 <= share <= 0.34 for share in blocks)
-    assert surest_of([t.model_copy(update={"certain": t.loss.high <= BAR}) for t in trained if t.loss])
-
-
 def test_no_cut_is_trained_that_contains_one_which_the_time_left_would_not_bring_inside(
     recipe: Recipe,
 ) -> None:
@@ -575,36 +552,6 @@ def test_what_a_trial_takes_is_learned_from_those_before(recipe: Recipe) -> None
     done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=60.0).run()
     assert sum(trial.seconds for trial in done) <= 900.0 + 60.0
     assert any(trial.parameters.get("train_s") for trial in done)
-
-
-def test_what_was_surely_outside_says_which_outputs_are_hopeless(recipe: Recipe) -> None:
-    strategy = Strategy(space(recipe), BAR, 900.0)
-    simulated = Simulated(strategy, lambda _: 0.02)
-    for _ in range(4):
-        proposal = strategy.next(simulated.done)
-        assert proposal is not None
-        simulated.done.append(simulated.trial(proposal))
-    done = simulated.done
-    assert strategy.hopeless_db(done) is None, "no ratio is known"
-    noisy = [each.model_copy(update={"sqnr_db": 10.0 + each.number}) for each in done]
-    assert strategy.hopeless_db(noisy) == 10.0, "of the last of four, less 3 dB"
-    unsure = [
-        each.model_copy(update={"loss": Estimate(value=0.02, low=0.0, high=0.04)}) for each in noisy
-    ]
-    assert strategy.hopeless_db(unsure) is None
-
-
-def test_channels_may_be_ranked_by_the_loss_and_across_layers(recipe: Recipe) -> None:
-    found = space(recipe)
-    shapes = list(rules.shapes(found))
-    ranked = [shape for shape in shapes if shape.get("importance")]
-    assert bool(ranked) is ("calibration" in recipe.data)
-    parameters = {"runtime": "openvino", "precision": "fp32", "blocks": 0.0, "width": 0.4}
-    by_loss = {"importance": "taylor", "global_ranking": True}
-    plain, other = found.candidate(parameters), found.candidate({**parameters, **by_loss})
-    assert dict(plain.passes)["prune"] == {"ratio": 0.4}
-    assert dict(other.passes)["prune"] == {"ratio": 0.4, **by_loss}
-    assert plain.label != other.label
 
 
 @pytest.mark.slow

@@ -168,26 +168,6 @@ def test_a_part_is_judged_first_where_all_samples_take_long(ms: float, asked: li
     assert found.stage == "outside"
 
 
-@pytest.mark.parametrize(("sqnr_db", "stage"), [(4.0, "outside"), (9.0, "timed")])
-def test_outputs_that_are_further_off_than_some_that_were_outside_end_a_trial(
-    sqnr_db: float, stage: str
-) -> None:
-    asked: list[Any] = []
-
-    def judge(_: Any, __: str, few: Any) -> Any:
-        asked.append(few.samples)
-        return SimpleNamespace(output_error=SimpleNamespace(sqnr_db=sqnr_db), samples=32)
-
-    place: Any = SimpleNamespace(judge=judge)
-    validation = Validation(DataSettings(source="npz:samples.npz"), "data.validation", {})
-    carried = Trials(place, NOTHING, (), ("plain", {}), validation, (1,), FLOAT)
-    trial = int8_at(2.0)[1].model_copy(update={"stage": "timed"})
-    found = carried._looked_at(place, NOTHING, "int8", trial, 7.0)
-    assert asked == [32]
-    assert found.stage == stage
-    assert bool(found.reason) is (stage == "outside")
-
-
 @pytest.mark.parametrize(("slo", "sizes"), [(None, (8,)), (SloSettings(p99_ms=5.0), (1, 8))])
 def test_the_service_level_is_judged_at_its_own_batch_size(
     slo: SloSettings | None, sizes: tuple[int, ...]
