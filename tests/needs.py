@@ -43,7 +43,7 @@ OPTIONAL = {
     "timm": "timm",
 }
 _CREATE_RULESET, _RULESET_VERSION, _LEAST = 444, 1, 3  # landlock(7); since Linux 6.2
-_NEW_USER = 0x10000000  # unshare(2): CLONE_NEWUSER
+_NEW_USER, _NEW_PIDS = 0x10000000, 0x20000000  # unshare(2): CLONE_NEWUSER, CLONE_NEWPID
 
 
 class Lacking(pytest.skip.Exception):
@@ -226,6 +226,16 @@ def _user_namespaces() -> str | None:
     return None if done.returncode == 0 else "the kernel refuses unshare(CLONE_NEWUSER)"
 
 
+def _pid_namespaces() -> str | None:
+    """One that holds processes: the superuser makes it alone, others in a user namespace."""
+    if found := _linux():
+        return found
+    flags = _NEW_PIDS if os.geteuid() == 0 else _NEW_PIDS | _NEW_USER
+    script = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({flags}) != 0)"
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    return None if done.returncode == 0 else "the kernel refuses unshare(CLONE_NEWPID)"
+
+
 # What a test may be skipped for. A new kind is one line here: its probe says what is missing, or None.
 KINDS: dict[str, Callable[..., str | None]] = {
     "gpu": _gpu,
@@ -247,4 +257,5 @@ KINDS: dict[str, Callable[..., str | None]] = {
     "landlock": _landlock,
     "seccomp filters": _seccomp,
     "user namespaces": _user_namespaces,
+    "pid namespaces": _pid_namespaces,
 }

@@ -160,10 +160,10 @@ def _become(request: dict, descriptors: list[int], path: list[str], parent: int)
     sys.argv = [request["module"], str(connection), str(parent), *request["arguments"]]
     from multiprocessing.connection import Connection
 
-    from optcli.workers import child
+    from optcli.workers import child, lifetime
 
     if request["module"] == child.__name__:
-        child.serve(Connection(connection), parent)
+        child.serve(Connection(connection), parent, apart=lifetime.APART in request["arguments"])
     os.set_inheritable(connection, True)
     server.main()
     os._exit(0)

@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--only", multiple=True, metavar="VARIANT", help="Save just these variants.")
 @click.option(
     "--output",
-    type=options.FILE,
+    type=options.OUT_FILE,
     help="Write to this file instead of artifacts/baselines/NAME.optcli.tar.",
 )
 @options.store

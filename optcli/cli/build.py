@@ -86,7 +86,7 @@ def command(
         report = build(
             recipe,
             store=kept,
-            artifacts=reports.root(artifacts),
+            artifacts=reports.root_to_write(artifacts),
             overrides=overrides,
             only=only,
             jobs=jobs or usual_jobs(ray),

@@ -35,7 +35,7 @@ _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html",
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), help="Default: terminal, or what --output ends in."
 )
-@click.option("--output", "-o", type=options.FILE, help="Write to a file instead.")
+@click.option("--output", "-o", type=options.OUT_FILE, help="Write to a file instead.")
 @options.as_json
 @click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
 @click.option("--force", is_flag=True, help="Compare although the machines differ.")

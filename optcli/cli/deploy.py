@@ -54,7 +54,7 @@ class _Engine(click.Choice[str]):
 )
 @click.option(
     "--out",
-    type=options.PATH,
+    type=options.OUT_FOLDER,
     metavar="FOLDER",
     help="A new or empty folder.  [default: VARIANT-TARGET]",
 )

@@ -87,13 +87,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--history",
-    type=options.FILE,
+    type=options.OUT_FILE,
     help="Append the figures to this file; `optcli history` shows them.",
 )
-@click.option("--markdown", type=options.FILE, help="Write a comment for a pull request.")
-@click.option("--junit", type=options.FILE, help="Write JUnit XML.")
-@click.option("--gitlab-metrics", type=options.FILE, help="Write a metrics report for GitLab.")
-@click.option("--benchmark-json", type=options.FILE, help="Write JSON for github-action-benchmark.")
+@click.option("--markdown", type=options.OUT_FILE, help="Write a comment for a pull request.")
+@click.option("--junit", type=options.OUT_FILE, help="Write JUnit XML.")
+@click.option("--gitlab-metrics", type=options.OUT_FILE, help="Write a metrics report for GitLab.")
+@click.option("--benchmark-json", type=options.OUT_FILE, help="Write JSON for github-action-benchmark.")
 @options.as_json
 @options.verbose
 def command(
@@ -148,7 +148,7 @@ def command(
                 accept=accepted(accept),
             ),
             store=options.opened(store),
-            artifacts=reports.root(artifacts),
+            artifacts=reports.root_to_write(artifacts),
             observer=progress,
         )
     forms: dict[Path | None, Callable[[GateReport], str]] = {
@@ -159,7 +159,7 @@ def command(
     }
     for path, form in forms.items():
         if path is not None:
-            path.write_text(form(report), encoding="utf-8")
+            options.write(path, form(report))
     show(report, shown, as_json=as_json)
     _tell_github(report)
     return report.exit_code

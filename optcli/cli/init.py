@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("what")
-@click.option("--out", type=options.FILE, help="Write it here, not to stdout.")
+@click.option("--out", type=options.OUT_FILE, help="Write it here, not to stdout.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @options.inputs
 @click.option("--weights", help="A local file, or a name that the source knows, such as DEFAULT.")

@@ -137,7 +137,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 )
 @click.option(
     "--calibration",
-    type=options.FILE,
+    type=options.OUT_FILE,
     metavar="FILE",
     help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
@@ -160,7 +160,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 )
 @click.option(
     "--out",
-    type=options.FOLDER,
+    type=options.OUT_FOLDER,
     metavar="FOLDER",
     help="Write report.json, report.html, report.md and junit.xml there.",
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from optcli.cli import committed_links
+from optcli.cli.committed_links import OutputPath
 from optcli.errors import UsageError, raised_as, strerror
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PATH = click.Path(path_type=Path)
+# What is written.
+OUT_FILE = OutputPath(path_type=Path, dir_okay=False)
+OUT_FOLDER = OutputPath(path_type=Path, file_okay=False)
 
 
 def examples(*commands: str) -> str:
@@ -29,7 +34,7 @@ def examples(*commands: str) -> str:
 
 store = click.option(
     "--store",
-    type=FOLDER,
+    type=OUT_FOLDER,
     help="The store; default: OPTCLI_STORE, else artifacts/.store.",
 )
 
@@ -64,6 +69,7 @@ def opened(store: Path | None) -> Store:
     """The store that a verb's options name, with the remote one beside it. Raises `UsageError`."""
     from optcli.store import Store
 
+    committed_links.refuse(Store.default_root(store))
     said = click.get_current_context().meta
     return Store.at(store, said.get("remote_store"), read_only=said.get("remote_readonly", False))
 
@@ -80,7 +86,7 @@ def printable(text: str) -> str:
 
 artifacts = click.option(
     "--artifacts",
-    type=FOLDER,
+    type=OUT_FOLDER,
     help="Where artifacts and reports are laid out; default: OPTCLI_ARTIFACTS, else artifacts.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")

@@ -104,7 +104,7 @@ _CODES = {
 @click.option("--seed", type=click.IntRange(0), help="Seed of the simulation.  [default: 0]")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.OUT_FILE,
     help="Write the plan as a page with its curves to this file.",
 )
 @options.artifacts

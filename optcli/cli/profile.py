@@ -37,7 +37,7 @@ from optcli.cli.progress import Progress
 )
 @click.option(
     "--trace",
-    type=options.FILE,
+    type=options.OUT_FILE,
     metavar="FILE",
     help="Where the Chrome trace goes; default: profiles/VARIANT.trace.json beside the report.",
 )

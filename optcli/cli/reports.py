@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli import regular_files
+from optcli.cli import committed_links
 from optcli.errors import UsageError, did_you_mean
 from optcli.paths import shown
 from optcli.results import Report
@@ -54,6 +55,7 @@ class FoundReport:
         """The store of `own_store`."""
         from optcli.store import Store
 
+        committed_links.refuse(self.root)
         return Store(Store.default_root(self.own_store(explicit)))
 
     @property
@@ -65,7 +67,15 @@ class FoundReport:
 
 def root(explicit: Path | None) -> Path:
     """Where artifacts and reports are laid out by a build that is run here."""
-    return (explicit or Path(os.environ.get("OPTCLI_ARTIFACTS") or _FOLDER)).expanduser().absolute()
+    named = os.environ.get("OPTCLI_ARTIFACTS") or _FOLDER
+    return (explicit or Path(named)).expanduser().absolute()
+
+
+def root_to_write(explicit: Path | None) -> Path:
+    """The same for what writes there. Raises `UsageError` where a link of a commit leads elsewhere."""
+    place = root(explicit)
+    committed_links.refuse(place)
+    return place
 
 
 def nearest(explicit: Path | None) -> Path:

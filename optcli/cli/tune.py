@@ -41,7 +41,7 @@ from optcli.settings.tuning import Objective
 @click.option("--seed", type=click.IntRange(0), help="The seed, in place of the recipe's.")
 @click.option(
     "--out",
-    type=options.FILE,
+    type=options.OUT_FILE,
     help="The recipe to write. Default: NAME.tuned.yaml beside the recipe.",
 )
 @click.option("--restart", is_flag=True, help="Forget the trials of an earlier run.")
@@ -121,7 +121,7 @@ def command(
     root = built.own_store(store) if built else store
     common: dict[str, Any] = {
         "store": options.opened(root),
-        "artifacts": built.root if built else reports.root(artifacts),
+        "artifacts": built.root if built else reports.root_to_write(artifacts),
         "overrides": overrides,
         "jobs": jobs or usual_jobs(ray),
         "timeout_s": timeout,

@@ -44,7 +44,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
 @click.option("--partial", is_flag=True, help="With --predictions: judge the samples that it answers.")
 @click.option(
     "--write-inputs",
-    type=options.FILE,
+    type=options.OUT_FILE,
     metavar="FILE.npz",
     help="Write the prepared evaluation samples of --recipe with their ids, for another machine.",
 )
@@ -57,7 +57,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
 @options.timeout("file")
 @click.option("--per-class", is_flag=True, help="Show the metric of every class, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option("--junit", type=options.FILE, help="Write JUnit XML for a CI system.")
+@click.option("--junit", type=options.OUT_FILE, help="Write JUnit XML for a CI system.")
 @click.option(
     "--layers",
     metavar="[VARIANT]",

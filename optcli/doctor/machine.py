@@ -17,7 +17,7 @@ from optcli import environment
 from optcli.doctor.checks import Check, State
 from optcli.engines import driver
 from optcli.latency.memory import available_bytes
-from optcli.workers import confinement
+from optcli.workers import confinement, namespaces
 
 _check = partial(Check, group="machine")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -34,17 +34,18 @@ def checks() -> list[Check]:
         memory(),
         gpu(),
         cuda_driver(),
-        walls(confinement.available()),
+        walls(confinement.available(), apart=namespaces.available()),
     ]
 
 
-def walls(available: confinement.Walls) -> Check:
-    """What holds the workers that open files from elsewhere."""
+def walls(available: confinement.Walls, *, apart: bool) -> Check:
+    """What holds the workers that open files from elsewhere; `apart`: in namespaces of their own."""
     if available.whole:
         text = (
-            f"{available}: workers that open models from elsewhere can neither write nor reach out;"
-            " they can still read files, lock those that they may read, move your processes to other"
-            " cores, and use processors and memory until their time limit"
+            f"{available}{' and namespaces' if apart else ''}: workers that open models from elsewhere"
+            " can neither write nor reach out; they can still read files,"
+            f"{'' if apart else ' move your processes to other cores,'}"
+            " and use processors and memory until their time limit"
         )
         return _check(name="confinement", state="ok", found=text)
     hint = (

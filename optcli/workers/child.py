@@ -18,7 +18,7 @@ from optcli import libraries
 from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
 from optcli.workers import confinement, messages
 from optcli.workers.channel import Channel, receive, send
-from optcli.workers.lifetime import bind_to_parent
+from optcli.workers.lifetime import APART, bind_to_parent
 
 # What torch, ONNX Runtime, C++ and the system say where an allocation fails.
 _NO_MEMORY = re.compile(
@@ -26,9 +26,13 @@ _NO_MEMORY = re.compile(
 )
 
 
-def serve(connection: Connection, parent: int) -> None:
-    """Take one call from the connection, carry it out and end the process."""
-    bind_to_parent(parent)
+def serve(connection: Connection, parent: int, *, apart: bool) -> None:
+    """Take one call from the connection, carry it out and end the process.
+
+    `apart`: out of reach of other processes, before it is told how it is confined.
+    """
+    os.set_inheritable(connection.fileno(), False)  # what it starts does not hold the channel open
+    bind_to_parent(parent, apart=apart)
     faulthandler.enable()
     libraries.spare_the_compiler()
     call = receive(connection)
@@ -84,4 +88,4 @@ def _record(error: BaseException) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]), apart=APART in sys.argv[3:])

@@ -5,9 +5,10 @@ parts of Linux do it, each used where the system has it:
 
 - Landlock (since Linux 6.2, version 3 of its interface): writing, making, removing and running files.
 - seccomp: the network, starting programs, other processes' memory, signals to them where Landlock is
-  too old for that, devices, modes, owners and times of files.
+  too old for that, devices, locks, modes, owners and times of files.
 
 Neither needs privileges, and neither can be left again: it is for a process that ends with its work.
+Out of reach of the numbers of other processes it is by `namespaces`, which must come before any thread.
 Interfaces: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html.
 """
 
@@ -73,6 +74,7 @@ _FORBIDDEN: dict[str, tuple[int, int]] = {
     # Where other processes run, and how much.
     "ioprio_set": (251, 30), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272),
+    "flock": (73, 32),
     # Times of files anywhere: what copies them sets the mode, too, and fails at that already.
     "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88),
 }
@@ -116,7 +118,13 @@ _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
         (_Limit(0, (0,), only=True), _Limit(1, (0,), only=True)),
     ),
     "prlimit64": ((302, 261), (_Limit(0, (0,), only=True),)),
+    # Threads and copies of the process, and none in namespaces of their own.
+    "clone": ((56, 220), (_Limit(0, (0,), only=True, mask=0x7E020000),)),
+    # Locks of files: others would wait for them. The last is a lease.
+    "fcntl": ((72, 25), (_Limit(1, (6, 7, 37, 38, 1024), only=False),)),
 }
+# Its flags lie where the filter cannot look: the C library goes on with `clone`.
+_CLONE3 = 435
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # denied with EPERM
 # Calls that later kernels have: a program that asks for them goes on without where they are unknown.
 _LAST_KNOWN, _UNKNOWN = 462, 0x00050000 | 38  # ENOSYS
@@ -258,7 +266,8 @@ def _filter_calls() -> None:
         if numbers[column] >= 0:
             checks = _checked(limits)
             steps += [_step(0x15, numbers[column], 0, len(checks)), *checks]
-    steps += [_step(0x25, _LAST_KNOWN, 0, 1), _step(0x06, _UNKNOWN), _step(0x06, _ALLOW)]
+    steps += [_step(0x15, _CLONE3, 1, 0), _step(0x25, _LAST_KNOWN, 0, 1), _step(0x06, _UNKNOWN)]
+    steps += [_step(0x06, _ALLOW)]
     program = _Program(len(steps), b"".join(steps))
     libc = ctypes.CDLL(None, use_errno=True)
     # Otherwise kernels before 5.16 switch speculation off in the process, and it computes slower.

@@ -4,6 +4,7 @@ A worker has a keeper: the process that was started, which forks the worker and 
 The keeper is a subreaper: whatever the worker starts and leaves behind, in a session of its own or
 forked twice, becomes the keeper's child. Once the worker is gone, however it went, or the parent is,
 or the parent asks for it by SIGTERM, the keeper kills all that is left and ends as the worker did.
+A worker that will be confined lives in a namespace of its own where that can be had (`namespaces`).
 Linux only; elsewhere a worker leads a process group, and a killed build can leave a worker that ends
 by itself when its channel closes.
 """
@@ -21,20 +22,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from optcli.workers import namespaces
+
+# What a worker that will be confined is started with.
+APART = "apart"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform.startswith("linux")
 _HEARD = {signal.SIGTERM, signal.SIGCHLD}
 _UNHEARD = {signal.SIGINT, signal.SIGHUP}
+_DESCRIPTORS = 4096
 _MOST_S = 10.0
 # A keeper also looks by itself whether its worker and its parent are there.
 _LOOK_S = 5.0
 
 
-def bind_to_parent(parent: int) -> None:
+def bind_to_parent(parent: int, *, apart: bool = False) -> None:
     """Make this process the keeper of a new one, in which the call returns.
 
     Both die with process `parent`, which must have started this one. Call before any thread is started.
+    Where it is to be had, a worker that is `apart` sees no process but its own.
     """
     with suppress(PermissionError):  # already a session leader
         os.setpgid(0, 0)
@@ -43,6 +50,7 @@ def bind_to_parent(parent: int) -> None:
     # Where it is inherited as ignored, the system buries children and tells nobody that they ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _UNHEARD)
+    namespace = namespaces.enter() if apart else None
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -50,11 +58,13 @@ def bind_to_parent(parent: int) -> None:
         os._exit(1)
     worker = os.fork()
     if worker:
-        _keep(worker, parent)
+        _keep(worker, parent, namespace)
+    if namespace is not None:
+        os.close(namespace)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD | _UNHEARD)
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:
+    if _parent("self") != keeper:  # as it is numbered outside
         os._exit(1)
     with suppress(OSError):  # when memory runs out, the kernel should take the worker, not the build
         Path("/proc/self/oom_score_adj").write_text("800")
@@ -79,9 +89,14 @@ def stop(pid: int, ended: Callable[[float], int | None]) -> None:
     ended(5.0)
 
 
-def _keep(worker: int, parent: int) -> NoReturn:
-    """What the keeper does until the worker has ended, or the parent wants it to or is gone."""
-    os.closerange(0, 4096)  # above all the worker's channel: its end must be seen
+def _keep(worker: int, parent: int, namespace: int | None = None) -> NoReturn:
+    """What the keeper does until the worker has ended, or the parent wants it to or is gone.
+
+    It holds the descriptor of the worker's `namespace`, and no other.
+    """
+    alone = _DESCRIPTORS if namespace is None else namespace
+    os.closerange(0, alone)  # above all the worker's channel: its end must be seen
+    os.closerange(alone + 1, _DESCRIPTORS)
     status: int | None = None
     while status is None:
         heard = signal.sigtimedwait(_HEARD, _LOOK_S)
@@ -155,9 +170,7 @@ def _descendants(pid: int) -> list[int]:
         if not folder.isdigit():
             continue
         try:
-            stat = Path("/proc", folder, "stat").read_bytes()
-            # The name stands in brackets and may hold any; state and parent follow.
-            children.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(int(folder))
+            children.setdefault(_parent(folder), []).append(int(folder))
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
     descendants: list[int] = []
@@ -167,6 +180,13 @@ def _descendants(pid: int) -> list[int]:
         descendants += below
         waiting += below
     return descendants
+
+
+def _parent(process: str) -> int:
+    """The parent of a process, as the system's own list has it. Raises OSError once it has ended."""
+    stat = Path("/proc", process, "stat").read_bytes()
+    # The name stands in brackets and may hold any; state and parent follow.
+    return int(stat[stat.rindex(b")") + 2 :].split()[1])
 
 
 def _kill(pid: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 from optcli import folders
 from optcli.errors import Problem, StepError, ended_by, from_record
 from optcli.workers import channel, logs, messages
-from optcli.workers.lifetime import stop
+from optcli.workers.lifetime import APART, stop
 
 _POLL_S = 0.2
 # How often the system is asked for the end of a worker that was forked.
@@ -225,8 +225,9 @@ def spawn(
     """
     ours, theirs = channel.pair()
     command = _running(interpreter, "optcli.workers.child")
+    arguments = () if confined is None else (APART,)
     with logs.opened(log) as (stream, writing):
-        process = _started(command, theirs.fileno(), (), stream, environment)
+        process = _started(command, theirs.fileno(), arguments, stream, environment)
     theirs.close()
     child = Child(ours, process.pid, partial(_ended, process), log, writing)
     child.call(function, message, confined)
@@ -293,7 +294,7 @@ class ForkServer:
         modules = self._preload if after is None else after
         ours, theirs = channel.pair()
         with logs.opened(log) as (stream, writing), theirs:
-            request = {"after": [*modules], "import": self._preload}
+            request = {"after": [*modules], "import": self._preload, "apart": confined is not None}
             forked = self._fork(json.dumps(request).encode(), [theirs.fileno(), stream])
         child = Child(ours, forked.pid, forked.ended, log, writing, forked.gone)
         child.call(function, message, confined)

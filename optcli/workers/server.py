@@ -43,7 +43,7 @@ def main() -> None:
     known = list(dict.fromkeys(sys.argv[3:]))
     to_import = list(known)
     # One at a time: who asks waits for the answer.
-    asked: tuple[list[str], list[int]] | None = None
+    asked: tuple[list[str], bool, list[int]] | None = None
     while True:
         sources = [wake] if asked else [wake, control.fileno()]
         ready, _, _ = select.select(sources, [], [], 0 if asked or to_import else None)
@@ -56,7 +56,7 @@ def main() -> None:
             if not data:
                 return
             request = json.loads(data)
-            asked = request["after"], descriptors
+            asked = request["after"], request["apart"], descriptors
             added = [name for name in request["import"] if name not in known]
             known += added
             to_import += added
@@ -66,11 +66,14 @@ def main() -> None:
             with contextlib.suppress(Exception):  # the step that needs it says so
                 libraries.bring_in([missing[0]])
         elif asked is not None:
-            _fork(control, wake, woken, *asked[1])
+            _, apart, descriptors = asked
+            _fork(control, wake, woken, *descriptors, apart=apart)
             asked = None
 
 
-def _fork(control: socket.socket, wake: int, woken: int, channel: int, log: int) -> None:
+def _fork(
+    control: socket.socket, wake: int, woken: int, channel: int, log: int, *, apart: bool
+) -> None:
     parent = os.getpid()
     gc.freeze()  # no worker looks for garbage among the libraries, or copies their pages for that
     child = os.fork()
@@ -84,7 +87,7 @@ def _fork(control: socket.socket, wake: int, woken: int, channel: int, log: int)
         for stream in (1, 2):
             os.dup2(log, stream)
         os.close(log)
-        serve(Connection(channel), parent)
+        serve(Connection(channel), parent, apart=apart)
     os.close(channel)
     os.close(log)
     control.sendall(json.dumps({"started": child}).encode() + b"\n")

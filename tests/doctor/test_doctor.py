@@ -260,6 +260,14 @@ def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
     ],
 )
 def test_the_wall_around_models_from_elsewhere_is_named(walls, state, said):
-    check = machine.walls(walls)
+    check = machine.walls(walls, apart=False)
     assert (check.state, check.found[: len(said)]) == (state, said)
     assert bool(check.hint) == (state == "note")
+
+
+def test_what_a_confined_worker_can_still_do_is_named():
+    both = confinement.Walls(files=True, network=True)
+    here, elsewhere = (machine.walls(both, apart=apart).found for apart in (True, False))
+    assert "seccomp and namespaces: workers" in here
+    assert "seccomp: workers" in elsewhere
+    assert ["cores" in each for each in (here, elsewhere)] == [False, True]

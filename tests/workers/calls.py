@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError
-from optcli.workers import Channel, confinement
+from optcli.workers import Channel, confinement, namespaces
 from optcli.workers.beside import Beside
 from optcli.workers.channel import receive, send
 
@@ -210,13 +210,28 @@ def _set_flags(target):
 def _call(name, *arguments):
     """A system call by its name, or one that no kernel has yet."""
     numbers = {**confinement._FORBIDDEN, "of later kernels": (1000, 1000)}
+    numbers |= {"clone": confinement._LIMITED["clone"][0], "clone3": (confinement._CLONE3,) * 2}
     column = tuple(confinement._MACHINES).index(os.uname().machine)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(numbers[name][column], *arguments) < 0:
         raise OSError(ctypes.get_errno(), name)
 
 
+def _lock(target, kind):
+    fcntl.lockf(os.open(target, os.O_RDONLY), kind | fcntl.LOCK_NB)
+
+
 _ACTIONS = {
+    "move the parent": lambda target, place: os.sched_setaffinity(int(target), os.sched_getaffinity(0)),
+    "move itself": lambda target, place: os.sched_setaffinity(0, os.sched_getaffinity(0)),
+    "schedule the parent": lambda target, place: os.sched_setscheduler(
+        int(target), os.SCHED_BATCH, os.sched_param(0)
+    ),
+    "lock": lambda target, place: fcntl.flock(os.open(target, os.O_RDONLY), fcntl.LOCK_SH),
+    "lock a part": lambda target, place: _lock(target, fcntl.LOCK_SH),
+    "make a namespace": lambda target, place: _call("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0),
+    "make a namespace anew": lambda target, place: _call("clone3", bytes(88), 88),
+    "start a thread": lambda target, place: threading.Thread(target=time.time).start(),
     "share memory": lambda target, place: _call("shmget", 0, 4096, 0o1600),
     "queue of messages": lambda target, place: _call("msgget", 0, 0o1600),
     "name the domain": lambda target, place: _call("setdomainname", b"x", 1),
@@ -274,6 +289,23 @@ def _confine_on_an_old_kernel() -> None:
     confinement._landlock_version = lambda: 3
     confinement.available.cache_clear()
     confinement.enter([])
+
+
+def owner(payload: dict[str, Any], channel: Channel) -> Any:
+    """Of a process in a namespace: who it is, whom its files belong to, its number, its parent's."""
+    os.setgid(payload["user"])
+    os.setuid(payload["user"])
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: else its files in /proc are another's
+    held = namespaces.enter()
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        with tempfile.TemporaryFile() as file:
+            of_file = os.fstat(file.fileno())
+        ids = [os.getuid(), os.getgid(), of_file.st_uid, of_file.st_gid]
+        os.write(theirs, json.dumps([held is not None, ids, os.getppid(), os.getpid()]).encode())
+        os._exit(0)
+    os.close(theirs)
+    return json.loads(os.read(ours, 1000))
 
 
 def crash(payload: dict[str, Any], channel: Channel) -> Any:
