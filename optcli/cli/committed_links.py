@@ -20,7 +20,7 @@ class OutputPath(click.Path):
     """The type of options that name what optcli writes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         refuse(path)
         return path
 

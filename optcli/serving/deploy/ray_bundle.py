@@ -214,8 +214,8 @@ def closing(prepared: Prepared) -> Sequence[str]:
         " `serve deploy`",
         f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env`"
         " has the URI of this folder as a zip file, such as `working_dir: s3://bucket/bundle.zip`. Slow"
-        " and large headers are refused there where the nodes run `ray start` with"
-        " `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=request_heads:limit` and this folder in `PYTHONPATH`",
+        " and large headers are refused there where `ray start` has this folder in `PYTHONPATH` and"
+        " `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=request_heads:limit`",
         "the server has no authentication and no TLS, and listens on the loopback address: put a proxy"
         " with both in front of it, such as nginx with `proxy_pass http://127.0.0.1:8000`",
         "one process takes in all requests: for a higher rate, start several bundles behind a proxy",
