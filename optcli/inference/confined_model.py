@@ -6,15 +6,14 @@ Arrays go through a folder that both have in their memory; messages say where th
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import runners
+from optcli import folders, runners
 from optcli.artifact import Artifact
-from optcli.engines.running.shared_arrays import SharedArrays, folder
+from optcli.engines.running.shared_arrays import SharedArrays, SharedFolder
 from optcli.errors import StepError
 from optcli.settings import TensorSpec
 from optcli.workers import Channel, spawn
@@ -65,8 +64,8 @@ class ConfinedModel:
         inputs: tuple[TensorSpec, ...],
     ) -> None:
         # Of the folder with the inputs it can only read: what it put there would be written through.
-        self._folders = folder(), folder()
-        feeds, results = (each / _ARRAYS for each in self._folders)
+        self._folders = SharedFolder(), SharedFolder()
+        feeds, results = (each.path / _ARRAYS for each in self._folders)
         self._feeds, self._results = SharedArrays(feeds), SharedArrays(results, only_reads=True)
         self._child = spawn(
             "optcli.inference.confined_model:serve",
@@ -99,7 +98,8 @@ class ConfinedModel:
         """End the process."""
         self._child.kill()
         for each in self._folders:
-            shutil.rmtree(each, ignore_errors=True)
+            folders.remove(each.path)  # however deep what the other process left
+            each.remove()
 
 
 def serve(request: OpenRequest, channel: Channel) -> None:

@@ -7,11 +7,11 @@ None with a flag that says why. New keys may come; a key that changes meaning ch
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from optcli.errors import UsageError, first_line
+from optcli.errors import ExitCode, UsageError, first_line
 from optcli.results.flags import Flag
 from optcli.results.layers import Layers
 from optcli.results.outcomes import (
@@ -47,6 +47,8 @@ __all__ = [
 
 SCHEMA = 2
 
+# `ExitCode` of a build that came to its end: `compare` ends as the report says, and others wrote some.
+EndOfBuild = Annotated[int, Field(ge=0, le=ExitCode.INCONCLUSIVE)]
 Status = Literal["built", "cached", "skipped", "failed"]
 
 
@@ -323,7 +325,7 @@ class DeviceReport(Result):
     recommended: str | None
     recommendation: str
     recommendations: dict[int, Recommendation] = Field(default_factory=dict)
-    exit_code: int
+    exit_code: EndOfBuild
     exit_reason: str = ""
     protocol: dict[str, Any] = Field(default_factory=dict)
     variants: dict[str, DeviceVariant]
@@ -355,7 +357,7 @@ class Report(Result):
     serving: ServingChoice | None = None
     started: str
     finished: str
-    exit_code: int
+    exit_code: EndOfBuild
     exit_reason: str = ""
     protocol: dict[str, Any] = Field(default_factory=dict)
     took_s: dict[str, float] = Field(default_factory=dict)

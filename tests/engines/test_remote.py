@@ -13,8 +13,9 @@ import pytest
 from fake_driver import engine, interpreter, plan
 
 from optcli.engines import EngineError, child
+from optcli.engines.running import shared_arrays
 from optcli.engines.running.remote import RemoteExecution
-from optcli.engines.running.shared_arrays import SharedArrays
+from optcli.engines.running.shared_arrays import SharedArrays, SharedFolder
 
 RNG = np.random.default_rng(0)
 
@@ -158,12 +159,32 @@ def test_an_interpreter_that_is_not_there(tmp_path):
 @pytest.mark.slow
 def test_nothing_is_left_when_it_is_closed(opened):
     execution = opened()
-    pid, folder = execution._process.pid, execution._folder
+    pid, folder = execution._process.pid, execution._folder.path
     execution.close()
     execution.close()
     assert not folder.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        shared_arrays, "_ENOUGH_BYTES", 1 << 62
+    )  # not in memory, where others have theirs
+    living = SharedFolder()
+    left, young, others = (tmp_path / name for name in ("optcli-engine-x", "optcli-engine-y", "mine"))
+    for each in (left, young, others):
+        each.mkdir()
+        (each / "inputs").write_bytes(b"x")
+    for each in (left, others, living.path):
+        os.utime(each, (0, 0))
+    (tmp_path / "optcli-engine-z").symlink_to(others)
+    SharedFolder().remove()
+    assert [each.exists() for each in (left, young, others, living.path)] == [False, True, True, True]
+    living.remove()
+    assert not living.path.exists()
+    assert (others / "inputs").exists()
 
 
 def test_it_ends_with_its_parent_even_in_native_code(tmp_path, python):

@@ -70,6 +70,8 @@ def test_any_mutation_is_shown_or_refused(good, tmp_path, capsys, seed):
         ({"protocol": {"launches": -1}}, "protocol.launches: found -1, wanted at least 0"),
         ({"protocol": {"x": {"batch_size": 0}}}, "protocol.x.batch_size: found 0, wanted at least 1"),
         ({"protocol": 5}, "protocol: Input should be"),
+        ({"exit_code": -1}, "exit_code: Input should be greater than or equal to 0"),
+        ({"exit_code": 70}, "exit_code: Input should be less than or equal to 5"),
         ({"took_s": {"data": 10**30}}, "more than 64 bits"),
     ],
 )

@@ -7,14 +7,13 @@ as a call in this process would be: neither the pipe nor the way through shared 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from optcli.engines import EngineError, child
 from optcli.engines.messages import Line
-from optcli.engines.running.shared_arrays import Layout, SharedArrays, folder
+from optcli.engines.running.shared_arrays import Layout, SharedArrays, SharedFolder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,14 +33,14 @@ class RemoteExecution:
         self._lines: list[Line] = []
         self._layout: Layout = ()
         self._answer: dict[str, Any] = {}
-        self._folder = folder()
-        self._shared_inputs = SharedArrays(self._folder / "inputs")
-        self._shared_outputs = SharedArrays(self._folder / "outputs")
+        self._folder = SharedFolder()
+        self._shared_inputs = SharedArrays(self._folder.path / "inputs")
+        self._shared_outputs = SharedArrays(self._folder.path / "outputs")
         self._process: Any = None
         try:
             self._process = child.start(python, "optcli.engines.running.remote_process")
             about = self._ask(
-                {"do": "open", "open": opens, "job": dict(job), "folder": str(self._folder)}
+                {"do": "open", "open": opens, "job": dict(job), "folder": str(self._folder.path)}
             )
         except BaseException:
             self.close()
@@ -98,7 +97,7 @@ class RemoteExecution:
                 self._tell(process, {"do": "end"})
                 self._hear(process)
             child.end(process)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +19,50 @@ from optcli.engines import EngineError
 if TYPE_CHECKING:
     import numpy as np
 
+_PREFIX = "optcli-engine-"
+_SURELY_LOCKED_S = 60.0
 _ALIGNED = 64
 _ENOUGH_BYTES = 1 << 30
 # Name, element type, shape and place of each array: what the other side must know.
 Layout = Sequence[Sequence[Any]]
 
 
-def folder() -> Path:
-    """An empty folder, in memory where there is room for large batches, else on the disk."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder in it is made for us alone
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free >= _ENOUGH_BYTES
-    return Path(tempfile.mkdtemp(prefix="optcli-engine-", dir=memory if roomy else None))
+class SharedFolder:
+    """An empty folder, in memory where there is room for large batches, else on the disk.
+
+    It is locked as long as this process lives. Whoever makes one removes those that a killed process
+    has left: memory that nothing else gives back.
+    """
+
+    def __init__(self) -> None:
+        memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())  # noqa: S108 - a folder of its own
+        roomy = memory.is_dir() and shutil.disk_usage(memory).free >= _ENOUGH_BYTES
+        for place in (memory, disk):
+            _remove_abandoned(place)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory if roomy else disk))
+        self._lock = os.open(self.path, os.O_RDONLY)
+        with suppress(OSError):  # where there are no locks, it stays after a kill
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def remove(self) -> None:
+        """Remove it with all in it; a second time nothing happens."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_abandoned(place: Path) -> None:
+    for each in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError, RecursionError):  # another user's, locked, gone by now, or too deep
+            lock = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Who has just made one has not yet locked it.
+                if time.time() - os.fstat(lock).st_mtime > _SURELY_LOCKED_S:
+                    shutil.rmtree(each)
+            finally:
+                os.close(lock)
 
 
 class SharedArrays:
