@@ -30,8 +30,8 @@ class Arrivals:
 
     `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; `stream`
     [requests] says which camera or caller a request is from. Both are None where there is one only.
-    `beside_ms` [others], ascending, is when other requests come that pass the same ingress. Raises
-    `InputError` for no requests, for times that fall or are negative, and for other lengths.
+    `beside_ms` [others], ascending, is when other requests come that pass the same ingress.
+    Raises `InputError` for times that fall, are negative or endless.
     """
 
     times_ms: np.ndarray
@@ -44,25 +44,12 @@ class Arrivals:
 
         times = np.asarray(self.times_ms, dtype=float)
         object.__setattr__(self, "times_ms", times)
-        if times.ndim != 1 or not times.size:
-            raise InputError("there are no requests", place=PLACE, hint="give at least one time")
         if not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) < 0).any():
             raise InputError(
                 "the times of arrival fall, or are no numbers of 0 or more",
                 place=PLACE,
                 hint="give them in milliseconds from the start, in order",
             )
-        for name in ("priority", "stream"):
-            if (each := getattr(self, name)) is None:
-                continue
-            each = np.asarray(each)
-            object.__setattr__(self, name, each)
-            if each.shape != times.shape or each.dtype.kind not in "iu" or each.min() < 0:
-                raise InputError(
-                    f"the {name} is not a whole number of 0 or more for each request",
-                    place=PLACE,
-                    hint=f"give one {name} for each of the {times.size} requests",
-                )
 
     @property
     def count(self) -> int:

@@ -38,8 +38,8 @@ class Batching:
     `most_sent`: of sealed batching, the most requests at all replicas; the others wait before them, and
     go in calls that are as full as can be (None: all go at once).
 
-    Raises `InputError` for values that make no sense; sealed batching has no caps, timeouts and
-    priorities.
+    Sealed batching has no caps, timeouts and priorities. Raises `InputError` for a batch, a wait or
+    workers that make no sense.
     """
 
     batch: int
@@ -59,35 +59,8 @@ class Batching:
         number(self.wait_ms, "the longest wait", PLACE, least=0)
         whole(self.instances, "the number of instances", PLACE, least=1)
         whole(self.concurrency, "the concurrency", PLACE, least=1)
-        for ready in self.ready_ms:
-            number(ready, "the time at which a worker is ready", PLACE, least=0)
-        if self.queue_cap is not None:
-            whole(self.queue_cap, "the queue cap", PLACE, least=1)
-        if self.stream_cap is not None:
-            whole(self.stream_cap, "the queue cap of a stream", PLACE, least=1)
-        if self.timeout_ms is not None:
-            number(self.timeout_ms, "the timeout", PLACE, least=0)
-            if self.timeout_ms < self.wait_ms:
-                raise InputError(
-                    f"the timeout of {self.timeout_ms:g} ms is shorter than the wait for a batch,"
-                    f" {self.wait_ms:g} ms",
-                    place=PLACE,
-                    hint="give a longer timeout or a shorter wait",
-                )
-        if self.semantics == "sealed" and self.drops:
-            raise InputError(
-                "sealed batching has no queue caps and no timeouts",
-                place=PLACE,
-                hint="leave them out, or simulate oldest-age batching",
-            )
         if self.most_sent is not None:
             whole(self.most_sent, "the most requests at the replicas", PLACE, least=self.batch)
-            if self.semantics != "sealed" or any(self.ready_ms):
-                raise InputError(
-                    "only sealed batching on replicas that are ready has a most of requests at them",
-                    place=PLACE,
-                    hint="leave out most_sent",
-                )
 
     @property
     def workers(self) -> int:

@@ -220,10 +220,6 @@ class Curve:
         """The batch size to which one is padded; None where it is not."""
         return next((to for first, to in self.padded if first <= batch_size < to), None)
 
-    def extrapolated(self, largest: int) -> tuple[int, ...]:
-        """The batch sizes from 1 to `largest` that lie outside the known ones."""
-        return tuple(size for size in range(1, largest + 1) if self.is_extrapolated(size))
-
     def largest_within(self, limit_ms: float, sizes: Sequence[int]) -> int | None:
         """The largest of some batch sizes whose time is within a limit; None where none is."""
         return max((size for size in sizes if self.time_ms(size) <= limit_ms), default=None)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError
 from optcli.queueing import event_loop, recursion
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
@@ -51,18 +50,6 @@ def simulate(
     import numpy as np
 
     share(warm_up, "the warm-up", PLACE)
-    if batching.semantics == "sealed" and arrivals.priority is not None:
-        raise InputError(
-            "sealed batching has no priorities",
-            place=PLACE,
-            hint="leave them out, or simulate oldest-age batching",
-        )
-    if batching.stream_cap is not None and arrivals.stream is None:
-        raise InputError(
-            "there is a queue cap for each stream, and the requests have no streams",
-            place=PLACE,
-            hint="leave out stream_cap, or draw the requests from Cameras",
-        )
     times = _past_ingress(arrivals, overhead, seed)
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     passed = replace(arrivals, times_ms=times)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optcli.errors import InputError
 from optcli.queueing import (
     Arrivals,
     Batching,
@@ -151,11 +150,3 @@ def test_what_would_grow_without_bound_is_carried_by_full_calls_and_takes_longer
     given = {"runs": 1, "requests": 8_000}
     assert highest_rate(process, curve, sealed, promise, **given) < 120
     assert 120 < highest_rate(process, curve, replace(sealed, most_sent=16), promise, **given) < 167
-
-
-@pytest.mark.parametrize(
-    "change", [{"most_sent": 7}, {"semantics": "oldest-age"}, {"ready_ms": (5.0,)}, {"most_sent": 8.5}]
-)
-def test_what_cannot_be_held_is_refused(change):
-    with pytest.raises(InputError):
-        Batching(**{"batch": 8, "semantics": "sealed", "most_sent": 16, **change})

@@ -25,14 +25,6 @@ def test_a_cascade_adds_the_heavy_model_for_its_share():
     assert cascade(Poisson(1), cheap, heavy, 0).parts[1:] == ()
 
 
-def test_a_heavy_model_that_drops_costs_the_cascade_answers():
-    cheap = Stage(Curve.parse("2ms"), Batching(1))
-    heavy = Stage(Curve.parse("20ms"), Batching(1, queue_cap=1))
-    mixture = cascade(Poisson(200), cheap, heavy, 0.5)
-    assert mixture.drop_share == pytest.approx(0.5 * mixture.parts[1].drop_share, rel=0.05)
-    assert mixture.drop_share > 0.2
-
-
 def test_the_share_at_which_a_cascade_stops_paying():
     assert break_even_share(2, 20) == pytest.approx(0.9)
     assert break_even_share(30, 20) == 0

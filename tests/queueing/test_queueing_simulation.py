@@ -33,17 +33,7 @@ LINE = Curve.from_line(4, 1)
         ({"wait_ms": math.inf}, "the longest wait is inf"),
         ({"instances": 0}, "the number of instances is 0"),
         ({"concurrency": 0}, "the concurrency is 0"),
-        ({"queue_cap": 0}, "the queue cap is 0"),
-        ({"stream_cap": 0}, "the queue cap of a stream is 0"),
-        ({"timeout_ms": -1}, "the timeout is -1"),
-        (
-            {"timeout_ms": 5, "wait_ms": 6},
-            "the timeout of 5 ms is shorter than the wait for a batch, 6 ms",
-        ),
-        ({"ready_ms": (-1,)}, "the time at which a worker is ready is -1"),
-        ({"semantics": "sealed", "queue_cap": 5}, "sealed batching has no queue caps"),
-        ({"semantics": "sealed", "timeout_ms": 5}, "sealed batching has no queue caps"),
-        ({"semantics": "sealed", "stream_cap": 1}, "sealed batching has no queue caps"),
+        ({"most_sent": 7}, "the most requests at the replicas is 7"),
     ],
 )
 def test_configurations_that_make_no_sense(change, says):
@@ -63,10 +53,6 @@ def test_configurations_that_make_no_sense(change, says):
         lambda: replicate(Poisson(1), LINE, Batching(1), runs=0),
         lambda: replicate(Poisson(1), LINE, Batching(1), requests=0),
         lambda: replicate(Poisson(1), LINE, Batching(1), seed=-1),
-        lambda: simulate(
-            with_priorities(Arrivals([1, 2]), [1], 0), LINE, Batching(1, semantics="sealed")
-        ),
-        lambda: simulate(Arrivals([1, 2]), LINE, Batching(1, stream_cap=1)),
         lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(0.5, priority=0),
         lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(1.5),
     ],
