@@ -28,7 +28,6 @@ from optcli.queueing.batching import (
 )
 from optcli.queueing.curve import Curve
 from optcli.queueing.forms import Forms, with_forms
-from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade
 from optcli.queueing.search import Promise, highest_rate
 from optcli.queueing.simulation import replicate, simulate
 from optcli.queueing.trace import Trace
@@ -43,7 +42,6 @@ __all__ = [
     "Forms",
     "Gamma",
     "Levels",
-    "Mixture",
     "OnFull",
     "Overhead",
     "Part",
@@ -53,11 +51,8 @@ __all__ = [
     "Promise",
     "Semantics",
     "Simulation",
-    "Stage",
     "Stages",
     "Trace",
-    "break_even_share",
-    "cascade",
     "highest_rate",
     "replicate",
     "simulate",

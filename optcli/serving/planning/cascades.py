@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from optcli.queueing import Batching, Curve, Mixture, Stage, break_even_share, cascade
+from optcli.queueing import Arrivals, Batching, Curve, simulate
+from optcli.queueing.arrivals import kept_at_random
+from optcli.queueing.batching import percentiles_ms
 from optcli.queueing.choice import choose, simulated
 from optcli.queueing.demand import Demand, by_load
+from optcli.queueing.simulation import seeds_of
 from optcli.results.plan import CascadePlan
 from optcli.serving.planning.files import curve_of_text
 from optcli.serving.planning.settings import PlanSettings
 
 _MORE_INSTANCES = 8
 _REQUESTS = 60_000
+_WARM_UP = 0.05
 
 
 def cascade_plan(
@@ -49,7 +53,8 @@ def cascade_plan(
     kept = _kept(both, demand)
     return CascadePlan(
         share=asked.share,
-        break_even_share=break_even_share(cheap_ms, heavy_ms),
+        # With a larger share both together take longer than the heavy model alone.
+        break_even_share=max(0.0, 1 - cheap_ms / heavy_ms),
         work_ms=work_ms,
         heavy_work_ms=heavy_ms,
         heavy_batch=heavy.batch,
@@ -91,22 +96,41 @@ def _heavy(curve: Curve, behind: Demand, spent_ms: Mapping[float, float]) -> Bat
     return nearest.batching if nearest else _one_by_one(curve, behind)
 
 
+@dataclass(frozen=True)
+class _Together:
+    """Percentiles over all requests, in milliseconds; `grows`: the queue of one of the models does."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    grows: bool
+
+
 def _together(
     curve: Curve, demand: Demand, cheap: Batching, heavy_curve: Curve, heavy: Batching, share: float
-) -> Mixture:
-    return cascade(
-        demand.process,
-        Stage(curve, cheap, demand.overhead),
-        Stage(heavy_curve, heavy),
-        share,
-        requests=_REQUESTS,
-        seed=demand.seed,
-    )
+) -> _Together:
+    """Every request goes to the cheap model, and a random share of them on as that one answers."""
+    import numpy as np
+
+    drawn, first, second = seeds_of(demand.seed, 3)
+    arrivals = demand.process.draw(_REQUESTS, drawn)
+    answered = simulate(arrivals, curve, cheap, demand.overhead, seed=first)
+    latencies, grows = answered.latencies_ms.copy(), answered.grows
+    goes_on = np.flatnonzero(kept_at_random(arrivals.count, share, drawn))
+    if goes_on.size:
+        goes_on = goes_on[np.argsort(answered.finished_ms[goes_on], kind="stable")]
+        reached = Arrivals(answered.finished_ms[goes_on])
+        again = simulate(reached, heavy_curve, heavy, seed=second)
+        latencies[goes_on] += again.latencies_ms
+        grows = grows or again.grows
+    counted = latencies[int(_WARM_UP * latencies.size) :]
+    p50, p95, p99 = percentiles_ms(counted, [0.5, 0.95, 0.99])
+    return _Together(p50, p95, p99, grows)
 
 
-def _kept(both: Mixture, demand: Demand) -> bool:
+def _kept(both: _Together, demand: Demand) -> bool:
     reached = {0.5: both.p50_ms, 0.95: both.p95_ms, 0.99: both.p99_ms}
-    if any(part.grows for part in both.parts):
+    if both.grows:
         return False
     return all(reached[q] <= limit for q, limit in demand.promise.limits_ms.items())
 
