@@ -155,7 +155,7 @@ def _machine() -> dict[str, Any]:
         if line.startswith("model name"):
             cpu = line.partition(":")[2].strip()
             break
-    libraries = ["torch", "torchao", "onnxruntime", "openvino", "nncf", "optuna"]
+    libraries = ["torch", "torchao", "onnxruntime", "openvino", "nncf"]
     return {"cpu": cpu, "cores": os.cpu_count(), "versions": environment.describe(libraries)}
 
 

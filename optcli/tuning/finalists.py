@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.results.tuning import TuningTrial
-from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, is_part, score_of
+from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, score_of
 
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
@@ -26,8 +26,8 @@ def choose(
     """At most so many finalists: a pure function of the trials, the fastest first.
 
     The fastest inside the bar; the fastest whose loss is surely inside, or where none is, that uses
-    half of the bar; the fastest without training; the surest that removes less of the network than the
-    second; the fastest that loses nearly nothing; then others of the Pareto front of score and loss.
+    half of the bar; the fastest without training; the fastest that loses nearly nothing; then others of
+    the Pareto front of score and loss.
     Without a trial inside the bar there is none.
 
     `certain`: only what is surely inside the bar is accepted. The one with the smallest upper bound of
@@ -53,7 +53,6 @@ def choose(
         half = [t for t in inside if _loss(t) <= bar / 2]
         add(half, "the fastest that uses at most half of the bar")
     add([t for t in inside if not t.trains], "the fastest without training")
-    add(_milder(sure), "removes less than the fastest that is surely inside the bar")
     add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
     for trial in front(inside):
         # Each finalist widens the bounds of all: one that hardly differs is not worth that.
@@ -69,20 +68,6 @@ def _trained_best(trials: Sequence[TuningTrial]) -> Sequence[TuningTrial]:
     fastest = trials[0]
     alike = [t for t in trials if cut_of(t) == cut_of(fastest) and _is_as_fast(t, fastest)]
     return sorted(alike, key=highest_loss)
-
-
-def _milder(sure: Sequence[TuningTrial]) -> list[TuningTrial]:
-    """Of pruned networks that remove less than the fastest sure one, those that are sure, surest first.
-
-    The validation samples may have been too kind to that one. ResNet-56 with half of its blocks gained
-    4.3 points on 600 of them, and lost 0.1 on the evaluation samples. With a third gone it had gained
-    1.9 there in an earlier search, and was no finalist.
-    """
-    if not sure or not is_cut(sure[0]):
-        return []
-    cut = cut_of(sure[0])
-    parts = [t for t in sure if is_cut(t) and cut_of(t) != cut and is_part(t, sure[0])]
-    return sorted(parts, key=highest_loss)
 
 
 def front(trials: Sequence[TuningTrial]) -> list[TuningTrial]:

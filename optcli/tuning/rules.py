@@ -5,7 +5,8 @@ They are a start and no result: every candidate is measured here before anything
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from optcli import environment
 from optcli.tuning.space import Parameters, Space
 
 TRANSFORMER, CONVOLUTIONAL = "transformer", "convolutional"
+ANOTHER_OPTION = "another option of the quantizer or the runner, of the best network"
+ANOTHER_RUNTIME = "the best network in another runtime or precision"
 _BY_HAND, _PEERS = "benchmarks/results/by_hand.json", "benchmarks/results/tune.json"
 
 
@@ -93,6 +96,39 @@ def slow_starts(space: Space) -> Iterator[Rule]:
             more = {"quantizer": "quantize_pt2e"} if precision == "int8" else {}
             why = "AOTInductor compiles the network for this machine, which takes a minute"
             yield Rule(_parameters(space, "pytorch", precision, **more), why)
+
+
+def further(space: Space, known: Parameters) -> Iterator[Rule]:
+    """A network with each pass of `tune.passes`, with one of their values after the other."""
+    listed = [list(_valued(name, space.recipe.tune.passes[name])) for name in space.further]
+    for chosen in itertools.chain.from_iterable(itertools.zip_longest(*listed)):
+        if chosen is not None:
+            passes = {**known.get("passes", {}), **chosen}
+            yield Rule({**known, "passes": passes}, "a pass of tune.passes, on the best network")
+
+
+def _valued(name: str, options: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Parameters]]:
+    for values in itertools.product(*options.values()):
+        yield {name: dict(zip(options, values, strict=True))}
+
+
+def around(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[Rule]:
+    """A network with one option changed, or as it is in another runtime or precision.
+
+    `making` names the parameters that say how it was cut and trained.
+    """
+    for option, values in space.options(known).items():
+        for value in values:
+            yield Rule({**known, option: value}, ANOTHER_OPTION)
+    if known.get("aware_s"):  # what it trained is of this runtime
+        return
+    made = {key: known[key] for key in (*making, "passes") if key in known}
+    for runtime in space.runtimes:
+        for precision in space.precisions[runtime]:
+            for quantizer in space.quantizers(runtime) if precision == "int8" else (None,):
+                more = {"quantizer": quantizer} if quantizer else {}
+                parameters = _parameters(space, runtime, precision, **more)
+                yield Rule({**parameters, **made}, ANOTHER_RUNTIME)
 
 
 def shapes() -> Iterator[Parameters]:

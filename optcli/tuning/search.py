@@ -163,7 +163,7 @@ def _found(
         others = OtherWork()
         if restart:  # not before: a search that runs would write its trials again
             place.unlink(missing_ok=True)
-        study = Study(place, space, read.seed, bar)
+        study = Study(place)
         until = began + budget_s - sum(trial.seconds for trial in study.trials)
         if study.trials:
             observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
@@ -232,11 +232,11 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
 
 
 def _not_reached(found: _Found) -> Iterator[str]:
-    """The passes of `tune.passes` that no trial had: the sampler alone tries them, at the end."""
+    """The passes of `tune.passes` that no trial had: their turn is at the end."""
     tried = {name for trial in found.done for name in trial.parameters.get("passes", {})}
     for name in found.space.further:
         if name not in tried:
-            yield f"{name} was not tried: the search ended before its sampler came to it."
+            yield f"{name} was not tried: the search ended before its turn came."
 
 
 def _cause_of_int8(found: _Found) -> str | None:
@@ -323,10 +323,7 @@ def _searched(
             proposal = strategy.next(study.trials)
             if proposal is None:
                 break
-            parameters = proposal.parameters or study.sample(proposal.fixed, proposal.carried)
-            if parameters is None:
-                return "the sampler found nothing that was not tried"
-            candidate = strategy.space.candidate(parameters)
+            candidate = strategy.space.candidate(proposal.parameters)
             best = best_of(study.trials)
             number = len(study.trials)
             display.begins(number, candidate.label, proposal.why, best)
@@ -371,6 +368,4 @@ def _next_idea(space: Space, bar: float, budget_s: float, trials: Sequence[Tunin
     proposal = Strategy(space, bar, 2 * budget_s).next(trials)
     if proposal is None:
         return None
-    if proposal.parameters is None:
-        return "more options of the quantizer and the runner"
     return f"{space.candidate(proposal.parameters).label} ({proposal.why})"

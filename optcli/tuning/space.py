@@ -1,8 +1,8 @@
-"""What can be tried for one recipe on this machine, as parameters that Optuna chooses.
+"""What can be tried for one recipe on this machine, as parameters.
 
-`Space.suggest` asks an Optuna trial for every parameter that the choices before it leave open;
-`Space.candidate` turns the parameters into passes and a runner. What the recipe, its data or this
-machine do not allow is not in the space, and `left_out` says so.
+`Space.options` says what may be changed of some parameters; `Space.candidate` turns them into passes
+and a runner. What the recipe, its data or this machine do not allow is not in the space, and `left_out`
+says so.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optcli import environment, passes, runners
 from optcli.artifact import Format
 from optcli.pipeline.plan import source_of
 from optcli.recipe import Recipe, passes_between
 from optcli.tuning.candidates import Candidate, Use
-
-if TYPE_CHECKING:
-    import optuna
 
 Parameters = dict[str, Any]
 
@@ -40,7 +37,6 @@ _OTHER_PRECISIONS = {
     "onnxruntime": ("fp32", "int8", "int8-dynamic", "int8-weights"),
     "pytorch": ("fp32", "int8"),
 }
-_WIDEST, _DEEPEST, _LONGEST_S = 0.8, 1.0, 86_400
 _MOST_EPOCHS = 200
 _BATCH = 64
 # A training gives up where, after half of its time, so many bars are lost on held-out samples, and at
@@ -124,53 +120,27 @@ class Space:
             left_out=tuple(left),
         )
 
-    def suggest(self, trial: optuna.Trial) -> Parameters:
-        """The parameters of a trial, each asked for where the ones before leave it open."""
+    def options(self, parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+        """Options of quantizer and runner that may have other values, which cost no training.
 
-        def choose(name: str, values: tuple[Any, ...]) -> Any:
-            return values[0] if len(values) == 1 else trial.suggest_categorical(name, values)
-
-        runtime = choose("runtime", self.runtimes)
-        precision = choose(f"{runtime} precision", self.precisions[runtime])
-        parameters: Parameters = {"runtime": runtime, "precision": precision}
-        if self.prunes:
-            parameters["blocks"] = round(trial.suggest_float("blocks", 0.0, _DEEPEST), 3)
-            parameters["width"] = round(trial.suggest_float("width", 0.0, _WIDEST), 3)
-            parameters["train_s"] = trial.suggest_int("train_s", 0, _LONGEST_S)
-            parameters["more_s"] = trial.suggest_int("more_s", 0, _LONGEST_S)
-            parameters["rate"] = trial.suggest_float("rate", 0.0, 0.01)
-            parameters["feature_weight"] = trial.suggest_float("feature_weight", 0.0, 10.0)
-        if precision == "int8":
-            parameters |= self._quantizing(runtime, trial, choose)
-            parameters["rest"] = choose(f"{runtime} rest", self.rests(runtime))
+        `None` leaves the default of the pass or the runner.
+        """
+        runtime, precision = parameters["runtime"], parameters["precision"]
+        options: dict[str, tuple[Any, ...]] = {}
+        if precision == "int8" and not parameters.get("aware_s"):
+            options |= _OPTIONS[parameters.get("quantizer", self.quantizers(runtime)[0])]
+            options["rest"] = self.rests(runtime)
         if len(self.threads) > 1:
-            parameters["threads"] = choose("threads", self.threads)
+            options["threads"] = self.threads
         if runtime in ("openvino", "onnxruntime"):
-            parameters["shapes"] = choose(f"{runtime} shapes", ("static", "dynamic"))
+            options["shapes"] = ("static", "dynamic")
         if self._has_layouts(runtime, precision):
-            parameters["layout"] = choose(f"{runtime} layout", (None, "channels_last"))
+            options["layout"] = (None, "channels_last")
         if runtime == "onnxruntime":
-            parameters["optimization_level"] = choose("optimization_level", (None, "extended"))
+            options["optimization_level"] = (None, "extended")
         if runtime == "openvino" and self.recipe.tune.objective == "throughput":
-            parameters["hint"] = choose("hint", ("latency", "throughput"))
-        for name in self.further:
-            if choose(name, (False, True)):
-                options = self.recipe.tune.passes[name]
-                chosen = {k: choose(f"{name} {k}", values) for k, values in options.items()}
-                parameters.setdefault("passes", {})[name] = chosen
-        return parameters
-
-    def _quantizing(self, runtime: str, trial: optuna.Trial, choose: Any) -> Parameters:
-        parameters: Parameters = {}
-        if self.aware:
-            parameters["aware_s"] = trial.suggest_int("aware_s", 0, _LONGEST_S)
-            if parameters["aware_s"]:
-                return parameters
-        quantizer = choose(f"{runtime} quantizer", self._quantizers(runtime))
-        parameters["quantizer"] = quantizer
-        for option, values in _OPTIONS[quantizer].items():
-            parameters[option] = choose(f"{quantizer} {option}", values)
-        return parameters
+            options["hint"] = ("latency", "throughput")
+        return options
 
     def rests(self, runtime: str) -> tuple[str | None, ...]:
         """What an INT8 network may compute in what is not quantized; None is FP32."""
@@ -181,23 +151,10 @@ class Space:
         """Whether the layout of images is a choice: other runtimes and INT8 have their own."""
         return runtime == "pytorch" and precision == "fp32" and self.source == Format.TORCH
 
-    def _quantizers(self, runtime: str) -> tuple[str, ...]:
+    def quantizers(self, runtime: str) -> tuple[str, ...]:
+        """What quantizes to INT8 for a runtime, as far as it is installed."""
         known = _QUANTIZERS[runtime]
         return tuple(n for n in known if not environment.missing(passes.find(n).needs)) or known
-
-    def names(self, parameters: Mapping[str, Any]) -> Parameters:
-        """The parameters by the names that Optuna knows them by."""
-        runtime, quantizer = parameters["runtime"], parameters.get("quantizer")
-        owners = dict.fromkeys(("precision", "quantizer", "shapes", "rest", "layout"), runtime)
-        owners |= dict.fromkeys(_OPTIONS.get(str(quantizer), {}), quantizer)
-        named: Parameters = {}
-        for key, value in parameters.items():
-            if key == "passes":
-                for name, options in value.items():
-                    named |= {name: True, **{f"{name} {k}": each for k, each in options.items()}}
-            else:
-                named[f"{owners[key]} {key}" if key in owners else key] = value
-        return named
 
     def candidate(self, parameters: Mapping[str, Any]) -> Candidate:
         """Passes and runner of these parameters; those that say nothing may be missing."""
@@ -271,7 +228,7 @@ class Space:
         if _FORMATS[runtime] != self.source:
             yield from self._further(parameters, _FORMATS[runtime])
         if precision == "int8":
-            quantizer = parameters.get("quantizer", self._quantizers(runtime)[0])
+            quantizer = parameters.get("quantizer", self.quantizers(runtime)[0])
             floats = parameters.get("floats", {})
             ignored = {"ignored_names": sorted(floats["names"])} if floats else {}
             yield quantizer, {**_options(quantizer, parameters), **ignored}

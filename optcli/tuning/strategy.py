@@ -3,17 +3,18 @@
 Rules of thumb first; then, where there is training data, the speed of cut networks before any of them
 is trained, and a short training of the one that promises the wanted gain. What it loses says how the
 rest of the time is spent: on more training of it, on a milder cut where that would not bring it surely
-inside the bar, or on a harder one where it is; at last Optuna's sampler on the options of the
-quantizer and the runner, around the best network. Time left is the budget without the seconds that the
+inside the bar, or on a harder one where it is; at last the options of the quantizer and the runner, one
+by one, of the best network. Time left is the budget without the seconds that the
 recorded trials took, so that the same records give the same decisions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from optcli.results.tuning import COUNTED_IN_BYTES, TuningTrial
 from optcli.tuning import rules
@@ -46,27 +47,20 @@ _LEAST_LEFT = 0.5
 _ENOUGH = 2
 # So many times that is left after a training: one that the end of the time cuts off is lost.
 _SAFETY = 1.5
-# The sampler ends after so many trials without a better one.
+# Options are tried until so many in a row were no better.
 _PATIENCE = 8
 
 _CUTS = ("blocks", "width", "train_s", "more_s")
 # How a cut network was made: the cuts and trainings before its own come with it.
-_SAMPLED_MAKING = (*_CUTS, "rate", "feature_weight")
-_CARRIED = ("learned", "stop_at")
-_MAKING = (*_SAMPLED_MAKING, *_CARRIED[1:])
+_MAKING = (*_CUTS, "rate", "feature_weight", "stop_at")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """The next trial: parameters, or None where Optuna's sampler chooses them with some `fixed`.
-
-    `carried` are parameters that the sampler does not know and that belong to what it proposes.
-    """
+    """The next trial."""
 
     why: str
-    parameters: Parameters | None = None
-    fixed: Parameters = field(default_factory=dict)
-    carried: Parameters = field(default_factory=dict)
+    parameters: Parameters
     only_speed: bool = False
 
 
@@ -89,16 +83,15 @@ class Strategy:
             self._trainings,
             self._aware,
             self._floats,
-            self._samples,
+            self._options,
         )
         for proposals in orders:
             for proposal in proposals(done, left_s):
-                if proposal.parameters is None or not self._was_tried(proposal, done):
+                if not self._was_tried(proposal, done):
                     return proposal
         return None
 
     def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
-        assert proposal.parameters is not None
         identity = self.space.candidate(proposal.parameters).identity
         return any(self._identity(trial) == identity for trial in done)
 
@@ -325,8 +318,8 @@ class Strategy:
                 why = "quantizing cost the accuracy: these layers stay in float"
                 yield Proposal(why, {**trial.parameters, "floats": floats})
 
-    def _samples(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
-        """The sampler, around the best network: its options cost no training."""
+    def _options(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        """The best network with further passes and other options: they cost no training."""
         overhead_s = self._overhead_s(done)
         if left_s < 1.5 * overhead_s:
             return
@@ -334,19 +327,17 @@ class Strategy:
             for rule in rules.slow_starts(self.space):
                 yield Proposal(rule.why, rule.parameters)
         best = best_of(done)
+        known = best.parameters if best else rules.reference(self.space).parameters
+        for rule in rules.further(self.space, known):
+            yield Proposal(rule.why, rule.parameters)
         since = [trial for trial in done if best is None or trial.number > best.number]
-        sampled = [trial for trial in since if trial.why == SAMPLED]
-        if len(sampled) >= _PATIENCE:
+        tried = [t for t in since if t.why in (rules.ANOTHER_OPTION, rules.ANOTHER_RUNTIME)]
+        if len(tried) >= _PATIENCE:
             return
-        known = best.parameters if best else {}
-        fixed = {key: known.get(key, 0) for key in (_SAMPLED_MAKING if self.space.prunes else ())}
-        if self.space.aware:
-            # A training that is in the store, or none: the sampler knows nothing of the time.
-            fixed["aware_s"] = known.get("aware_s", 0)
-            if fixed["aware_s"]:  # what it trained is of this runtime
-                fixed["runtime"] = known["runtime"]
-        carried = {key: known[key] for key in _CARRIED if key in known}
-        yield Proposal(SAMPLED, fixed=fixed, carried=carried)
+        barren = _barren(done)
+        for rule in rules.around(self.space, known, (*_MAKING, "learned")):
+            if _kind(rule.parameters) not in barren:
+                yield Proposal(rule.why, rule.parameters)
 
     def _safety(self, done: Sequence[TuningTrial]) -> Safety:
         return Safety(done, self.bar, self.space.recipe.wants_certainty)
@@ -369,6 +360,16 @@ def _seconds_of(done: Sequence[TuningTrial]) -> list[float]:
     return [t.seconds for t in done[1:] if not t.trains and t.stage not in ("failed", "timed")]
 
 
-SAMPLED = "Optuna's sampler, around the best network"
+def _barren(done: Sequence[TuningTrial]) -> set[tuple[Any, ...]]:
+    """What failed each time, such as dynamic INT8 of a network without matrix products."""
+    failed = {_kind(trial.parameters) for trial in done if trial.stage == "failed"}
+    return failed - {_kind(trial.parameters) for trial in done if trial.stage != "failed"}
+
+
+def _kind(parameters: Parameters) -> tuple[Any, ...]:
+    """What decides whether a candidate can be made at all."""
+    return tuple(parameters.get(key) for key in ("runtime", "precision", "quantizer"))
+
+
 _LOOK = "speed of the pruned network before training"
 _LOOK_BETWEEN = "the share of blocks that should give the wanted gain, by the times of the others"

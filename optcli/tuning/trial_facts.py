@@ -53,7 +53,7 @@ def whole_blocks(share: float, done: Sequence[TuningTrial]) -> float:
 
 
 def _share(removed: int, found: int) -> float:
-    return round(removed / found, 3)  # as precise as the sampler is
+    return round(removed / found, 3)  # as precise as labels and recipes are
 
 
 def trained_of(done: Sequence[TuningTrial]) -> list[TuningTrial]:

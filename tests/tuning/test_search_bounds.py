@@ -94,10 +94,8 @@ def test_a_runtime_that_has_none_of_the_precisions_is_not_searched(
     own = {"int8": {"openvino", "onnxruntime"}, "int8-dynamic": {"onnxruntime"}}[precision]
     assert set(space.runtimes) == set(space.precisions) == own
     assert rules.reference(space).parameters["precision"] == precision
-    for seed in range(5):
-        chosen = Study(tmp_path / "trials.jsonl", space, seed, 0.01).sample({})
-        assert chosen is not None
-        assert chosen["precision"] == precision
+    around = rules.around(space, rules.reference(space).parameters, ())
+    assert {rule.parameters["precision"] for rule in around} == {precision}
     said = "int8-dynamic was not tried in openvino: no pass makes it."
     assert (said in space.left_out) is (precision == "int8-dynamic")
 
@@ -191,7 +189,7 @@ def searched(strategy: Strategy, attempts: Attempts, study: Study, until: float)
 
 
 def test_a_reference_that_failed_is_not_kept(strategy: Strategy, tmp_path: Path) -> None:
-    study = Study(tmp_path / "trials.jsonl", strategy.space, 0, 0.01)
+    study = Study(tmp_path / "trials.jsonl")
     with pytest.raises(UsageError, match="cannot be tried as it is: it broke"):
         searched(strategy, Attempts(["failed"]), study, time.monotonic() + 600)
     assert not study.trials
@@ -205,7 +203,7 @@ def test_what_failed_by_itself_is_kept_and_what_the_time_ended_is_not(
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now[0]))
     attempts = Attempts(["inside", "failed", "failed"])
     attempts.on_last = lambda: now.__setitem__(0, 1000.0)
-    study = Study(tmp_path / "trials.jsonl", strategy.space, 0, 0.01)
+    study = Study(tmp_path / "trials.jsonl")
     assert searched(strategy, attempts, study, 900.0) == "the time is used up"
     assert [each.stage for each in study.trials] == ["inside", "failed"]
 

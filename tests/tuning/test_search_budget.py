@@ -181,7 +181,7 @@ def divided(
         progress=lambda *_: None,
     )
     space = Space.of(recipe)
-    study = Study(folder / "trials.jsonl", space, 0, 0.01)
+    study = Study(folder / "trials.jsonl")
     attempts: Any = Attempts(first, budget.seconds, then)
     until = time.monotonic() + budget.seconds
     why = search._divided(budget, space, 0.01, study, attempts, Display(observer, until), until)
@@ -221,7 +221,7 @@ def test_a_faster_trial_leaves_more_time_to_the_search(tmp_path: Path, plain_rec
     assert after_s > before_s + 70.0
     assert attempts.left_s[1:] == pytest.approx([before_s, after_s, after_s], abs=5.0)
     assert why == "the time is used up"
-    kept = Study(tmp_path / "trials.jsonl", Space.of(plain_recipe), 0, 0.01).trials
+    kept = Study(tmp_path / "trials.jsonl").trials
     assert len(kept) == 4
 
 
@@ -231,6 +231,6 @@ def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Reci
     attempts, _, _ = divided(tmp_path, plain_recipe, budget, reference())
     assert not attempts.left_s, "the trials of the first run have used all of the time"
     space = Space.of(plain_recipe)
-    kept = Study(tmp_path / "trials.jsonl", space, 0, 0.01).trials
+    kept = Study(tmp_path / "trials.jsonl").trials
     assert budget.final_s(kept[0]) == 268.0
     assert Strategy(space, 0.01, 900.0 - 268.0).next(kept) is None

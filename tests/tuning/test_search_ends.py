@@ -108,13 +108,11 @@ def test_where_the_samples_come_from_is_said_at_the_start(
     assert searching.said.notes[0].startswith("the search chooses by 20 % of data.calibration")
 
 
-def test_a_pass_that_the_sampler_never_came_to_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_whose_turn_never_came_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searching = Searching(tmp_path, monkeypatch, "outside")
     told = ["tune.passes={optimize_onnx: {}, prune: {ratio: [0.3]}}"]
     left = searching.run(overrides=told).left_out
-    assert "optimize_onnx was not tried: the search ended before its sampler came to it." in left
+    assert "optimize_onnx was not tried: the search ended before its turn came." in left
     assert "prune was not tried: it reads torch, and the search has onnx." in left
 
 

@@ -67,27 +67,6 @@ def test_of_one_pruned_network_the_training_that_is_surest_is_judged() -> None:
     assert [each.trial.number for each in choose([whole, short, slower, harder], BAR, 3)] == [4, 2, 1]
 
 
-def test_a_milder_cut_that_is_surely_inside_is_a_finalist_too() -> None:
-    """ResNet-56: half of the blocks gone had gained by the choice of the validation samples alone."""
-
-    def cut(number: int, blocks: float, score: float, high: float) -> TuningTrial:
-        parameters = {"blocks": blocks, "width": 0.0, "train_s": 100}
-        made = trial(number, score, high - 0.03, high)
-        return made.model_copy(update={"parameters": parameters, "trains": True})
-
-    whole = trial(1, 3.2, -0.005, 0.001)
-    harder, sure = cut(2, 0.68, 7.8, 0.0101), cut(3, 0.48, 5.5, -0.0138)
-    for high, chosen in ((-0.0146, [2, 3, 4, 1]), (0.009, [2, 3, 4, 1]), (0.011, [2, 3, 1])):
-        found = choose([whole, harder, sure, cut(4, 0.32, 4.5, high)], BAR, 4)
-        assert [each.trial.number for each in found] == chosen
-    surest = choose([whole, harder, sure, cut(4, 0.32, 4.5, 0.0), cut(5, 0.16, 3.7, -0.02)], BAR, 4)
-    assert [each.trial.number for each in surest] == [2, 3, 5, 1]
-    assert [each.trial.number for each in choose([whole, harder, sure], BAR, 3)] == [2, 3, 1]
-    faster = trial(5, 9.0, -0.01, 0.0)
-    found = choose([faster, harder, sure, whole], BAR, 4)
-    assert not any("removes less" in each.why for each in found), "the fastest is a whole network"
-
-
 def test_where_certainty_is_wanted_the_lowest_bound_is_a_finalist() -> None:
     """By what they lose it is behind the second one, whose loss may be large by its bound."""
     trials = [trial(1, 3.0, 0.004, 0.02), trial(2, 2.5, 0.0, 0.015), trial(3, 1.9, 0.0, 0.011)]

@@ -17,8 +17,7 @@ from optcli.tuning import rules
 from optcli.tuning.ladder import Ladder
 from optcli.tuning.safety import Safety
 from optcli.tuning.space import Space
-from optcli.tuning.strategy import SAMPLED, Proposal, Strategy
-from optcli.tuning.study import Study
+from optcli.tuning.strategy import Proposal, Strategy
 from optcli.tuning.trial_facts import (
     best_of,
     cannot_be_cut,
@@ -30,6 +29,7 @@ from optcli.tuning.trial_facts import (
 
 BAR = 0.01
 CUT = {"blocks": 0.5, "width": 0.0}
+AROUND = {rules.ANOTHER_OPTION, rules.ANOTHER_RUNTIME}
 
 
 def space(recipe: Recipe, *, trains: bool = True) -> Space:
@@ -56,7 +56,6 @@ class Simulated:
     def __init__(self, strategy: Strategy, loss_of: Any, seconds: float = 20.0) -> None:
         self.strategy, self.loss_of, self.seconds = strategy, loss_of, seconds
         self.done: list[TuningTrial] = []
-        self.sampled = 0
         self.layers = 100  # of the network, which loses whole ones
 
     def run(self, most: int = 40) -> list[TuningTrial]:
@@ -69,10 +68,6 @@ class Simulated:
 
     def trial(self, proposal: Proposal) -> TuningTrial:
         parameters = proposal.parameters
-        if parameters is None:
-            self.sampled += 1
-            parameters = {"runtime": "openvino", "precision": "int8", "number": self.sampled}
-            parameters |= {**proposal.fixed, **proposal.carried}
         speed = 2.0 if parameters["precision"] == "int8" else 1.0
         speed *= 0.9 if parameters["runtime"] == "onnxruntime" else 1.0
         removed = round(self.layers * parameters.get("blocks", 0.0))
@@ -102,6 +97,13 @@ class Simulated:
         return TuningTrial(**common, stage=stage, loss=Estimate(value=loss, low=loss, high=loss))
 
 
+def around(strategy: Strategy, done: list[TuningTrial]) -> list[Proposal]:
+    """Other options and runtimes of the best network, which were not all tried; there are some."""
+    proposals = [each for each in strategy._options(done, 900.0) if each.why in AROUND]
+    assert {each.why for each in proposals} & AROUND
+    return proposals
+
+
 def test_the_objective_cost_begins_with_one_thread(recipe: Recipe) -> None:
     told = load(recipe.path, ["tune.objective=cost", "latency.threads=2"])
     found = Space.of(told)
@@ -117,7 +119,7 @@ def test_the_reference_comes_first_then_the_rules(recipe: Recipe) -> None:
     done = Simulated(strategy, lambda _: 0.0).run()
     assert done[0].parameters == rules.reference(strategy.space).parameters
     named = [rule.why for rule in rules.starts(strategy.space)]
-    assert {trial.why for trial in done[1:]} <= {*named, SAMPLED}
+    assert {trial.why for trial in done[1:]} <= {*named, *AROUND}
     assert [t.parameters["precision"] for t in done[:3]] == ["fp32", "int8", "int8"]
 
 
@@ -161,10 +163,10 @@ def test_a_harder_cut_goes_on_from_the_network_that_was_trained(recipe: Recipe) 
         left = math.prod(1 - cut.get(option, 0.0) for cut in cuts)
         assert left == pytest.approx(1 - second.parameters[parameter], abs=2e-3)
     assert len(second.parameters["learned"]) == 1
-    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
     best = best_of(done)
     assert best is not None
-    assert proposal.carried == {"learned": best.parameters["learned"]}, "the sampler keeps to it"
+    for proposal in around(strategy, done):
+        assert proposal.parameters["learned"] == best.parameters["learned"]
 
 
 @pytest.mark.slow
@@ -272,7 +274,7 @@ def carried_out(
     simulated.layers = layers
     for _ in range(40):
         proposal = strategy.next(simulated.done)
-        if proposal is None or proposal.parameters is None:
+        if proposal is None or proposal.why in AROUND:
             return simulated.done
         trial = simulated.trial(proposal)
         if trial.parameters.get("width") and not widths:
@@ -396,7 +398,7 @@ def looks_of(recipe: Recipe, gain: float = 0.0, *, fails: bool = False) -> list[
     simulated = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0, seconds=2.0)
     for _ in range(40):
         proposal = simulated.strategy.next(simulated.done)
-        if proposal is None or proposal.parameters is None or proposal.parameters.get("train_s"):
+        if proposal is None or proposal.parameters.get("train_s"):
             break
         trial = simulated.trial(proposal)
         if fails and trial.parameters.get("blocks"):
@@ -597,63 +599,92 @@ def test_no_trial_begins_that_would_hardly_end_in_time(recipe: Recipe) -> None:
 
 
 @pytest.mark.slow
-def test_the_sampler_gives_up_after_trials_without_a_better_one(recipe: Recipe) -> None:
-    done = Simulated(Strategy(space(recipe, trains=False), BAR, 1e6), lambda _: 0.0).run(100)
-    assert sum(trial.why == SAMPLED for trial in done) == 8
+def test_options_end_after_trials_without_a_better_one(recipe: Recipe) -> None:
+    for threads, tried in (((2,), 4), (tuple(range(1, 20)), 8)):
+        found = dataclasses.replace(space(recipe, trains=False), threads=threads)
+        done = Simulated(Strategy(found, BAR, 1e6), lambda _: 0.0).run(100)
+        assert sum(trial.why in AROUND for trial in done) == tried
 
 
-@pytest.mark.slow
-def test_the_sampler_begins_no_training(recipe: Recipe, tmp_path: Path) -> None:
-    """Without pruning nothing else bounds the seconds that it might draw, up to a day."""
+def test_one_option_at_a_time_is_another_then_the_runtime(recipe: Recipe) -> None:
+    found = space(recipe, trains=False)
+    known = {"runtime": "onnxruntime", "precision": "int8", "quantizer": "quantize_onnxruntime"}
+    known |= {"rest": None, "shapes": "static"}
+    proposed = [rule.parameters for rule in rules.around(found, known, ())]
+    changed = [dict(each.items() - known.items()) for each in proposed if known.keys() <= each.keys()]
+    assert {"method": "percentile"} in changed
+    assert {"shapes": "dynamic"} in changed
+    assert {"optimization_level": "extended"} in changed
+    others = {(each["runtime"], each["precision"]) for each in proposed}
+    assert others == {(r, p) for r in ("openvino", "onnxruntime") for p in ("fp32", "int8")}
+
+
+def test_options_of_a_network_begin_no_training(recipe: Recipe) -> None:
     strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
     done = Simulated(strategy, lambda _: 0.0).run()[:3]
-    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
-    for seed in range(5):
-        study = Study(tmp_path / "trials.jsonl", strategy.space, seed, BAR)
-        chosen = study.sample(proposal.fixed, proposal.carried)
-        assert chosen is not None
-        assert not strategy.space.candidate(chosen).trains
+    for proposal in around(strategy, done):
+        assert not strategy.space.candidate(proposal.parameters).trains
+
+
+def test_what_failed_each_time_is_not_tried_again(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe, trains=False), BAR, 900.0)
+    done = Simulated(strategy, lambda _: 0.0).run()
+    here = [trial for trial in done if trial.parameters["runtime"] == "onnxruntime"]
+    broken = [
+        t.model_copy(update={"stage": "failed"}) for t in here if t.parameters["precision"] == "fp32"
+    ]
+    assert broken
+    others = [trial for trial in done if trial not in here]
+    kinds = {
+        (p.parameters["runtime"], p.parameters["precision"])
+        for p in around(strategy, [*others, *broken])
+    }
+    assert ("onnxruntime", "fp32") not in kinds
+    assert ("onnxruntime", "int8") in kinds
+
+
+def test_passes_of_the_recipe_are_tried_with_each_of_their_values_in_turn(recipe: Recipe) -> None:
+    told = load(recipe.path, ['tune.passes={"a": {"x": [1, 2], "y": [3]}, "b": {}}'])
+    found = dataclasses.replace(space(told), further={"a": (Format.ONNX,), "b": (Format.ONNX,)})
+    known = {"runtime": "onnxruntime", "precision": "fp32"}
+    passes = [rule.parameters["passes"] for rule in rules.further(found, known)]
+    assert passes == [{"a": {"x": 1, "y": 3}}, {"b": {}}, {"a": {"x": 2, "y": 3}}]
+    both = [rule.parameters["passes"] for rule in rules.further(found, {**known, "passes": {"b": {}}})]
+    assert both[0] == {"b": {}, "a": {"x": 1, "y": 3}}, "beside those that the best one has"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3, 6, 7, 25])
-def test_the_sampler_keeps_to_the_blocks_that_the_best_network_lost(
-    recipe: Recipe, tmp_path: Path, layers: int
-) -> None:
+def test_options_keep_to_the_blocks_that_the_best_network_lost(recipe: Recipe, layers: int) -> None:
     """Its trainings are in the store: with a third written otherwise they would begin anew."""
     strategy = Strategy(dataclasses.replace(space(recipe), aware=False), BAR, 1800.0)
     simulated = Simulated(strategy, lambda p: 0.0 if p.get("train_s") else 0.005)
     simulated.layers = layers
-    done = [trial for trial in simulated.run(100) if trial.why != SAMPLED]
+    done = [trial for trial in simulated.run(100) if trial.why not in AROUND]
     best = best_of(done)
     assert best is not None
     assert best.parameters["blocks"]
-    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
-    study = Study(tmp_path / "trials.jsonl", strategy.space, 0, BAR)
-    for trial in done:
-        study.keep(trial)
-    chosen = study.sample(proposal.fixed, proposal.carried)
-    assert chosen is not None
-    made = list(strategy.space.candidate(chosen).passes)
     trained = [each for each in best.passes if each[0] in ("prune", "finetune")]
-    assert made[: len(trained)] == trained
+    for proposal in around(strategy, done):
+        made = list(strategy.space.candidate(proposal.parameters).passes)
+        assert made[: len(trained)] == trained
 
 
 @pytest.mark.slow
-def test_the_sampler_keeps_to_the_training_that_the_best_network_had(recipe: Recipe) -> None:
+def test_options_keep_to_the_training_that_the_best_network_had(recipe: Recipe) -> None:
     """In its runtime it is in the store; for another one it would begin anew."""
     strategy = Strategy(dataclasses.replace(space(recipe), prunes=False), BAR, 900.0)
 
     def loss(parameters: Any) -> float:
         return 0.02 if parameters["precision"] == "int8" and not parameters.get("aware_s") else 0.0
 
-    done = [trial for trial in Simulated(strategy, loss).run() if trial.why != SAMPLED]
+    done = [trial for trial in Simulated(strategy, loss).run() if trial.why not in AROUND]
     best = best_of(done)
     assert best is not None
     assert best.parameters["aware_s"]
-    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
-    for key in ("aware_s", "runtime"):
-        assert proposal.fixed[key] == best.parameters[key]
+    for proposal in around(strategy, done):
+        for key in ("aware_s", "runtime", "precision"):
+            assert proposal.parameters[key] == best.parameters[key]
 
 
 @pytest.mark.slow
@@ -664,8 +695,7 @@ def test_the_same_records_give_the_same_decisions(recipe: Recipe) -> None:
         proposal = strategy.next(done[:count])
         assert proposal is not None
         assert proposal.why == done[count].why
-        if proposal.parameters is not None:
-            assert proposal.parameters == done[count].parameters
+        assert proposal.parameters == done[count].parameters
 
 
 @pytest.mark.slow
@@ -752,7 +782,6 @@ def test_int8_computes_the_rest_in_bf16_where_the_processor_does(recipe: Recipe)
     assert "float layers in bf16" in first.label
     assert other.runner is not None
     assert "precision" not in other.runner
-    assert wide.names(first.parameters)["openvino rest"] == "bf16"
 
 
 def test_what_the_search_tries_is_a_recipe_whose_passes_fit(tmp_path: Path) -> None:
@@ -838,21 +867,11 @@ def test_the_layout_of_images_is_a_choice_where_pytorch_computes_in_float(recipe
     whole = dataclasses.replace(
         space(recipe, trains=False), runtimes=("openvino", "pytorch"), precisions=float_only
     )
-    asked: dict[str, tuple[Any, ...]] = {}
-
-    class Asking:
-        def suggest_categorical(self, name: str, values: tuple[Any, ...]) -> Any:
-            asked[name] = values
-            return values[-1 if name == "runtime" else 0]
-
-    chosen = whole.suggest(Asking())  # type: ignore[arg-type]
-    assert asked["pytorch layout"] == (None, "channels_last")
-    assert chosen["layout"] is None
+    chosen = {"runtime": "pytorch", "precision": "fp32"}
+    assert whole.options(chosen)["layout"] == (None, "channels_last")
     last = {**chosen, "layout": "channels_last"}
     assert whole.candidate(chosen).passes == (("aot_inductor", {}),)
     assert whole.candidate(last).passes == (("channels_last", {}), ("aot_inductor", {}))
     assert whole.candidate(last).label == "pytorch fp32, channels last"
-    assert whole.names(last)["pytorch layout"] == "channels_last"
-    asked.clear()
-    dataclasses.replace(whole, source=Format.EXPORTED).suggest(Asking())  # type: ignore[arg-type]
-    assert "pytorch layout" not in asked, "an exported program keeps its layout"
+    exported = dataclasses.replace(whole, source=Format.EXPORTED)
+    assert "layout" not in exported.options(chosen), "an exported program keeps its layout"
