@@ -43,8 +43,8 @@ def options_of(built: BuiltVariant, split: Split) -> dict[str, object]:
     options = dict(built.options)
     if split.threads != built.runner.thread_count():
         options["threads"] = split.threads
-    if split.copies > 1 and "pin_threads" in type(built.runner).model_fields:
-        options["pin_threads"] = False
+    if split.copies > 1:
+        options |= built.runner.beside_others()
     return options
 
 

@@ -94,7 +94,10 @@ def open_built(
     if not opened.inputs:
         raise silent(opened)
     samples = _samples(report, recipe, opened.artifact, ours=ours)
-    name, options, runner = _runner(built.runner, opened, own=target.own)
+    name, options, runner, left_out = _runner(built.runner, opened, own=target.own)
+    if left_out:
+        note = f"of the runner's options, those of one machine are left out: {', '.join(left_out)}"
+        samples = replace(samples, notes=(*samples.notes, note))
     if runner.starts_programs() and not ours:
         raise TrustError(
             f"the runner {name} starts programs on the artifact, which is not from this store",
@@ -154,16 +157,18 @@ def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
 
 def _runner(
     record: Mapping[str, Any], opened: Opened, *, own: bool
-) -> tuple[str, dict[str, Any], Runner]:
-    """The runner as the report has it. Raises `UsageError` where it is none that runs the artifact.
+) -> tuple[str, dict[str, Any], Runner, list[str]]:
+    """The runner as the report has it, and the names of options that are left out.
 
     The report lies beside the artifact: where that is not our `own`, anybody may have written both.
+    Raises `UsageError` where it is no runner that runs the artifact.
     """
     name, requested = str(record.get("name")), record.get("requested") or {}
     kind = runners.find(name)
     try:
-        options = {name: value for name, value in requested.items() if value is not None}
-        options = options if own else runners.options_from_elsewhere(name, options)
+        given = {name: value for name, value in requested.items() if value is not None}
+        options = given if own else runners.options_from_elsewhere(name, given)
+        left_out = [name for name, value in given.items() if options.get(name) != value]
         runner = kind.model_validate(options)
     except (AttributeError, ValueError) as error:
         raise UsageError(
@@ -178,7 +183,7 @@ def _runner(
             place=str(opened.path),
             hint="run `optcli build` again",
         )
-    return name, options, runner
+    return name, options, runner, left_out
 
 
 def _samples(report: Report, named: Path | None, artifact: Artifact, *, ours: bool) -> Samples:

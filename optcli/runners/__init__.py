@@ -130,6 +130,27 @@ class Runner(Settings):
         """What it cannot do without, with these options."""
         return self.needs
 
+    def session(self) -> dict[str, Any]:
+        """What the runtime is set to, by its own names, as plain JSON data.
+
+        The runner opens artifacts with it, and so does a server that optcli writes. An option that
+        changes what is computed, or how fast, stands in it.
+        """
+        return {}
+
+    def beside_others(self) -> dict[str, Any]:
+        """The options that differ where several processes share the cores of a machine."""
+        return {}
+
+    def changed(self) -> dict[str, Any]:
+        """The options whose values are not the default ones."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in self
+            if value != fields[name].get_default(call_default_factory=True)
+        }
+
     def starts_programs(self) -> bool:
         """Whether opening an artifact with these options starts others, a compiler say.
 

@@ -125,6 +125,20 @@ class OnnxruntimeRunner(Runner):
         inexact = PROVIDERS[self.provider].device == "cpu" or self.tf32
         return {**super().environment(), **({} if inexact else {"NVIDIA_TF32_OVERRIDE": "0"})}
 
+    def session(self) -> dict[str, Any]:
+        return {
+            "graph_optimization_level": _LEVELS[self.optimization_level],
+            "attributes": {
+                "intra_op_num_threads": self.thread_count(),
+                "inter_op_num_threads": 1,
+                "log_severity_level": 3,
+            },
+            # Threads may spin within a call, as they do by default, but not on after it: that would
+            # steal the cores of whatever is measured in turn.
+            "entries": {"session.force_spinning_stop": "1"},
+            "provider_options": words(self.provider_options),
+        }
+
     def load(self, artifact: Artifact) -> None:
         ahead = artifact.format == Format.ORT
         path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
@@ -169,16 +183,14 @@ class OnnxruntimeRunner(Runner):
     def _settings(self, form: str = "") -> SessionOptions:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.thread_count()
-        options.inter_op_num_threads = 1
+        options, session = onnxruntime.SessionOptions(), self.session()
         options.graph_optimization_level = getattr(
-            onnxruntime.GraphOptimizationLevel, _LEVELS[self.optimization_level]
+            onnxruntime.GraphOptimizationLevel, session["graph_optimization_level"]
         )
-        # Threads may spin within a call, as they do by default, but not on after it: that would
-        # steal the cores of whatever is measured in turn.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.log_severity_level = 3
+        for name, value in session["attributes"].items():
+            setattr(options, name, value)
+        for name, value in session["entries"].items():
+            options.add_session_config_entry(name, value)
         if self._profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = os.fspath(self._profile / f"onnxruntime{form}")
@@ -267,7 +279,8 @@ class OnnxruntimeRunner(Runner):
 
     def _options(self) -> dict[str, str]:
         """The provider's options, on a GPU with the stream that is timed. Raises `MissingError`."""
-        provider, requested = PROVIDERS[self.provider], words(self.provider_options)
+        provider = PROVIDERS[self.provider]
+        requested: dict[str, str] = self.session()["provider_options"]
         if provider.device == "cpu":
             return requested
         try:

@@ -68,6 +68,24 @@ class OpenvinoRunner(Runner):
         # It takes other kernels, and other layouts of memory, where it knows the size.
         return True
 
+    def session(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "INFERENCE_NUM_THREADS": self.thread_count(),
+            "PERFORMANCE_HINT": self.hint.upper(),
+            "NUM_STREAMS": self.streams,
+            "ENABLE_CPU_PINNING": self.pin_threads,
+            # Compiled models are never kept on disk: a later load would be measured too fast.
+            "CACHE_DIR": "",
+        }
+        if self.threads is not None:
+            # Left alone it takes one thread per physical core, however many were asked for.
+            settings["ENABLE_HYPER_THREADING"] = True
+        return settings
+
+    def beside_others(self) -> dict[str, Any]:
+        return {"pin_threads": False}
+
     def load(self, artifact: Artifact) -> None:
         core = openvino_format.core()
         onnx = artifact.format == Format.ONNX
@@ -184,21 +202,7 @@ class OpenvinoRunner(Runner):
         return StaticForms(form, sizes, self.inputs, can_pad=can_pad)
 
     def _configuration(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": self.precision,
-            "INFERENCE_NUM_THREADS": self.thread_count(),
-            "PERFORMANCE_HINT": self.hint.upper(),
-            "NUM_STREAMS": self.streams,
-            "ENABLE_CPU_PINNING": self.pin_threads,
-            # Compiled models are never kept on disk: a later load would be measured too fast.
-            "CACHE_DIR": "",
-        }
-        if self.threads is not None:
-            # Left alone it takes one thread per physical core, however many were asked for.
-            settings["ENABLE_HYPER_THREADING"] = True
-        if self._profile is not None:
-            settings["PERF_COUNT"] = True
-        return settings
+        return {**self.session(), **({} if self._profile is None else {"PERF_COUNT": True})}
 
     def _precision(self) -> str:
         compiled = self._usual.compiled

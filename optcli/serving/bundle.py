@@ -43,11 +43,15 @@ class BundleRecipe(Result):
 
 
 class BundleRunner(Result):
-    """The runtime, its version here, and what the bundle's `model.py` needs to open the artifact."""
+    """The runtime, its version here, and what the bundle's `model.py` needs to open the artifact.
+
+    `environment` are variables that a replica sets before it imports the runtime.
+    """
 
     name: str
     version: str
     settings: dict[str, Any]
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class BundlePriority(Result):

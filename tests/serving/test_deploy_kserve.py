@@ -29,7 +29,8 @@ FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
 # What KServe takes from Kubernetes, as far as optcli writes it.
 FIELDS |= {
     "V1ObjectMeta": {"name": "str", "annotations": "dict(str, str)"},
-    "V1Container": {"name": "str", "image": "str", "args": "list[str]"},
+    "V1Container": {"name": "str", "image": "str", "args": "list[str]", "env": "list[V1EnvVar]"},
+    "V1EnvVar": {"name": "str", "value": "str"},
     "V1ResourceRequirements": {"requests": "dict(str, str)", "limits": "dict(str, str)"},
 }
 PLAIN = {"str": str, "int": int, "bool": bool}
@@ -100,8 +101,8 @@ def as_written(path: Path, manifest) -> dict:
 @pytest.mark.slow
 def test_both_manifests_have_the_fields_of_kserve(tmp_path, plan):
     scaled = plan.model_copy(update={"autoscaling": SCALING})
-    inference = as_written(tmp_path / "a.yaml", kserve.inference_of(served(gpu=True), scaled, URI))
-    runtime = as_written(tmp_path / "b.yaml", kserve.runtime_of(served()))
+    inference = as_written(tmp_path / "a.yaml", kserve.inference_of(served(device=0), scaled, URI))
+    runtime = as_written(tmp_path / "b.yaml", kserve.runtime_of(served(environment={"A": "b"})))
     require_fields("V1beta1InferenceService", inference, "InferenceService")
     require_fields("V1alpha1ServingRuntime", runtime, "ServingRuntime")
     assert inference["kind"] == "InferenceService"

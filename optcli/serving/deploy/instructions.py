@@ -24,9 +24,11 @@ class Step:
 
 def for_triton(served: Served) -> list[Step]:
     """Start the server in the folder, ask whether the model is ready, send the golden request."""
-    gpus = "--gpus 1 " if served.backend.gpu else ""
+    device = served.backend.device
+    gpus = "" if device is None else f"--gpus '\"device={device}\"' " if device else "--gpus 1 "
+    variables = "".join(f"-e {name}={value} " for name, value in served.backend.environment.items())
     start = (
-        f'docker run --rm {gpus}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {IMAGE}'
+        f'docker run --rm {gpus}{variables}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {IMAGE}'
         " tritonserver --model-repository=/models --disable-auto-complete-config"
     )
     return [

@@ -54,7 +54,8 @@ class LookRequest:
 
     `data` are the settings of a role, with paths relative to `folder`; None: random inputs. `runs` says
     whether the runner can run here: without it the artifact's files alone are read. `ray` says that
-    a bundle for Ray serves it, not Triton. `samples` is how many prepared samples to write.
+    a bundle for Ray serves it, not Triton. `samples` is how many prepared samples to write. `profile`
+    is the one of an engine that is served.
     """
 
     model: str
@@ -69,6 +70,7 @@ class LookRequest:
     runs: bool = True
     ray: bool = False
     samples: int = 0
+    profile: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def look(request: LookRequest, channel: Channel) -> Interface:
         )
     rows: tuple[int, ...] = ()
     if artifact.format == Format.TENSORRT:
-        rows = _rows_of_engine(artifact, request.inputs)
+        rows = _rows_of_engine(artifact, request.inputs, request.profile)
         inputs, outputs = _of_engine(inputs), _of_engine(outputs)
     if not request.runs:
         return Interface(inputs, outputs, rows=rows)
@@ -219,8 +221,8 @@ def _require_flat_outputs(artifact: Artifact) -> None:
             )
 
 
-def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """The fewest and the most rows of a call in an engine's first profile: Triton takes no other.
+def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec], number: int) -> tuple[int, ...]:
+    """The fewest and the most rows of a call in the profile of an engine that Triton is told.
 
     Raises `InputError` for an engine whose weights lie beside it: Triton has no way to add them.
     """
@@ -233,7 +235,7 @@ def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec]) -> tuple[in
             place=str(artifact.path),
             hint="build it without stripping the weights",
         )
-    profile = engine.profiles[0] if engine.profiles else {}
+    profile = engine.profiles[number] if number < len(engine.profiles) else {}
     batched = [spec.name for spec in specs if spec.batch_symbol is not None and spec.name in profile]
     if not batched:
         return ()

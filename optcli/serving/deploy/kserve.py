@@ -60,12 +60,20 @@ class ModelFormat(_Part):
     auto_select: bool | None = None
 
 
+class Variable(_Part):
+    """A variable of a container's environment."""
+
+    name: str
+    value: str
+
+
 class Container(_Part):
     """The container that serves; KServe wants it by this name."""
 
     name: Literal["kserve-container"] = "kserve-container"
     image: str
     args: tuple[str, ...]
+    env: tuple[Variable, ...] | None = None
 
 
 class RuntimeSpec(_Part):
@@ -160,12 +168,14 @@ def runtime_of(served: Served) -> Runtime:
         "--grpc-port=9000",
         "--disable-auto-complete-config",
     )
+    environment = served.backend.environment.items()
+    variables = tuple(Variable(name=name, value=value) for name, value in environment)
     return Runtime(
         metadata=Metadata(name=f"{object_name(served.name)}-triton"),
         spec=RuntimeSpec(
             supported_model_formats=(ModelFormat(name="triton", version="2", auto_select=False),),
             protocol_versions=("v2", "grpc-v2"),
-            containers=(Container(image=IMAGE, args=arguments),),
+            containers=(Container(image=IMAGE, args=arguments, env=variables or None),),
         ),
     )
 

@@ -84,7 +84,7 @@ def batching_of(
     least, most, what, where = sizes.min, sizes.max, "model", "the range under the recipe's `inputs`"
     if interface.rows:
         least, most = interface.rows
-        what, where = "engine's first profile", "the first of `profiles` of tensorrt_engine"
+        what, where = "engine's profile", "that one of `profiles` of tensorrt_engine"
     if not least <= planned <= most:
         raise UsageError(
             f"the plan has batches of up to {planned}, and the {what} takes {least} to {most}",
@@ -148,7 +148,12 @@ def message(served: Served) -> Any:
         kind=kinds.ModelInstanceGroup.KIND_GPU if backend.gpu else kinds.ModelInstanceGroup.KIND_CPU,
     )
     if backend.gpu:
+        # Of the GPUs that the server is started with, which is one.
         group.gpus.append(0)
+    if backend.profile:
+        group.profile.append(str(backend.profile))
+    if backend.graphs:
+        config.optimization.cuda.graphs = True
     queue = config.dynamic_batching.default_queue_policy
     queue.max_queue_size = served.queue
     if served.late_ms is not None:
@@ -168,9 +173,10 @@ def message(served: Served) -> Any:
         config.parameters[name].string_value = value
     if backend.level is not None:
         config.optimization.graph.level = backend.level
-    for device, name in backend.accelerators.items():
+    device = "gpu" if backend.gpu else "cpu"
+    for name, options in backend.accelerators.items():
         accelerators = config.optimization.execution_accelerators
-        getattr(accelerators, f"{device}_execution_accelerator").add(name=name)
+        getattr(accelerators, f"{device}_execution_accelerator").add(name=name, parameters=options)
     for size in warmed(served):
         _warm_up(config, served, size, kinds)
     return config

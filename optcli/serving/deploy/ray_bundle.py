@@ -95,7 +95,10 @@ def prepared(
         platform=runtime.platform,
         file=runtime.file,
         runner=BundleRunner(
-            name=built.runner_name, version=str(built.effective.get("version", "")), settings=settings
+            name=built.runner_name,
+            version=str(built.effective.get("version", "")),
+            settings=settings,
+            environment=dict(runtime.environment),
         ),
         inputs=inputs,
         outputs=tuple(_outputs(built.inputs, interface, place, batched=batched)),
@@ -153,7 +156,7 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
 def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
     """What differs between the plan and what Ray will do, and what is to be known, in sentences."""
     made, one = prepared.bundle, prepared.lanes[-1].one
-    notes = [lane.note for lane in prepared.lanes if lane.note]
+    notes = [*prepared.runtime.notes, *(lane.note for lane in prepared.lanes if lane.note)]
     if prepared.why_single:
         notes.append(f"{SERVER} does not batch this model: {prepared.why_single}")
     if one.on_full != "reject-newest":

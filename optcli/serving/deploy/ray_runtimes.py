@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ class Runtime:
 
     `model` is the module of the bundle's files that becomes `model.py`, `beside` are those that it
     imports, `copied` modules of optcli's that these import. `file` is the artifact's file, `platform`
-    the protocol's name for the runtime, `package` the one that brings it.
+    the protocol's name for the runtime, `package` the one that brings it. `settings` are what it opens
+    the artifact with: the runner's own `session` among them. `environment` are variables that are set
+    before the runtime is imported. `notes` say what differs from what was measured.
     """
 
     model: str
@@ -43,13 +45,15 @@ class Runtime:
     beside: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     copied: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def runtime_of(built: BuiltVariant) -> Runtime:
     """The runtime for a variant. Raises `InputError` for what cannot run in a bundle."""
     place = str(built.artifact.path)
-    find = _RUNTIMES.get((built.artifact.format, built.runner_name))
-    if find is None:
+    runtime = _RUNTIMES.get((built.artifact.format, built.runner_name))
+    if runtime is None:
         raise InputError(
             f"a bundle cannot run the format {built.artifact.format} in the runner {built.runner_name}",
             place=place,
@@ -63,7 +67,19 @@ def runtime_of(built: BuiltVariant) -> Runtime:
             place=place,
             hint="--target triton serves it, or measure the variant with a runner on the CPU",
         )
-    return find(runner, built)
+    apart = {name: now for name, now in runner.beside_others().items() if getattr(runner, name) != now}
+    served = runner.model_copy(update={"threads": threads_of(built), **apart})
+    notes = [
+        f"replicas share the cores of a machine: `{name}` is {str(now).lower()} in the bundle, and was"
+        f" {str(getattr(runner, name)).lower()} when the variant was measured"
+        for name, now in apart.items()
+    ]
+    return replace(
+        runtime,
+        settings={"session": served.session(), **runtime.settings},
+        environment=served.environment(),
+        notes=tuple(notes),
+    )
 
 
 def threads_of(built: BuiltVariant) -> int:
@@ -135,6 +151,7 @@ def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]
             "positional": list(call.positional),
             "keyword": list(call.keyword),
             "imports": sorted(scanned.namespaces),
+            "optimize_for_inference": bool(artifact.facts.get("optimize_for_inference")),
         }
     if artifact.format == Format.AOTI:
         recorded = artifact.facts.get(ROUTES)
@@ -144,52 +161,26 @@ def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]
     return {}
 
 
-def _onnxruntime(runner: Any, built: BuiltVariant) -> Runtime:
-    ahead = built.artifact.format == Format.ORT
-    return Runtime(
-        "model_onnxruntime",
-        ort.FILE if ahead else onnx.FILE,
-        "onnxruntime_onnx",
-        "onnxruntime",
-        ("forms",),
-        {"optimization_level": runner.optimization_level, "batch_names": []},
-    )
-
-
-def _openvino(runner: Any, built: BuiltVariant) -> Runtime:
-    return Runtime(
-        "model_openvino",
-        onnx.FILE if built.artifact.format == Format.ONNX else openvino.FILE,
-        "openvino",
-        "openvino",
-        ("forms",),
-        {"precision": runner.precision, "hint": runner.hint, "streams": runner.streams},
-    )
-
-
-def _torchscript(runner: Any, built: BuiltVariant) -> Runtime:
-    optimized = bool(built.artifact.facts.get("optimize_for_inference"))
-    return Runtime(
-        "model_torchscript",
-        torchscript.FILE,
-        "pytorch_torchscript",
-        "torch",
-        ("torch_calls",),
-        {"optimize_for_inference": optimized},
-        _KEPT,
-    )
-
-
-def _aoti(runner: Any, built: BuiltVariant) -> Runtime:
-    beside = ("torch_calls", "forms")
-    return Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch", beside, copied=_KEPT)
-
-
+_ONNXRUNTIME = Runtime(
+    "model_onnxruntime", onnx.FILE, "onnxruntime_onnx", "onnxruntime", ("forms",), {"batch_names": []}
+)
+_OPENVINO = Runtime("model_openvino", openvino.FILE, "openvino", "openvino", ("forms",))
+_TORCHSCRIPT = Runtime(
+    "model_torchscript",
+    torchscript.FILE,
+    "pytorch_torchscript",
+    "torch",
+    ("torch_calls",),
+    copied=_KEPT,
+)
+_AOTI = Runtime(
+    "model_aoti", aoti.FILE, "pytorch_aoti", "torch", ("torch_calls", "forms"), copied=_KEPT
+)
 _RUNTIMES = {
-    (Format.ONNX, "onnxruntime"): _onnxruntime,
-    (Format.ORT, "onnxruntime"): _onnxruntime,
-    (Format.ONNX, "openvino"): _openvino,
-    (Format.OPENVINO, "openvino"): _openvino,
-    (Format.TORCHSCRIPT, "torchscript"): _torchscript,
-    (Format.AOTI, "aoti"): _aoti,
+    (Format.ONNX, "onnxruntime"): _ONNXRUNTIME,
+    (Format.ORT, "onnxruntime"): replace(_ONNXRUNTIME, file=ort.FILE),
+    (Format.ONNX, "openvino"): replace(_OPENVINO, file=onnx.FILE),
+    (Format.OPENVINO, "openvino"): _OPENVINO,
+    (Format.TORCHSCRIPT, "torchscript"): _TORCHSCRIPT,
+    (Format.AOTI, "aoti"): _AOTI,
 }

@@ -41,8 +41,7 @@ class Model:
     """One replica of the model. Calls run in threads, so that the event loop is always free."""
 
     def __init__(self) -> None:
-        threads = str(BUNDLE["threads"])
-        os.environ.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        os.environ.update(BUNDLE["runner"]["environment"])
         import model
 
         self._pool = ThreadPoolExecutor(BUNDLE["concurrency"])

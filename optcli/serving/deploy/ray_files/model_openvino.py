@@ -37,17 +37,11 @@ class Model:
             model = model.clone()
             shapes = {each["name"]: [size, *each["shape"][1:]] for each in self._bundle["inputs"]}
             model.reshape({name: openvino.PartialShape(shape) for name, shape in shapes.items()})
-        configuration = {
-            "INFERENCE_PRECISION_HINT": self._settings["precision"],
-            "INFERENCE_NUM_THREADS": self._bundle["threads"],
-            "PERFORMANCE_HINT": self._settings["hint"].upper(),
-            "NUM_STREAMS": self._settings["streams"],
-            # Each process would pin its threads to the first cores: replicas would share those.
-            "ENABLE_CPU_PINNING": False,
-            # Left alone it takes one thread for each physical core, however many are asked for.
-            "ENABLE_HYPER_THREADING": True,
-        }
-        compiled = self._core.compile_model(model, "CPU", configuration)
+        session = self._settings["session"]
+        compiled = self._core.compile_model(model, "CPU", session)
+        wanted = session["INFERENCE_PRECISION_HINT"]
+        if (computed := compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()) != wanted:
+            raise RuntimeError(f"OpenVINO computes in {computed} on this CPU, measured was {wanted}")
         halves = {
             name
             for port in compiled.inputs
