@@ -74,7 +74,7 @@ class _Chosen:
 
 def may_have(settings: DataSettings) -> bool:
     """Whether pixels may be found in the data. The user's code is not run for them."""
-    return settings.kind != "python" and (settings.kind != "npz" or settings.prepare is not None)
+    return not settings.runs_code and not settings.holds_inputs
 
 
 def draw(request: PicturesRequest, channel: Channel) -> Pictures:

@@ -213,7 +213,7 @@ class Work:
         """Raise `InputError` where the metric needs labels and these samples, or some, have none."""
         assert self.metric is not None
         assert self.request.settings is not None
-        if self.metric.needs_labels():
+        if self.metric.needs_labels:
             _labelled(self.request.settings.metric, seen.ids, seen.targets, before)
 
     def check_labels(self, seen: Predictions) -> None:
@@ -221,10 +221,10 @@ class Work:
         targets = getattr(self.samples, "targets", lambda: None)()
         if targets is None or self.metric is None or self.request.settings is None:
             return
-        if self.metric.needs_labels():
+        if self.metric.needs_labels:
             _labelled(self.request.settings.metric, seen.ids, seen.targets)
         for place, target in targets:
-            if target is None and self.metric.needs_labels():
+            if target is None and self.metric.needs_labels:
                 _labelled(self.request.settings.metric, (*seen.ids, place), (*seen.targets, None))
             if target is not None:
                 self.metric.check(target, place, seen)

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
+from optcli import registry
 from optcli.cli import options, reports, tell
 from optcli.cli.progress import Progress
 from optcli.errors import UsageError
 
+# Options that some servers have a use for: what is said of the others, and what to do.
+_FOR_SOME = {
+    "storage_uri": ("--target {} fetches nothing", "leave it out"),
+    "wait_ms": ("--target {} takes the plan's wait", "plan again: optcli plan RECIPE --wait 10ms"),
+    "images": ("optcli writes nothing that reads images for --target {}", "take --target {}"),
+    "cache": ("optcli writes no cache for --target {}", "leave it out, or --target {}"),
+    "sample_inputs": (
+        "optcli writes nothing that keeps statistics for --target {}",
+        "leave it out, or --target {}",
+    ),
+    "known_answers": (
+        "optcli writes no cache for --target {}",
+        "leave it out, or --target {} --images --cache memory",
+    ),
+}
 # What people look for, and what became of it.
 _NOT_WRITTEN = {
     "torchserve": "TorchServe is archived by its makers and gets no fixes any more",
@@ -43,7 +59,7 @@ class _Engine(click.Choice[str]):
     "--target",
     "engine",
     required=True,
-    type=_Engine(["ray", "triton", "kserve"]),
+    type=_Engine(registry.names("optcli.serving.targets")),
     help="The server to write for.",
 )
 @click.option(
@@ -108,7 +124,7 @@ class _Engine(click.Choice[str]):
 def command(
     variant: str,
     where: Path | None,
-    engine: Literal["ray", "triton", "kserve"],
+    engine: str,
     plan: Path | None,
     out: Path | None,
     name: str | None,
@@ -134,45 +150,27 @@ def command(
     folder has the plan, a golden request with its response, and a README with the commands. optcli
     reads its files back and compares them with the model. Needs `pip install 'optcli[serve]'`.
     """
-    from optcli.serving import quantities
+    from optcli.serving import quantities, targets
     from optcli.serving.deploy import deploy, lines
 
-    if storage_uri is not None and engine != "kserve":
-        raise UsageError(
-            f"--target {engine} fetches nothing", place="--storage-uri", hint="leave it out"
-        )
-    if wait is not None and engine != "ray":
-        raise UsageError(
-            f"--target {engine} takes the plan's wait",
-            place="--wait",
-            hint="plan again: optcli plan RECIPE --wait 10ms",
-        )
-    if images and engine == "kserve":
-        raise UsageError(
-            "the pods that optcli writes for KServe have no Python for images",
-            place="--images",
-            hint="--target triton --images writes a repository and a Dockerfile with all it needs",
-        )
-    if cache is not None and engine != "ray":
-        raise UsageError(
-            f"optcli writes no cache for --target {engine}",
-            place="--cache",
-            hint="leave it out, or --target ray",
-        )
+    given = {
+        "storage_uri": storage_uri,
+        "wait_ms": wait,
+        "images": images,
+        "cache": cache,
+        "sample_inputs": sample_inputs,
+        "known_answers": known_answers,
+    }
+    kind = targets.find(engine)
+    for option, (said, instead) in _FOR_SOME.items():
+        if given[option] in (None, False) or option in kind.takes:
+            continue
+        message = said.format(engine)
+        hint = instead.format(" or ".join(targets.taking(option)))
+        message, hint = kind.why_not.get(option, (message, hint))
+        raise UsageError(message, place=f"--{option.removesuffix('_ms').replace('_', '-')}", hint=hint)
     if cache_ttl is not None and cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
-    if sample_inputs is not None and engine != "ray":
-        raise UsageError(
-            f"optcli writes nothing that keeps statistics for --target {engine}",
-            place="--sample-inputs",
-            hint="leave it out, or --target ray",
-        )
-    if known_answers is not None and engine != "ray":
-        raise UsageError(
-            f"optcli writes no cache for --target {engine}",
-            place="--known-answers",
-            hint="leave it out, or --target ray --images --cache memory",
-        )
     priorities = quantities.priorities(priority, "--priority")
     place = reports.find(where, artifacts)
     with Progress() as progress:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
 __all__ = [
-    "ANY_VALUES",
     "ONE_PREPARATION",
     "DataSettings",
     "Preparation",
@@ -48,8 +47,6 @@ ONE_PREPARATION = (
     "give both the same `prepare`, with a YAML anchor for example, or set allow_difference: true there"
     " if the model takes both"
 )
-# What these hold need not be pixels from 0 to 255.
-ANY_VALUES = ("npz", "python")
 
 
 def problems(settings: DataSettings, folder: Path) -> list[Finding]:
@@ -174,7 +171,7 @@ def two_preparations(
     """
     from optcli.data.preset import resolved
 
-    pixels = {role: each for role, each in roles.items() if each.kind not in ANY_VALUES}
+    pixels = {role: each for role, each in roles.items() if each.layout.holds == "images"}
     if not pixels:
         return
     judged = "evaluation" if "evaluation" in pixels else next(iter(pixels))

@@ -62,17 +62,24 @@ class Items(ABC):
 class Collection(ABC):
     """A data source as a recipe names it. Subclasses: one per file of `layouts`, named by its kind.
 
-    `reads` says what stands behind the colon of `source`: a path, the user's code, or a name. `needs`
-    are libraries beside NumPy and Pillow.
+    `reads` says what stands behind the colon of `source`: a path, the user's code, or a name. `holds`
+    says what a sample is: an image, an array, which may be an input that is prepared already, or
+    anything. `needs` are libraries beside NumPy and Pillow.
     """
 
     reads: ClassVar[Literal["path", "code", "name"]] = "path"
+    holds: ClassVar[Literal["images", "arrays", "anything"]] = "images"
     needs: ClassVar[Needs] = Needs()
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
         """Whether a file or folder is of this layout, for a person who has not said so."""
         return False
+
+    @classmethod
+    def names_classes(cls) -> bool:
+        """Whether the layout ever says what classes are called: else labels are numbers."""
+        return cls.class_names is not Collection.class_names
 
     settings: DataSettings
     folder: Path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -11,6 +11,9 @@ from optcli.data.preparation import Preparation
 from optcli.settings import Abbreviated
 from optcli.settings.labels import LabelSettings
 from optcli.settings.references import RecipePath, SourceReference
+
+if TYPE_CHECKING:
+    from optcli.data.collection import Collection
 
 
 class Split(Abbreviated):
@@ -60,16 +63,21 @@ class Split(Abbreviated):
         return self.of if self.file or self.seed is not None else self.name
 
 
-def _reads(kind: str) -> str:
-    """What stands behind a kind's colon: a path, code or a name. A layout says so itself."""
+def _layout(kind: str) -> type[Collection]:
+    """The layout of a kind, which says itself what it reads and holds; of an unknown kind any."""
     from optcli.data import layouts
+    from optcli.data.collection import Collection
 
-    return layouts.find(kind).reads if kind in layouts.names() else "name"
+    return layouts.find(kind) if kind in layouts.names() else Collection
 
 
 class _DataReference(SourceReference):
     def is_file(self, kind: str) -> bool:
-        return _reads(kind) == "path"
+        return _layout(kind).reads == "path"
+
+    def code(self, text: str) -> str | None:
+        kind, _, what = text.partition(":")
+        return what if _layout(kind).reads == "code" else None
 
 
 # Of what most roles do not set: their samples are what they were.
@@ -166,10 +174,25 @@ class DataSettings(Abbreviated):
         """What stands behind the colon of `source`."""
         return self.source.partition(":")[2]
 
+    @property
+    def layout(self) -> type[Collection]:
+        """The layout of the source: what it reads and holds, as its own file declares it."""
+        return _layout(self.kind)
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether reading the samples runs Python of the recipe's own."""
+        return self.layout.reads == "code"
+
+    @property
+    def holds_inputs(self) -> bool:
+        """Whether it holds arrays that are the model's inputs already: no step prepares them."""
+        return self.layout.holds == "arrays" and self.prepare is None
+
     def with_paths(self, moved: Callable[[str], str]) -> DataSettings:
         """The same data with every path in the settings changed; the user's code is left as it is."""
         changed: dict[str, Any] = {"files": tuple(map(moved, self.files))}
-        if _reads(self.kind) == "path":
+        if self.layout.reads == "path":
             changed["source"] = f"{self.kind}:{moved(self.place)}"
         for name in ("root", "table"):
             if path := getattr(self, name):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from optcli import accuracy, data
+from optcli import accuracy
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.errors import OptcliError
 from optcli.pipeline.admission import RecordAdmission
@@ -85,7 +85,7 @@ def _found(
 def _is_low(evaluation: Evaluation, recipe: Recipe) -> bool:
     """Whether so few samples are right that the images may be prepared in a wrong way."""
     settings = recipe.data["evaluation"]
-    pixels = settings.prepare is not None or settings.kind not in data.ANY_VALUES
+    pixels = settings.prepare is not None or settings.layout.holds == "images"
     if not pixels or evaluation.value is None or evaluation.array("correct") is None:
         return False
     return bool(evaluation.doubts) or evaluation.value < _LOW

@@ -29,8 +29,6 @@ from optcli.store import Store, key_of
 from optcli.workers import Channel, messages, run
 
 _TIMEOUT_S = 600.0
-# What these give has labels as numbers, and no names.
-_WITHOUT_NAMES = ("npz", "python")
 _IMAGENET = (1000, 1001)  # TensorFlow's has a background at 0
 
 
@@ -77,7 +75,7 @@ def with_labels(
     said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
     if not recipe.data or not (said or judged):
         return recipe
-    if not said and all(each.kind in _WITHOUT_NAMES for each in recipe.data.values()):
+    if not said and not any(each.layout.names_classes() for each in recipe.data.values()):
         return recipe
     request = _request(recipe, model)
     ingredients = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optcli import data, environment, sources
+from optcli.accuracy.metrics import needs_labels
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
@@ -172,8 +173,7 @@ def plan(
         )
         variants.append(context.with_checks(planned) if planned.missing else planned)
     metric = recipe.accuracy.metric if recipe.accuracy else None
-    if metric is not None and (metric.startswith("python:") or metric == "cosine"):
-        metric = None  # a function of the user's may do without labels
+    metric = metric if metric is not None and needs_labels(metric) else None
     checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
     return Plan(
         recipe,

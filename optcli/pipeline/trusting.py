@@ -16,7 +16,6 @@ from optcli.runners import Runner
 from optcli.store import Entry
 from optcli.workers import confinement
 
-_PYTHON = "python"
 USERS = "it runs Python of the recipe's own"
 _GPU = "it uses a GPU, whose driver was not tried in confined workers"
 
@@ -71,7 +70,7 @@ def why_runner_is_free(runner: Runner) -> str:
 
 def brings_python(recipe: Recipe) -> bool:
     """Whether samples, metric or what follows the model are Python of the recipe's own."""
-    samples = any(role.kind == _PYTHON for role in recipe.data.values())
+    samples = any(role.runs_code for role in recipe.data.values())
     return samples or bool(judging_code(recipe))
 
 
@@ -90,7 +89,7 @@ def _why_step_is_free(step: Step, plan: Plan) -> str:
     if step.traits is None:
         return ""
     users = step.traits.reference is not None
-    if users or any(plan.recipe.data[role].kind == _PYTHON for role in step.traits.uses):
+    if users or any(plan.recipe.data[role].runs_code for role in step.traits.uses):
         return USERS
     if step.needs.gpu:
         return _GPU

@@ -137,14 +137,14 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
     """The declared steps, with a preset spelled out."""
     settings = samples.data
     assert settings is not None
-    if settings.kind == "python":
+    if settings.runs_code:
         raise _refused(
             f"{settings.source} prepares the samples in Python of the recipe's own",
             "declare the steps under `prepare`, with a source of images for the evaluation data, such"
             " as imagefolder:, coco: or npz:",
         )
-    if settings.kind == "npz":
-        if settings.prepare is None:
+    if settings.layout.holds == "arrays":
+        if settings.holds_inputs:
             raise _refused(
                 f"{settings.source} holds inputs that are prepared already: the recipe does not say how"
                 " an image becomes one",

@@ -131,9 +131,7 @@ def _values(
     problems: Problems,
 ) -> None:
     """Data feed one input at least, and where the size of the original is wanted there are images."""
-    unprepared = next(
-        (role for role, each in data.items() if each.kind == "npz" and each.prepare is None), None
-    )
+    unprepared = next((role for role, each in data.items() if each.holds_inputs), None)
     for spec, node in zip(specs, nodes, strict=True):
         if spec.value is None:
             continue

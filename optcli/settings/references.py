@@ -89,7 +89,7 @@ class SourceReference(Reference):
     def moved(self, text: str, old: Path, new: Path) -> str:
         kind, colon, what = text.partition(":")
         if self.code(text) is not None:
-            return CODE.moved(text, old, new)
+            return f"{kind}{colon}{CODE.moved(what, old, new)}"
         return f"{kind}{colon}{_File().moved(what, old, new)}" if self.is_file(kind) else text
 
     def is_file(self, kind: str) -> bool:

@@ -62,9 +62,9 @@ def changes(data: Mapping[str, DataSettings], recipe: Recipe) -> dict[str, Any]:
 def _placed(settings: DataSettings, folder: Path) -> DataSettings:
     """The settings with absolute paths: the recipe that names them may lie elsewhere."""
     placed = settings.with_paths(lambda path: str(folder / regular_files.expanded(path)))
-    if settings.kind != "python":
+    if not settings.runs_code:
         return placed
-    return placed.model_copy(update={"source": f"python:{folder / settings.place}"})
+    return placed.model_copy(update={"source": f"{settings.kind}:{folder / settings.place}"})
 
 
 def text(

@@ -252,8 +252,8 @@ def test_accuracy_with_its_interval():
 
 
 def test_a_metric_that_is_no_share_has_no_interval():
-    other = accuracy(9).model_copy(update={"metric": "map"})
-    plain = accuracy().model_copy(update={"metric": "map"})
+    neither = {"metric": "map", "regressed": None, "improved": None}
+    other, plain = (each.model_copy(update=neither) for each in (accuracy(9), accuracy()))
     found = compare(
         built({"a": made("1", both(2, 1), plain)}), built({"a": made("2", both(2, 1), other)})
     )

@@ -56,7 +56,14 @@ def looked_at(built: BuiltVariant, out: Path) -> Interface:
     """The interface of a small variant, as deploy asks for it."""
     out.mkdir(exist_ok=True, parents=True)
     asked = LookRequest(
-        "small", built.artifact, built.runner_name, built.options, built.inputs, out, seed=3, ray=True
+        "small",
+        built.artifact,
+        built.runner_name,
+        built.options,
+        built.inputs,
+        out,
+        seed=3,
+        target="ray",
     )
     return look(asked, None)  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ from optcli.runners import DEFAULTS, find
 from optcli.serving.deploy import instructions, model_configuration, plans, repository
 from optcli.serving.deploy.backends import backend_of
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface, LookRequest, look
+from optcli.serving.targets.triton import Triton
 
 
 @pytest.fixture(scope="module")
@@ -499,16 +500,16 @@ def test_golden_files_hold_finite_values_alone(tmp_path):
 
 
 def test_a_plan_that_decides_nothing_or_is_for_other_batches_is_refused(plan):
-    assert plans.require_usable(plan, "plan.json", force=False) is plan.recommended
+    assert plans.require_usable(plan, "plan.json", Triton, force=False) is plan.recommended
     unfit = plan.model_copy(update={"outcome": "inconclusive"})
     with pytest.raises(UnfitError, match="busy machine"):
-        plans.require_usable(unfit, "plan.json", force=False)
-    assert plans.require_usable(unfit, "plan.json", force=True)
+        plans.require_usable(unfit, "plan.json", Triton, force=False)
+    assert plans.require_usable(unfit, "plan.json", Triton, force=True)
     with pytest.raises(UsageError, match="sealed batches"):
-        plans.require_usable(planned(plan, semantics="sealed"), "plan.json", force=True)
+        plans.require_usable(planned(plan, semantics="sealed"), "plan.json", Triton, force=True)
     none = plan.model_copy(update={"recommended": None, "outcome": "not-kept"})
     with pytest.raises(UsageError, match="no configuration to deploy"):
-        plans.require_usable(none, "plan.json", force=True)
+        plans.require_usable(none, "plan.json", Triton, force=True)
 
 
 @pytest.mark.parametrize(

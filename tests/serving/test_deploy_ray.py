@@ -22,6 +22,8 @@ from optcli.queueing import Curve, Forms, with_forms
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
+from optcli.serving.targets.ray import Ray
+from optcli.serving.targets.triton import Triton
 
 
 @pytest.fixture(scope="module")
@@ -357,11 +359,11 @@ def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan)
 
 
 def test_each_server_wants_a_plan_of_its_own_semantics(plan):
-    assert plans.require_usable(plan, "p", force=False, semantics="sealed") is plan.recommended
+    assert plans.require_usable(plan, "p", Ray, force=False) is plan.recommended
     with pytest.raises(UsageError, match="the plan is for sealed batches"):
-        plans.require_usable(plan, "p", force=False)
+        plans.require_usable(plan, "p", Triton, force=False)
     with pytest.raises(UsageError, match="Ray Serve closes a batch a fixed time after") as caught:
-        plans.require_usable(planned(plan, semantics="oldest-age"), "p", force=True, semantics="sealed")
+        plans.require_usable(planned(plan, semantics="oldest-age"), "p", Ray, force=True)
     assert "--semantics sealed" in caught.value.hint
 
 

@@ -55,9 +55,9 @@ class Classes(Answers):
                 f"{name} wants {metric.guesses} classes a row, found {self._listed}",
                 "write class1 to class5, the surest first",
             )
-        if name == "calibration_error" and None in self._scores:
+        if isinstance(metric, Classification) and metric.reads_scores and None in self._scores:
             raise self.wrong(
-                "calibration_error wants a score in every row",
+                f"{name} wants a score in every row",
                 "write the largest probability as a column score",
             )
         self._names = work.class_names()

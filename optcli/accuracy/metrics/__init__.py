@@ -110,6 +110,8 @@ class Metric(Settings, ABC):
 
     reads: ClassVar[Kind | None] = None
     """What the output is that it reads; None: it reads what `postprocess` gives, or anything."""
+    needs_labels: ClassVar[bool] = True
+    """Whether a sample without a target is an error."""
 
     def opened(
         self, settings: AccuracySettings, folder: Path, names: Callable[[], Sequence[str] | None]
@@ -123,10 +125,6 @@ class Metric(Settings, ABC):
     def better(self) -> Literal["higher", "lower"]:
         """Which way a better model's value lies."""
         return "higher"
-
-    def needs_labels(self) -> bool:
-        """Whether a sample without a target is an error."""
-        return True
 
     @abstractmethod
     def records(self, seen: Predictions) -> Records:
@@ -195,6 +193,11 @@ def require_metric(settings: AccuracySettings) -> None:
 def reads(metric: str | None) -> Kind | None:
     """What the output is that a recipe's metric reads; None where no metric says it."""
     return _class_of(metric).reads if metric in metric_names() else None
+
+
+def needs_labels(metric: str) -> bool:
+    """Whether a recipe's metric cannot do without labels; a function of the user's may."""
+    return metric in metric_names() and _class_of(metric).needs_labels
 
 
 def make(

@@ -25,6 +25,8 @@ class Classification(Metric):
 
     guesses: ClassVar[int] = 1
     """How many classes count as one answer."""
+    reads_scores: ClassVar[bool] = False
+    """Whether the order of the classes does not suffice."""
     reads: ClassVar[Kind | None] = "logits"
 
     def scores_of(self, seen: Predictions) -> np.ndarray:

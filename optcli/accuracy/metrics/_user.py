@@ -6,7 +6,7 @@ import inspect
 import math
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -35,6 +35,7 @@ class UserMetric(Metric):
     gets them as keyword arguments.
     """
 
+    needs_labels: ClassVar[bool] = False  # the function may do without
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     reference: str
@@ -70,9 +71,6 @@ class UserMetric(Metric):
 
     def better(self) -> Literal["higher", "lower"]:
         return self.direction
-
-    def needs_labels(self) -> bool:
-        return False  # the function may do without
 
     def records(self, seen: Predictions) -> Records:
         import numpy as np

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from optcli.accuracy.metrics._classes import Classification, calibration_error
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class CalibrationError(Classification):
     """Over 15 equal bins of the largest softmax probability."""
+
+    reads_scores: ClassVar[bool] = True
 
     def better(self) -> Literal["higher", "lower"]:
         return "lower"

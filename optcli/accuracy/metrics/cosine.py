@@ -22,9 +22,7 @@ class Cosine(Metric):
     """
 
     reads: ClassVar[Kind | None] = "embedding"
-
-    def needs_labels(self) -> bool:
-        return False
+    needs_labels: ClassVar[bool] = False
 
     def records(self, seen: Predictions) -> Records:
         return {"embedding": unit_rows(seen.scores())}

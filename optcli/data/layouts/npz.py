@@ -49,6 +49,8 @@ class Npz(Collection):
     arrays are refused: reading them could run code.
     """
 
+    holds = "arrays"
+
     def problems(self) -> list[Finding]:
         if wrong := regular_files.problem(self.path, excerpt(self.settings.place)):
             return [("source", wrong, "a path relative to the recipe")]

@@ -36,6 +36,7 @@ class PythonData(Collection):
     """
 
     reads = "code"
+    holds = "anything"
 
     def problems(self) -> list[Finding]:
         findings: list[Finding] = []

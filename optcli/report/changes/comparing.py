@@ -20,8 +20,6 @@ from optcli.report.changes.model import (
 from optcli.results import Accuracy, Estimate, Latency, Report, VariantReport
 
 _PERCENTILES = ("p50", "p95", "p99")
-# Metrics that say right or wrong of each sample: their values are proportions.
-_PROPORTIONS = ("top1", "top5")
 
 
 def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
@@ -161,7 +159,8 @@ def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange
     if change.reason:
         return change
     difference = Estimate(value=after.value - before.value)
-    if before.metric in _PROPORTIONS and before.samples and after.samples:
+    # A metric that calls each sample right or wrong: its values are proportions.
+    if None not in (before.regressed, after.regressed) and before.samples and after.samples:
         difference = intervals.share_difference(
             before.value, before.samples, after.value, after.samples
         )

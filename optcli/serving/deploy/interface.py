@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data, runners
-from optcli.artifact import SCANNED, Artifact, Format
+from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.inspection.findings import Tensor
 from optcli.latency.feeds import make
 from optcli.sample import collate
-from optcli.serving.deploy import ray_runtimes, samples
+from optcli.serving import targets
+from optcli.serving.deploy import samples
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
@@ -41,8 +42,6 @@ PROTOCOL_TYPES = {
         f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
     },
 }
-# How an engine's sidecar writes the types of its inputs and outputs.
-_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 # Largest error of an output, over the largest magnitude in it: another processor or another release of
 # the runtime rounds otherwise.
 _TOLERANCE_FP32, _TOLERANCE_LOWER = 1e-3, 0.05
@@ -53,9 +52,8 @@ class LookRequest:
     """An artifact with its runner and inputs; `out` is where the golden files go.
 
     `data` are the settings of a role, with paths relative to `folder`; None: random inputs. `runs` says
-    whether the runner can run here: without it the artifact's files alone are read. `ray` says that
-    a bundle for Ray serves it, not Triton. `samples` is how many prepared samples to write. `profile`
-    is the one of an engine that is served.
+    whether the runner can run here: without it the artifact's files alone are read. `target` is the
+    server's name, `samples` how many prepared samples to write, `profile` an engine's that is served.
     """
 
     model: str
@@ -68,7 +66,7 @@ class LookRequest:
     folder: Path = Path()
     seed: int = 0
     runs: bool = True
-    ray: bool = False
+    target: str = "triton"
     samples: int = 0
     profile: int = 0
 
@@ -105,19 +103,9 @@ def look(request: LookRequest, channel: Channel) -> Interface:
     findings = inspection.look(artifact.path, request.inputs, **trust)
     inputs = tuple(map(Tensor.model_validate, findings["inputs"] or ()))
     outputs = tuple(map(Tensor.model_validate, findings.get("outputs") or ()))
-    settings = ray_runtimes.found_in(artifact, request.inputs) if request.ray else {}
-    if artifact.format == Format.TORCHSCRIPT and not request.ray:
-        _require_flat_outputs(artifact)
-        # The file names none, and both this runner and Triton go by their order.
-        names = artifact.facts["outputs"]
-        outputs = tuple(
-            tensor.model_copy(update={"name": str(name)})
-            for tensor, name in zip(outputs, names, strict=True)
-        )
-    rows: tuple[int, ...] = ()
-    if artifact.format == Format.TENSORRT:
-        rows = _rows_of_engine(artifact, request.inputs, request.profile)
-        inputs, outputs = _of_engine(inputs), _of_engine(outputs)
+    inputs, outputs, rows, settings = targets.find(request.target).declared(
+        artifact, request.inputs, (inputs, outputs), request.profile
+    )
     if not request.runs:
         return Interface(inputs, outputs, rows=rows)
     kind = runners.find(request.runner)
@@ -203,59 +191,3 @@ def _opened(request: LookRequest) -> PreparedSet:
             "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
         )
     return dataset
-
-
-def _require_flat_outputs(artifact: Artifact) -> None:
-    """Raise `InputError` where TorchScript gives what Triton's LibTorch backend cannot hand out."""
-    from optcli.formats import torchscript
-
-    model = torchscript.open(artifact.path, trust=artifact.trusted)
-    kinds: Sequence[Any] = [value.type for value in model.forward.schema.returns]
-    inner = [each for kind in kinds for each in (kind.elements() if _is_tuple(kind) else [kind])]
-    for kind in inner:
-        if kind.kind() != "TensorType":
-            raise InputError(
-                f"the network gives {kind.annotation_str}, and Triton takes tensors or a tuple of them",
-                place=str(artifact.path),
-                hint="let forward() give tensors, or deploy a variant with export_onnx",
-            )
-
-
-def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec], number: int) -> tuple[int, ...]:
-    """The fewest and the most rows of a call in the profile of an engine that Triton is told.
-
-    Raises `InputError` for an engine whose weights lie beside it: Triton has no way to add them.
-    """
-    from optcli.formats import tensorrt
-
-    engine = tensorrt.open(artifact.path)
-    if engine.stripped:
-        raise InputError(
-            "the engine holds no weights, and Triton cannot add them",
-            place=str(artifact.path),
-            hint="build it without stripping the weights",
-        )
-    profile = engine.profiles[number] if number < len(engine.profiles) else {}
-    batched = [spec.name for spec in specs if spec.batch_symbol is not None and spec.name in profile]
-    if not batched:
-        return ()
-    fewest, most = ([profile[name][end][0] for name in batched] for end in ("min", "max"))
-    return max(fewest), min(most)
-
-
-def _of_engine(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors of an engine's sidecar, which writes types in short and -1 for a size that varies."""
-    return tuple(
-        Tensor(
-            name=each.name,
-            dtype=_SHORT.get(each.dtype, each.dtype),
-            shape=None
-            if each.shape is None
-            else tuple(None if size == -1 else size for size in each.shape),
-        )
-        for each in tensors
-    )
-
-
-def _is_tuple(kind: Any) -> bool:
-    return bool(kind.kind() == "TupleType")

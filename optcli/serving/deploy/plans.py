@@ -19,22 +19,15 @@ from optcli.results import Report
 from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan, Semantics
 from optcli.serving import planning
 from optcli.serving.planning import files
+from optcli.serving.targets import Target
 
 _AGAIN = (
     "plan again: optcli plan RECIPE --variant VARIANT --rate 600 --slo p95=120ms --json > plan.json"
 )
-# Of a plan for other servers than those that decide as here.
-_OTHER: dict[Semantics, tuple[str, str]] = {
-    "oldest-age": (
-        "the plan is for sealed batches, and Triton sends a batch when its oldest request has waited"
-        " long enough",
-        "plan again with --semantics oldest-age",
-    ),
-    "sealed": (
-        "the plan sends a batch when its oldest request has waited long enough, and Ray Serve closes a"
-        " batch a fixed time after its first request",
-        "plan again with --semantics sealed",
-    ),
+# When a plan sends a batch, in words.
+_SENDS: dict[Semantics, str] = {
+    "sealed": "the plan is for sealed batches",
+    "oldest-age": "the plan sends a batch when its oldest request has waited long enough",
 }
 # A plan holds milliseconds as JSON: they read back as they were but for the last bit.
 _SAME = 1e-9
@@ -105,11 +98,11 @@ def of_recipe(
 
 
 def require_usable(
-    plan: Plan, place: str, *, force: bool, semantics: Semantics = "oldest-age"
+    plan: Plan, place: str, target: Target | type[Target], *, force: bool
 ) -> Configuration:
     """What the plan recommends. Raises `UsageError` where there is none that the server can carry out.
 
-    `semantics` are those of the server. Raises `UnfitError` where the curve was measured on a busy
+    Raises `UnfitError` where the curve was measured on a busy
     machine, without `force`.
     """
     one = plan.recommended
@@ -117,9 +110,12 @@ def require_usable(
         raise UsageError(
             f"the plan has no configuration to deploy: {plan.sentence}", place=place, hint=_AGAIN
         )
-    if one.semantics != semantics:
-        message, hint = _OTHER[semantics]
-        raise UsageError(message, place=place, hint=hint)
+    if one.semantics != target.semantics:
+        raise UsageError(
+            f"{_SENDS[one.semantics]}, and {target.sends}",
+            place=place,
+            hint=f"plan again with --semantics {target.semantics}",
+        )
     if plan.outcome != "kept" and not force:
         raise UnfitError(
             "the plan is inconclusive: its curve was measured on a busy machine",

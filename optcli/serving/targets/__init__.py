@@ -1,0 +1,134 @@
+"""Servers that `optcli deploy` writes for: one file is one target, and its name that of `--target`.
+
+A target says all there is to say of its server: what it takes, how it batches, what it writes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from optcli import registry
+
+if TYPE_CHECKING:
+    from optcli.artifact import Artifact
+    from optcli.inspection.findings import Tensor
+    from optcli.model_files.built_variant import BuiltVariant
+    from optcli.results import Report
+    from optcli.results.plan import Plan, Semantics
+    from optcli.serving.deploy.instructions import Step
+    from optcli.serving.deploy.interface import Interface
+    from optcli.settings import TensorSpec
+    from optcli.store import Store
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asks of a server beside the variant and the plan: options of `optcli deploy`."""
+
+    storage_uri: str | None = None
+    wait_ms: float | None = None
+    images: bool = False
+    cache: str | None = None
+    cache_ttl_s: float = 3600.0
+    sample_inputs: int = 0
+    known_answers: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A variant with its interface and the plan; `path` is the report's, `name` the model's."""
+
+    name: str
+    built: BuiltVariant
+    report: Report
+    path: Path
+    interface: Interface
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the README says of the files: what they are, how they are used, and sentences to know."""
+
+    about: str
+    steps: Sequence[Step]
+    notes: Sequence[str]
+    closing: Sequence[str]
+
+
+class Target(ABC):
+    """A server. It is asked in the order of its methods, of which `declared` runs in a worker.
+
+    `title` is what people call it, `server` whose rules its models' names follow, `semantics` when it
+    sends a batch, and `sends` the same in words. `takes` are the fields of `Asked` that it has a use
+    for, `why_not` a message and a hint for others, where there is more to say. `samples` is how many
+    prepared samples it writes.
+    """
+
+    title: ClassVar[str]
+    server: ClassVar[str]
+    semantics: ClassVar[Semantics]
+    sends: ClassVar[str]
+    takes: ClassVar[frozenset[str]] = frozenset()
+    why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    samples: ClassVar[int] = 0
+
+    def __init__(self, asked: Asked) -> None:
+        """Raises `MissingError` without what it writes with, `UsageError` for what is asked wrongly."""
+        self.asked = asked
+
+    @abstractmethod
+    def take(self, built: BuiltVariant) -> None:
+        """Find out how the server runs a variant. Raises `InputError` where it does not."""
+
+    def require(self, plan: Plan) -> None:
+        """Raise `UsageError` for a plan that the server cannot carry out."""
+        return
+
+    @property
+    def profile(self) -> int:
+        """Which profile of an engine the server is told to use."""
+        return 0
+
+    @classmethod
+    def declared(
+        cls,
+        artifact: Artifact,
+        specs: Sequence[TensorSpec],
+        tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
+        profile: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
+        """Inputs and outputs as the server has them, the rows that a call may have, and settings.
+
+        `tensors` are those that the files declare. Settings are those that only the opened artifact
+        shows. Raises `InputError` for what the server cannot hand out.
+        """
+        return (*tensors, (), {})
+
+    @abstractmethod
+    def write(self, folder: Path, deployment: Deployment) -> Written:
+        """Write what the server reads. Raises `InputError`, `UsageError` and OSError."""
+
+    def finish(self, folder: Path, store: Store) -> None:
+        """What is left to do once the files are in their place."""
+        return
+
+
+def names() -> tuple[str, ...]:
+    """The names of all targets."""
+    return registry.names(__name__)
+
+
+def find(name: str) -> type[Target]:
+    """The target of a name. Raises `UsageError` for an unknown one."""
+    return registry.find(__name__, name, Target)  # type: ignore[type-abstract]
+
+
+def taking(option: str) -> list[str]:
+    """The targets that have a use for an option."""
+    return [name for name in names() if option in find(name).takes]

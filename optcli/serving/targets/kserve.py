@@ -1,0 +1,42 @@
+"""KServe: manifests for a cluster, with a model repository that Triton serves in its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from optcli.serving.deploy import instructions, kserve, repository
+from optcli.serving.targets import Asked, Deployment, Written
+from optcli.serving.targets.triton import Triton
+
+
+class Kserve(Triton):
+    """A repository for Triton and the manifests that serve it."""
+
+    title: ClassVar[str] = "KServe"
+    takes: ClassVar[frozenset[str]] = frozenset({"storage_uri"})
+    why_not: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "images": (
+            "the pods that optcli writes for KServe have no Python for images",
+            "--target triton --images writes a repository and a Dockerfile with all it needs",
+        )
+    }
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self._uri = kserve.checked_uri(asked.storage_uri)
+
+    def write(self, folder: Path, deployment: Deployment) -> Written:
+        plan = deployment.plan
+        served, notes = self._served(deployment)
+        repository.write(folder / kserve.REPOSITORY, deployment.built, served, plan)
+        kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
+        inference = kserve.inference_of(served, plan, self._uri)
+        kserve.write(folder / kserve.SERVICE, inference)
+        manifests = (kserve.RUNTIME, kserve.SERVICE)
+        steps = instructions.for_kserve(served, inference.metadata.name, manifests)
+        about = f"Manifests for KServe, written by optcli. {plan.sentence} First copy the content of"
+        about += f" `{kserve.REPOSITORY}/` to {self._uri}."
+        known = self.closing(deployment.built)
+        return Written(about, steps, [*notes, *kserve.notes_of(served, plan)], known)

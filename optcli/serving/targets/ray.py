@@ -1,0 +1,104 @@
+"""Ray Serve: a bundle, which is a server with everything that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from optcli.artifact import Artifact
+from optcli.inspection.findings import Tensor
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.results.plan import Plan, Semantics
+from optcli.serving import class_scores, own_bundles
+from optcli.serving.deploy import (
+    caching,
+    extras,
+    instructions,
+    plans,
+    ray_bundle,
+    ray_config,
+    ray_lanes,
+    ray_runtimes,
+)
+from optcli.serving.deploy import samples as samples_file
+from optcli.serving.deploy.ray_runtimes import Runtime
+from optcli.serving.targets import Asked, Deployment, Target, Written
+from optcli.settings import TensorSpec
+from optcli.store import Store
+
+
+class Ray(Target):
+    """An app for Ray Serve with replicas, batches, wait and queue of the plan."""
+
+    title: ClassVar[str] = "Ray Serve"
+    server: ClassVar[str] = "Ray Serve"
+    semantics: ClassVar[Semantics] = "sealed"
+    sends: ClassVar[str] = "Ray Serve closes a batch a fixed time after its first request"
+    takes: ClassVar[frozenset[str]] = frozenset(
+        {"wait_ms", "images", "cache", "sample_inputs", "known_answers"}
+    )
+    samples: ClassVar[int] = samples_file.MOST
+
+    def __init__(self, asked: Asked) -> None:
+        ray_config.schema()
+        if asked.cache is not None:
+            asked = replace(asked, cache=caching.checked_place(asked.cache))
+        super().__init__(asked)
+        self._runtime: Runtime
+        self._lanes: tuple[ray_lanes.Lane, ...] = ()
+
+    def take(self, built: BuiltVariant) -> None:
+        self._runtime = ray_runtimes.runtime_of(built)
+
+    def require(self, plan: Plan) -> None:
+        self._lanes = ray_lanes.lanes_of(plan, self.asked.wait_ms, force=self.asked.force)
+
+    @classmethod
+    def declared(
+        cls,
+        artifact: Artifact,
+        specs: Sequence[TensorSpec],
+        tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
+        profile: int,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
+        return (*tensors, (), ray_runtimes.found_in(artifact, specs))
+
+    def write(self, folder: Path, deployment: Deployment) -> Written:
+        built, interface, plan = deployment.built, deployment.interface, deployment.plan
+        name, path, asked = deployment.name, deployment.path, self.asked
+        more = extras.extras_of(
+            built,
+            interface,
+            name,
+            path.parent / "logs" / f"{built.name}.deploy.log",
+            images=asked.images,
+            cache=asked.cache,
+            cache_ttl_s=asked.cache_ttl_s,
+            sample_inputs=asked.sample_inputs,
+            known=asked.known_answers,
+        )
+        static = built.effective.get("shapes") == "static"
+        known = plans.measured(built.name, deployment.report, path) if static else None
+        recipe = deployment.report.recipe
+        prepared = ray_bundle.prepared(
+            name, built, recipe, interface, self._runtime, plan, self._lanes, known
+        )
+        made = more.applied(prepared.bundle)
+        outputs = [each.name for each in made.outputs]
+        scores = class_scores.of_samples(built.samples, outputs, answers_classes=more.answers_classes)
+        prepared = replace(prepared, bundle=made.model_copy(update={"class_scores": scores}))
+        ray_bundle.write(folder, built, prepared, plan)
+        golden = more.write(folder, built)
+        notes = [*ray_bundle.notes_of(prepared, interface), *more.notes]
+        about = (
+            f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor"
+        )
+        about += " a recipe: `pip install -r requirements.txt`, or build the Dockerfile."
+        named = [each.name for each in prepared.bundle.priorities]
+        steps = instructions.for_ray(name, interface, golden, named)
+        return Written(about, steps, notes, ray_bundle.closing(prepared))
+
+    def finish(self, folder: Path, store: Store) -> None:
+        own_bundles.remember(folder, store)
