@@ -16,18 +16,17 @@ from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.latency.launches import MEMORY_SLACK_BYTES
 from optcli.pipeline.places import HERE, Pairs, PairsOrder, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
-from optcli.results.gate import Comparison, Metric
-from optcli.results.outcomes import SERVICE_LEVELS
+from optcli.results.gate import Comparison, Metric, Unit
+from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings
 from optcli.statistics import log_ratios, needed
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
 _CALLS_FOR_P95 = 60
-# Peak memory differs by so much between launches of the same artifact.
-_MEMORY_SLACK_BYTES = 8_000_000
 _DISTURBED = "other work disturbed it"
 # The gate has its own ratios, from launch pairs.
 _NO_SPEEDUP: tuple[FlagKind, ...] = ("no-speedup", "no-speedup-on-device")
@@ -112,7 +111,7 @@ def compare(
     judged = [
         *latencies(decisions, rules, judged_bars, mine, theirs),
         *_p99(mine, theirs),
-        *service_level(mine, gating.slo),
+        *service_level(mine, gating.slo, candidate.artifact.size_bytes),
         *_memory(mine, theirs, settings),
     ]
     doubts = [flag for row in mine for flag in row.flags if flag.kind not in _NO_SPEEDUP]
@@ -211,16 +210,21 @@ def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]
     ]
 
 
-def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
-    """The comparisons with the limits of `slo`; inconclusive where the machine was not fit."""
+def service_level(
+    rows: Sequence[Latency], slo: SloSettings | None, size_bytes: int
+) -> list[Comparison]:
+    """The comparisons with the bounds of `slo`; times are inconclusive on a machine that is not fit."""
     compared = []
-    for verdict in latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False):
-        if verdict.name in SERVICE_LEVELS.values():
-            judged = comparisons.judged("slo", "ms", verdict)
-            doubt = _unfit(rows, min(row.batch_size for row in rows))
-            if doubt is not None and verdict.outcome != "inconclusive":
-                judged = comparisons.unfit(judged, doubt, blocks=judged.blocking)
-            compared.append(judged)
+    promised = latency.verdicts(rows, LatencySettings(), slo, "", size_bytes=size_bytes)
+    for verdict in promised:
+        if not verdict.name.startswith(SERVICE_LEVEL):
+            continue
+        unit: Unit = "bytes" if verdict.name.endswith("_bytes") else "ms"
+        judged = comparisons.judged("slo", unit, verdict)
+        doubt = _unfit(rows, min(row.batch_size for row in rows)) if rows and unit == "ms" else None
+        if doubt is not None and verdict.outcome != "inconclusive":
+            judged = comparisons.unfit(judged, doubt, blocks=judged.blocking)
+        compared.append(judged)
     return compared
 
 
@@ -244,6 +248,6 @@ def _memory(
             max(before),
             max(now),
             settings.max_memory_growth,
-            _MEMORY_SLACK_BYTES,
+            MEMORY_SLACK_BYTES,
         )
     ]

@@ -39,7 +39,8 @@ def compare(gating: Gating, side: Side, place: Place) -> tuple[list[Comparison],
     rows = alone(gating, side, place)
     recorded = {row.batch_size: row for row in then.on_host}
     compared = _compared(gating.settings, recorded, {row.batch_size: row for row in rows})
-    return [*compared, *service_level(rows, gating.slo)], [flags.recorded_figures()]
+    promised = service_level(rows, gating.slo, side.now.artifact.size_bytes)
+    return [*compared, *promised], [flags.recorded_figures()]
 
 
 def _of_device(report: Report | None, place: Place) -> Report | None:

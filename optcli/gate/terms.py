@@ -28,7 +28,7 @@ _ACCURACY_BARS = {
 }
 # Of `AccuracySettings`: all that says how much may be lost, and nothing of what is measured.
 ACCURACY_BARS = (*_ACCURACY_BARS, "preset")
-_SLO_BARS = ("p50_ms", "p95_ms", "p99_ms")
+_SLO_BARS = tuple(name for name in SloSettings.model_fields if name != "rate_per_s")
 _GROWTHS = ("max_size_growth", "max_memory_growth")
 _RULE = ("looks", "false_alarms", "robust", "max_seconds", "confirm", "devices")
 
@@ -91,7 +91,7 @@ def stricter_gate(
 def stricter_slo(
     before: SloSettings | None, now: SloSettings | None, declared: Collection[ChangeKind]
 ) -> SloSettings | None:
-    """The smaller limit of each percentile; the candidate's where a change of bars was declared."""
+    """The smaller limit of each bound; the candidate's where a change of bars was declared."""
     if "bar" in declared or before is None:
         return now
     if now is None:

@@ -111,7 +111,8 @@ def _latency(
     if why is not None:
         promised = []
         if why.declared and gating.slo is not None:
-            promised = service_level(recorded.alone(gating, side, place), gating.slo)
+            rows = recorded.alone(gating, side, place)
+            promised = service_level(rows, gating.slo, side.now.artifact.size_bytes)
         return [why.said("p50"), *promised], [], []
     name = f"{side.name} (baseline)"
     file = side.name if place.name is None else f"{side.name}.{place.name}"

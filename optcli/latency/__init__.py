@@ -12,7 +12,7 @@ from optcli.latency.protocol import protocol
 from optcli.latency.samples import Measured, Series, load, save
 from optcli.latency.summary import lost_p99, pair_log_ratios, speedup, to_results, undecided
 from optcli.latency.sweep import sweep
-from optcli.latency.verdicts import verdicts
+from optcli.latency.verdicts import resources, verdicts
 
 __all__ = [
     "Candidate",
@@ -29,5 +29,6 @@ __all__ = [
     "sweep",
     "to_results",
     "undecided",
+    "resources",
     "verdicts",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from optcli.results import Estimate
@@ -26,6 +27,8 @@ _ENOUGH = 5
 _USUAL = 0.12
 _USUAL_RATIO = 0.10
 _WEIGHT = 2.0
+# Peak memory differs by so much between launches of the same artifact.
+MEMORY_SLACK_BYTES = 8_000_000
 
 
 def percentile_over_launches(launches: Sequence[Sequence[ArrayLike]], q: float) -> Estimate | None:
@@ -99,6 +102,21 @@ def mean_interval(values: Sequence[float], usual: float) -> tuple[float, float, 
     if len(values) < _ENOUGH:
         return moderated_interval(values, usual, _WEIGHT)
     return t_interval(values)
+
+
+def interval_over_launches(
+    values: Sequence[float], slack: float | None = None
+) -> tuple[float, float] | None:
+    """Where the median of what each launch gave lies with 95 %; None where there is none above 0.
+
+    `slack` is what launches usually differ by, in the unit of the values; None: as times do.
+    """
+    if not values or min(values) <= 0:
+        return None
+    middle = median(values)
+    usual = _USUAL if slack is None else slack / middle
+    _, low, high = (math.exp(each) for each in mean_interval([math.log(x) for x in values], usual))
+    return min(low, middle), max(high, middle)
 
 
 def in_ms(ns: Estimate) -> Estimate:

@@ -6,7 +6,7 @@ the report say what was compiled, and what was padded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.queueing import Curve, Forms, with_forms
-from optcli.results import Report, VariantReport
+from optcli.results import Report, VariantReport, Verdict
+from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.results.plan import PlanNote
+from optcli.settings import SloSettings
 
 # Of the interquartile range over the median, as everywhere.
 _FLUCTUATING = 0.20
@@ -75,7 +77,7 @@ def curve_of(report: Report, variant: str | None, file: Path | None) -> Measured
             place=place,
             hint="build it again, or name another variant with --variant",
         )
-    warnings = []
+    warnings = list(_promises(name, report.variants[name].verdicts))
     sound = [point for point in points if point.fit]
     left_out = [point.batch_size for point in points if not point.fit]
     if left_out:
@@ -96,6 +98,15 @@ def curve_of(report: Report, variant: str | None, file: Path | None) -> Measured
         not sound,
         forms,
     )
+
+
+def _promises(name: str, verdicts: Iterable[Verdict]) -> Iterator[PlanNote]:
+    """Says of each bound on load time, memory or size that the build does not accept."""
+    for each in verdicts:
+        bound = each.name.removeprefix(SERVICE_LEVEL)
+        if bound in SloSettings.RESOURCES and each.outcome != "accept":
+            text = f"{name} does not surely keep slo.{bound} of the recipe: {each.reason}"
+            yield PlanNote(kind="promise", figures={"bound": bound, "outcome": each.outcome}, text=text)
 
 
 def _forms(runner: Mapping[str, Any], points: Sequence[_Point]) -> Forms | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -17,7 +18,9 @@ from optcli.latency.fitness import (
     spread_of,
 )
 from optcli.latency.launches import (
+    MEMORY_SLACK_BYTES,
     in_ms,
+    interval_over_launches,
     of_one_launch,
     percentile_over_launches,
     ratio_over_launches,
@@ -160,14 +163,22 @@ def _latency(measured: Measured, series: Series) -> Latency:
         cpu_ms=sum(counted.cpu_ns) / counted.ns.size / 1e6,
         import_ms=median(opened.import_ms),
         load_ms=median(opened.load_ms),
+        load_interval_ms=interval_over_launches(opened.load_ms),
         first_ms=median(start.first_ms for start in counted.starts),
         warm_calls=int(median(start.warm_calls for start in counted.starts)),
         peak_memory_bytes=_median(start.peak_memory_bytes for start in counted.starts),
+        memory_interval_bytes=_memory_interval(counted),
         peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in counted.starts),
         waited=round(lost_of(counted), 4),
         fit=is_fit(measured, series),
         flags=(*flags_of(measured, series), *doubts),
     )
+
+
+def _memory_interval(series: Series) -> tuple[int, int] | None:
+    peaks = [each.peak_memory_bytes for each in series.starts if each.peak_memory_bytes is not None]
+    interval = interval_over_launches(peaks, MEMORY_SLACK_BYTES)
+    return None if interval is None else (math.floor(interval[0]), math.ceil(interval[1]))
 
 
 def _on_device(measured: Measured, series: Series) -> Latency:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from optcli.latency.tails import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
-from optcli.results.outcomes import SERVICE_LEVELS, SPEEDUP
+from optcli.results.outcomes import SERVICE_LEVEL, SPEEDUP
 from optcli.settings import LatencySettings, SloSettings
 from optcli.statistics import needed
 
@@ -25,6 +26,7 @@ def verdicts(
     beside: Sequence[Latency] = (),
     parent: str | None = None,
     beside_parent: Sequence[Latency] = (),
+    size_bytes: int | None = None,
 ) -> tuple[Verdict, ...]:
     """All verdicts on one variant's latency, from the bounds of its intervals.
 
@@ -33,18 +35,20 @@ def verdicts(
     slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
     not the device's part of them. `beside` are the baseline's rows, `parent` is the variant that this
     one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the
-    other's is not, the answer is inconclusive.
+    other's is not, the answer is inconclusive. `size_bytes` is the artifact's size. Of what was not
+    measured, only the bounds on load time, memory and size have a verdict.
     """
     latencies = [row for row in latencies if row.region == "host"]
     if not latencies:
-        return ()
+        return tuple(resources((), slo, size_bytes, blocking=not is_baseline))
     first = latencies[0]
     base = next((row for row in beside if _same_place(row, first)), None)
     answers = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
     other = next((row for row in beside_parent if _same_place(row, first)), None)
     if parent is not None and parent != baseline and other is not None:
         answers.append(_over_parent(first, parent, other))
-    return (*answers, *_service_level(latencies, slo, blocking=not is_baseline))
+    promised = _service_level(latencies, slo, blocking=not is_baseline)
+    return (*answers, *promised, *resources(latencies, slo, size_bytes, blocking=not is_baseline))
 
 
 def _same_place(one: Latency, other: Latency) -> bool:
@@ -121,12 +125,84 @@ def _service_level(
     if slo is None:
         return []
     row = min(latencies, key=lambda each: each.batch_size)
-    limits = {percentile: getattr(slo, f"{percentile}_ms") for percentile in SERVICE_LEVELS}
     return [
-        _within(row, percentile, limit_ms, blocking)
-        for percentile, limit_ms in limits.items()
-        if limit_ms is not None
+        _within(row, name.removesuffix("_ms"), limit_ms, blocking)
+        for name, limit_ms in slo.percentiles_ms.items()
     ]
+
+
+def resources(
+    latencies: Sequence[Latency], slo: SloSettings | None, size_bytes: int | None, *, blocking: bool
+) -> list[Verdict]:
+    """The verdicts on load time, memory and size, as far as they are bounded.
+
+    What was not measured is inconclusive, and its reason says so.
+    """
+    row = min(latencies, key=lambda each: each.batch_size, default=None)
+    known = [each for each in latencies if each.peak_memory_bytes is not None]
+    most = max(known, key=lambda each: each.peak_memory_bytes or 0, default=None)
+    load = _Resource("load time", "was not measured")
+    if row is not None and row.load_ms is not None:
+        doubt = "" if row.fit else f"cannot be judged now: other work disturbed it; {_AGAIN}"
+        load = _Resource("load time", doubt, row.load_ms, row.load_interval_ms)
+    memory = _Resource("peak memory", "was not measured")
+    if most is not None:
+        figure, span = most.peak_memory_bytes, most.memory_interval_bytes
+        memory = _Resource("peak memory", "", figure, span, f" at batch size {most.batch_size}")
+    size = _Resource("size", "is not known")
+    if size_bytes is not None:
+        size = _Resource("size", "", size_bytes, (size_bytes, size_bytes))
+    figures = {"load_ms": load, "memory_bytes": memory, "size_bytes": size}
+    bounds = {} if slo is None else slo.bounds
+    return [
+        _kept(name, figure, bounds[name], blocking=blocking)
+        for name, figure in figures.items()
+        if name in bounds
+    ]
+
+
+@dataclass(frozen=True)
+class _Resource:
+    """A figure with its interval and where it was taken; `doubt` says why it decides nothing."""
+
+    title: str
+    doubt: str
+    value: float | None = None
+    span: tuple[float, float] | None = None
+    at: str = ""
+
+
+def _kept(name: str, figure: _Resource, limit: float, *, blocking: bool) -> Verdict:
+    """Accept where the whole interval keeps the bound, reject where it breaks it as a whole."""
+    show = _megabytes if name.endswith("_bytes") else _milliseconds
+    outcome: Outcome = "inconclusive"
+    span = None if figure.doubt else figure.span
+    if span is not None:
+        outcome = "accept" if span[1] <= limit else "reject" if span[0] > limit else "inconclusive"
+    said = figure.title
+    if figure.value is not None:
+        said += f" {show(figure.value)}"
+        wide = span is not None and span[0] < span[1]
+        said += f" [{show(span[0])}, {show(span[1])}]" if span is not None and wide else ""
+    words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
+    answer = f" {figure.doubt}" if figure.doubt else f"{figure.at}, {words[outcome]} {show(limit)}"
+    return Verdict(
+        name=f"{SERVICE_LEVEL}{name}",
+        outcome=outcome,
+        blocking=blocking,
+        limit=limit,
+        actual=figure.value,
+        interval=span,
+        reason=f"{said}{answer}",
+    )
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> Verdict:
@@ -161,7 +237,7 @@ def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> V
             doubt = f", but other work had the processors for {100 * lost:.1f} % of the time; {_AGAIN}"
         reason = f"{percentile} {measured.value:.3g} ms{span} {at}, {word} {limit_ms:g} ms{doubt}"
     return Verdict(
-        name=SERVICE_LEVELS[percentile],
+        name=f"{SERVICE_LEVEL}{percentile}_ms",
         outcome=outcome,
         blocking=blocking,
         limit=limit_ms,

@@ -111,6 +111,5 @@ def _elsewhere(report: VariantReport, found: OnDevice) -> VariantReport:
 
 
 def _has_service_level(recipe: Recipe) -> bool:
-    """Whether the recipe promises a latency: that is at the smallest batch size."""
-    slo = recipe.slo
-    return slo is not None and any((slo.p50_ms, slo.p95_ms, slo.p99_ms))
+    """Whether the recipe promises a bound: of latency, that is at the smallest batch size."""
+    return recipe.slo is not None and bool(recipe.slo.bounds)

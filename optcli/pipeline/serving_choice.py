@@ -23,8 +23,8 @@ def chosen(recipe: Recipe, report: Report, folder: Path) -> ServingChoice | None
     slo = recipe.slo
     if slo is None or slo.rate_per_s is None:
         return None
-    limits = {0.5: slo.p50_ms, 0.95: slo.p95_ms, 0.99: slo.p99_ms}
-    limits_ms = {q: limit for q, limit in limits.items() if limit is not None}
+    quantiles = {name: int(name[1:-3]) / 100 for name in slo.percentiles_ms}
+    limits_ms = {quantiles[name]: limit for name, limit in slo.percentiles_ms.items()}
     name = report.recommended or report.baseline
     if not limits_ms or name not in report.variants or not report.variants[name].on_host:
         return None

@@ -63,9 +63,11 @@ def variant_report(
     problem = failures.get(variant.name)
     cached = all(done[step.key].status == "cached" for step in steps)
     rows = measured.rows.get(variant.name, ())
-    judgement = (
-        () if problem or variant.unmeasurable else verdicts(variant, plan, measured, judged, failures)
-    )
+    judgement: tuple[Verdict, ...] = ()
+    if variant.unmeasurable:
+        judgement = _latency_verdicts(variant, plan, measured, artifact.size_bytes)
+    elif not problem:
+        judgement = verdicts(variant, plan, measured, judged, failures, artifact.size_bytes)
     static = {"static_gains": variant.static_gains} if variant.static_gains else {}
     return reporting.ran(
         artifact,
@@ -144,6 +146,7 @@ def verdicts(
     measured: LatencyResults,
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
+    size_bytes: int,
 ) -> tuple[Verdict, ...]:
     """Every verdict on a variant: accuracy, outputs, speed-up, service level.
 
@@ -158,20 +161,25 @@ def verdicts(
         all_verdicts.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
         )
+    return (*all_verdicts, *_latency_verdicts(variant, plan, measured, size_bytes))
+
+
+def _latency_verdicts(
+    variant: PlannedVariant, plan: Plan, measured: LatencyResults, size_bytes: int
+) -> tuple[Verdict, ...]:
+    """The verdicts on the speed-up and on the service level."""
     parent = parent_of(variant, plan)
-    all_verdicts.extend(
-        latency.verdicts(
-            measured.rows.get(variant.name, ()),
-            plan.recipe.latency,
-            plan.recipe.slo,
-            plan.baseline,
-            is_baseline=is_baseline,
-            beside=measured.rows.get(plan.baseline, ()),
-            parent=parent,
-            beside_parent=measured.rows.get(parent, ()) if parent else (),
-        )
+    return latency.verdicts(
+        measured.rows.get(variant.name, ()),
+        plan.recipe.latency,
+        plan.recipe.slo,
+        plan.baseline,
+        is_baseline=variant.name == plan.baseline,
+        beside=measured.rows.get(plan.baseline, ()),
+        parent=parent,
+        beside_parent=measured.rows.get(parent, ()) if parent else (),
+        size_bytes=size_bytes,
     )
-    return tuple(all_verdicts)
 
 
 def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:

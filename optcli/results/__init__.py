@@ -59,19 +59,21 @@ class Latency(Result):
     what the same calls computed for on a GPU, by its own events; there it is a row of its own.
 
     `samples` counts timed calls; the raw ones lie beside the report. A percentile is None where it
-    needs more calls, and then has a flag `too-few-calls`. `speedup` is over the baseline at the same
-    batch size. `cpu_ms` is processor time per call, of all threads. `first_ms` is the time of the first
-    call at this batch size. `peak_memory_bytes` is the most memory that the process held, less that of
-    the same process without runtime and model; `peak_gpu_memory_bytes` is the same on a GPU.
-    `import_ms`, `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the
-    `launches`. `rounds` counts the rounds of all launches. `spread` is the interquartile range over the
-    median, without the part that different inputs explain. `waited` is the share of the time in which a
-    thread was ready to run and had no processor, because other work or another machine on the host had
-    it. `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for
-    this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
-    would be compared with it. `over_parent` is the speed-up over the variant that has the same passes
-    in the same order, except for the fewest missing ones. `over_fp32` is the speed-up over the fastest
-    variant that computes the unchanged network in fp32. Each is None where the two variants were not
+    needs more calls, and then has a flag `too-few-calls`. `speedup` is over the baseline at the
+    same batch size. `cpu_ms` is processor time per call, of all threads. `first_ms` is the time of
+    the first call at this batch size. `peak_memory_bytes` is the most memory that the process held,
+    less that of the same process without runtime and model; `peak_gpu_memory_bytes` is the same on
+    a GPU. `import_ms`, `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are
+    medians over the `launches`; `load_interval_ms` and `memory_interval_bytes` hold the centre of
+    load time and of peak memory over launches with 95 %. `rounds` counts the rounds of all
+    launches. `spread` is the interquartile range over the median, without the part that different
+    inputs explain. `waited` is the share of the time in which a thread was ready to run and had no
+    processor, because other work or another machine on the host had it. `measured_at` is ISO 8601
+    with its offset. `fit` says whether the machine was quiet enough for this row to decide
+    anything: a row that is not fit has no speed-up, and neither has any row that would be compared
+    with it. `over_parent` is the speed-up over the variant that has the same passes in the same
+    order, except for the fewest missing ones. `over_fp32` is the speed-up over the fastest variant
+    that computes the unchanged network in fp32. Each is None where the two variants were not
     measured side by side, or one of them was not fit.
     """
 
@@ -91,9 +93,11 @@ class Latency(Result):
     cpu_ms: float | None = None
     import_ms: float | None = None
     load_ms: float | None = None
+    load_interval_ms: tuple[float, float] | None = None
     first_ms: float | None = None
     warm_calls: int | None = None
     peak_memory_bytes: int | None = None
+    memory_interval_bytes: tuple[int, int] | None = None
     peak_gpu_memory_bytes: int | None = None
     launches: int = 1
     rounds: int | None = None

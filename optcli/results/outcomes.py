@@ -27,8 +27,8 @@ ACCURACY_VERDICTS = (
 
 
 SPEEDUP = "speed-up"
-# What the verdicts on a service level are called, by the percentile that it bounds.
-SERVICE_LEVELS = {"p50": "slo p50_ms", "p95": "slo p95_ms", "p99": "slo p99_ms"}
+# What the verdict on a bound of `slo` is called, before the name of the bound.
+SERVICE_LEVEL = "slo "
 
 
 class Result(BaseModel):

@@ -115,7 +115,7 @@ class Timing:
     def measured_sizes(self) -> tuple[int, ...]:
         """Those that the objective is about, and the one that the service level is about."""
         slo = self.recipe.slo
-        if slo is None or not (slo.p50_ms or slo.p95_ms or slo.p99_ms):
+        if slo is None or not slo.percentiles_ms:
             return self.batch_sizes
         return tuple(sorted({*self.batch_sizes, min(self.recipe.latency.batch_sizes)}))
 
@@ -130,8 +130,11 @@ class Timing:
         # Where a percentile needs more calls, a lower one that breaks its limit says enough.
         p95_ms = row.p95_ms or row.p50_ms
         p99_ms = row.p99_ms or p95_ms
-        limits = ((slo.p50_ms, row.p50_ms), (slo.p95_ms, p95_ms), (slo.p99_ms, p99_ms))
-        return all(figure.value <= limit for limit, figure in limits if limit is not None)
+        figures = {"p50_ms": row.p50_ms, "p95_ms": p95_ms, "p99_ms": p99_ms}
+        if any(figures[name].value > limit for name, limit in slo.percentiles_ms.items()):
+            return False
+        others = latency.resources([*rows.values()], slo, trial.size_bytes, blocking=True)
+        return all((each.actual or 0) <= (each.limit or 0) for each in others)
 
     def _is_behind(self, name: str, over: str) -> Callable[[Measured], bool]:
         """Whether a trial is slower than what it is `over` beyond doubt, by what was measured so far.

@@ -80,9 +80,9 @@ def gated(*comparisons):
 def test_the_promise_is_neither_kept_nor_broken_on_a_machine_that_is_not_fit():
     for limit in (0.5, 2.0):
         promise = SloSettings(p50_ms=limit)
-        (found,) = service_level([row(fit=False)], promise)
+        (found,) = service_level([row(fit=False)], promise, 1)
         assert (found.outcome, found.blocking) == ("inconclusive", True)
-        (fit,) = service_level([row()], promise)
+        (fit,) = service_level([row()], promise, 1)
         assert fit.outcome == ("accept" if limit == 2.0 else "reject")
 
 
@@ -165,3 +165,14 @@ def test_processors_of_one_name_are_told_apart():
 
 def test_a_machine_that_is_no_machine_is_another_one():
     assert "description cannot be read" in recorded._other_machine({"machine": 5}, {"machine": {}})
+
+
+def test_the_gate_judges_the_promised_size_and_memory_whatever_else_the_machine_does():
+    promise = SloSettings(size_bytes=10, memory_bytes=100)
+    measured = row(fit=False, peak_memory_bytes=120, memory_interval_bytes=(110, 130))
+    size, memory = sorted(service_level([measured], promise, 11), key=lambda each: -len(each.name))
+    assert {size.name, memory.name} == {"slo memory_bytes", "slo size_bytes"}
+    for each in (size, memory):
+        assert (each.metric, each.unit, each.outcome, each.blocking) == ("slo", "bytes", "reject", True)
+    (alone,) = service_level((), SloSettings(size_bytes=10), 10)
+    assert alone.outcome == "accept"

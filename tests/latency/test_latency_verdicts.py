@@ -1,6 +1,7 @@
 import pytest
 
 from optcli.latency import verdicts
+from optcli.latency.launches import interval_over_launches
 from optcli.results import Against, Estimate, Latency
 from optcli.settings import LatencySettings, SloSettings
 
@@ -186,3 +187,74 @@ def test_a_percentile_that_was_not_measured_is_inconclusive():
     assert (verdict.outcome, verdict.blocking) == ("inconclusive", True)
     assert verdict.reason == "p99 at batch size 1 is not known: it needs 368 calls, 128 count"
     assert verdict.actual is None
+
+
+BOUNDS = SloSettings(load_ms=100, memory_bytes=200_000_000, size_bytes=1_000_000)
+
+
+def promised(rows, size_bytes=1_000_000, slo=BOUNDS):
+    found = verdicts(rows, NO_BAR, slo, "eager", is_baseline=True, size_bytes=size_bytes)
+    return {each.name: each for each in found}
+
+
+@pytest.mark.parametrize(
+    ("load", "memory", "outcome"),
+    [
+        ((80, 100), (150_000_000, 200_000_000), "accept"),
+        ((80, 101), (190_000_000, 210_000_000), "inconclusive"),
+        ((101, 120), (210_000_000, 220_000_000), "reject"),
+        (None, None, "inconclusive"),
+    ],
+)
+def test_load_time_and_memory_are_judged_by_their_intervals(load, memory, outcome):
+    figures = {"load_ms": 90.0, "load_interval_ms": load, "memory_interval_bytes": memory}
+    usual = row(peak_memory_bytes=190_000_000, **figures)
+    # The larger batch takes less: the one that takes most decides.
+    found = promised([usual, row(batch_size=8, peak_memory_bytes=1)])
+    assert (found["slo load_ms"].outcome, found["slo memory_bytes"].outcome) == (outcome, outcome)
+    assert found["slo memory_bytes"].interval == memory
+    assert "at batch size 1" in found["slo memory_bytes"].reason
+    assert "190 MB" in found["slo memory_bytes"].reason
+
+
+@pytest.mark.parametrize(("size_bytes", "outcome"), [(1_000_000, "accept"), (1_000_001, "reject")])
+def test_the_size_is_exact(size_bytes, outcome):
+    for rows in ([row()], ()):
+        verdict = promised(rows, size_bytes)["slo size_bytes"]
+        assert (verdict.outcome, verdict.actual) == (outcome, size_bytes)
+
+
+def test_what_was_not_measured_is_said_and_not_met():
+    for rows in ([row()], ()):
+        found = promised(rows, None)
+        assert {each.outcome for each in found.values() if each.name != "speed-up"} == {"inconclusive"}
+        assert found["slo load_ms"].reason.startswith("load time was not measured")
+        assert found["slo memory_bytes"].reason.startswith("peak memory was not measured")
+        assert found["slo size_bytes"].reason.startswith("size is not known")
+
+
+def test_other_work_leaves_load_time_open_and_memory_decided():
+    disturbed = row(
+        fit=False,
+        load_ms=900.0,
+        load_interval_ms=(800, 1000),
+        peak_memory_bytes=100_000_000,
+        memory_interval_bytes=(90_000_000, 110_000_000),
+    )
+    found = promised([disturbed])
+    assert found["slo load_ms"].outcome == "inconclusive"
+    assert "other work disturbed it" in found["slo load_ms"].reason
+    assert found["slo memory_bytes"].outcome == "accept"
+    assert promised([disturbed], slo=SloSettings(rate_per_s=5)) == {}
+
+
+def test_what_launches_gave_has_an_interval_with_their_usual_differences():
+    one, several = (interval_over_launches(each) for each in ([100.0], [90.0, 100.0, 110.0]))
+    many = interval_over_launches([99.0, 100.0, 101.0] * 4)
+    assert one[0] < 60
+    assert several[0] < 85
+    assert several[1] > 115
+    assert 98 < many[0] <= 100 <= many[1] < 102
+    memory = interval_over_launches([1e8, 1e8], 8_000_000)
+    assert 0.5e8 < memory[0] < 0.95e8 < 1.05e8 < memory[1] < 1.5e8
+    assert interval_over_launches([]) is interval_over_launches([0.0]) is None

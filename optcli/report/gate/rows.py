@@ -83,7 +83,7 @@ def _limit(compared: Comparison) -> str:
     if compared.limit is None:
         return ""
     if compared.metric == "slo":
-        return f"{wording.number(compared.limit)} ms"
+        return wording.figure(compared.limit, compared.unit)
     if compared.metric == "accuracy":
         return f"-{100 * compared.limit:g} points"
     besides = f" and {wording.megabytes(int(compared.slack))}" if compared.slack else ""

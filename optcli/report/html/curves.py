@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optcli.report import wording
 from optcli.results import Estimate, Report, SweepFit, VariantReport
-from optcli.results.outcomes import SERVICE_LEVELS
+from optcli.results.outcomes import SERVICE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ def budget_of(report: Report) -> Budget | None:
             if verdict.limit is not None:
                 limits[verdict.name] = verdict.limit
         if variant.sweep is not None and variant.sweep.budget is not None:
-            limits.setdefault(SERVICE_LEVELS["p99"], variant.sweep.budget.p99_ms)
-    for percentile, name in reversed(SERVICE_LEVELS.items()):
-        if name in limits:
-            return Budget(percentile, limits[name])
+            limits.setdefault(f"{SERVICE_LEVEL}p99_ms", variant.sweep.budget.p99_ms)
+    for percentile in ("p99", "p95", "p50"):
+        if (limit := limits.get(f"{SERVICE_LEVEL}{percentile}_ms")) is not None:
+            return Budget(percentile, limit)
     return None
 
 

@@ -73,8 +73,8 @@ def of_recipe(
     """
     recipe_path = named or Path(report.recipe.path)
     slo = load(recipe_path).slo
-    promise = {} if slo is None else slo.model_dump(exclude_none=True)
-    rate = promise.pop("rate_per_s", None)
+    promise = {} if slo is None else slo.percentiles_ms
+    rate = None if slo is None else slo.rate_per_s
     if rate is None or not promise:
         lacking = "rate_per_s" if promise else "p50_ms, p95_ms or p99_ms"
         lacking = lacking if rate is not None or promise else "`slo`"
