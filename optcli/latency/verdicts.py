@@ -138,6 +138,9 @@ def resources(
 
     What was not measured is inconclusive, and its reason says so.
     """
+    bounds = {} if slo is None else slo.bounds
+    if not bounds.keys() & set(SloSettings.RESOURCES):
+        return []
     row = min(latencies, key=lambda each: each.batch_size, default=None)
     known = [each for each in latencies if each.peak_memory_bytes is not None]
     most = max(known, key=lambda each: each.peak_memory_bytes or 0, default=None)
@@ -153,7 +156,6 @@ def resources(
     if size_bytes is not None:
         size = _Resource("size", "", size_bytes, (size_bytes, size_bytes))
     figures = {"load_ms": load, "memory_bytes": memory, "size_bytes": size}
-    bounds = {} if slo is None else slo.bounds
     return [
         _kept(name, figure, bounds[name], blocking=blocking)
         for name, figure in figures.items()
