@@ -22,7 +22,8 @@ from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
 from optcli.results.outcomes import SERVICE_LEVEL
-from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings
+from optcli.settings import GateBar, GateSettings, LatencySettings
+from optcli.settings.slo import SloSettings
 from optcli.statistics import log_ratios, needed
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.

@@ -13,8 +13,9 @@ from typing import Any, get_args
 from optcli.errors import UsageError, did_you_mean
 from optcli.results.gate import Change, ChangeKind
 from optcli.results.terms import Terms
-from optcli.settings import GateBar, GateSettings, SloSettings
+from optcli.settings import GateBar, GateSettings
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.slo import SloSettings
 
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 # Of `accuracy`: what decides, and which way is tighter (+1: larger). The rest says what is measured.

@@ -17,7 +17,7 @@ from optcli.queueing import Curve, Forms, with_forms
 from optcli.results import Report, VariantReport, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.results.plan import PlanNote
-from optcli.settings import SloSettings
+from optcli.settings.slo import SloSettings
 
 # Of the interquartile range over the median, as everywhere.
 _FLUCTUATING = 0.20

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from optcli.latency.tails import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL, SPEEDUP
-from optcli.settings import LatencySettings, SloSettings
+from optcli.settings import LatencySettings
+from optcli.settings.slo import SloSettings
 from optcli.statistics import needed
 
 _SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}

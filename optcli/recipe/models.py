@@ -13,14 +13,7 @@ from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
-from optcli.settings import (
-    DeviceNames,
-    GateSettings,
-    LatencySettings,
-    Settings,
-    SloSettings,
-    TensorSpec,
-)
+from optcli.settings import DeviceNames, GateSettings, LatencySettings, Settings, TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.devices import DeviceSettings
 from optcli.settings.labels import ClassName, LabelSettings
@@ -33,6 +26,7 @@ from optcli.settings.references import (
     WeightsReference,
 )
 from optcli.settings.report import ReportSettings
+from optcli.settings.slo import SloSettings
 from optcli.settings.tuning import TuneSettings
 
 ROLES = ("calibration", "training", "validation", "evaluation")

@@ -14,7 +14,8 @@ from optcli.gate.rule import decide, planned
 from optcli.gate.sequence import Figure
 from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant
-from optcli.settings import GateBar, GateSettings, SloSettings
+from optcli.settings import GateBar, GateSettings
+from optcli.settings.slo import SloSettings
 
 BLOCKS, ADVICE = GateBar(limit=0.3, margin=0.1), GateBar(limit=0.3, margin=0.1, undecided="advice")
 SAME, SLOWER = [0.001 * x for x in range(-4, 4)], [0.5 + 0.001 * x for x in range(8)]

@@ -3,7 +3,8 @@ import pytest
 from optcli.latency import verdicts
 from optcli.latency.launches import interval_over_launches
 from optcli.results import Against, Estimate, Latency
-from optcli.settings import LatencySettings, SloSettings
+from optcli.settings import LatencySettings
+from optcli.settings.slo import SloSettings
 
 NO_BAR = LatencySettings()
 

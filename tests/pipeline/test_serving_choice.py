@@ -11,7 +11,7 @@ from optcli.report import markdown, text
 from optcli.report.html import page
 from optcli.report.serving_line import serving_line
 from optcli.results import Estimate, Latency, Report, Sweep, SweepPoint, VariantReport
-from optcli.settings import SloSettings
+from optcli.settings.slo import SloSettings
 
 
 def point(size, ms, **more):

@@ -14,8 +14,8 @@ from optcli.pipeline.execute import Settings
 from optcli.profiling import Finding
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.settings import SloSettings
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.slo import SloSettings
 from optcli.store import Store
 from optcli.tuning import causes, trials, workshop
 from optcli.tuning.candidates import Candidate
