@@ -14,6 +14,7 @@ import numpy as np
 
 _RANK = 2  # of rows of one image
 _AT_ONCE = 32  # maps of masks
+_MOST_IN_BOX = 64  # rows and columns of a mask that is of its box; Mask R-CNN's has 28
 _BITS = 5
 
 
@@ -59,10 +60,12 @@ def own(
     more = {}
     if how["masks"] is not None:
         maps = output(outputs, how["masks"])
-        if len(maps) != count or maps.shape[-2:] != size or maps.size != count * size[0] * size[1]:
-            wanted = f"[{count}, 1, {size[0]}, {size[1]}]"
+        sides = maps.shape[-2:]
+        fits = sides == size or (len(set(sides)) == 1 and sides[0] <= _MOST_IN_BOX)
+        if len(maps) != count or not fits or maps.size != count * math.prod(sides):
+            wanted = f"[{count}, 1, {size[0]}, {size[1]}], or such as [{count}, 1, 28, 28] of the boxes"
             raise ValueError(f"the masks have the shape {list(maps.shape)}, wanted {wanted}")
-        more["maps"] = maps.reshape(count, *size)
+        more["maps"] = maps.reshape(count, *sides)
     if isinstance(how["keypoints"], str):
         points = output(outputs, how["keypoints"]).astype(np.float32)
         if points.ndim != _RANK + 1 or len(points) != count or points.shape[2] not in (2, 3):
@@ -150,26 +153,30 @@ def _masks(
     """The mask of each detection: where it is more likely than not.
 
     A pixel of the original takes the value at its centre, interpolated between those of a map: of the
-    logits that coefficients make of the prototypes, inside the box alone, or of probabilities.
+    logits that coefficients make of the prototypes, inside the box alone, or of probabilities. A map of
+    another size than the input fills its box, and outside of it nothing is likely, as when torchvision
+    pastes it.
     """
     height, width = placement["original_size"]
     for index, values in enumerate(_maps(detections)):
-        whole = "maps" in detections
-        left, top, right, bottom = (0, 0, width, height) if whole else np.ceil(boxes[index])
+        whole = "maps" in detections and values.shape == size
+        of_box = "maps" in detections and not whole
+        box = boxes[index]
+        ends = (0, 0, width, height) if whole else np.ceil(box - 0.5 if of_box else box)
+        left, top, right, bottom = ends
         first_row, end_row = np.clip([top, bottom], 0, height).astype(int)
         first_column, end_column = np.clip([left, right], 0, width).astype(int)
         runs = np.zeros(0, np.int64)
         if first_row < end_row and first_column < end_column:
+            places = placement["scale"], placement["padding"], values.shape, size
+            if of_box:
+                steps = values.shape / np.maximum(box[2:] - box[:2], 1)[::-1]
+                values = np.pad(values, 1, constant_values=np.float32(-0.5))
+                places = steps, 1 - box[1::-1] * steps, values.shape, values.shape
             y, x = (
                 _Line(first, end, scale * cells / of, (padding + scale / 2) * cells / of - 0.5, cells)
                 for first, end, scale, padding, cells, of in zip(
-                    (first_row, first_column),
-                    (end_row, end_column),
-                    placement["scale"],
-                    placement["padding"],
-                    values.shape,
-                    size,
-                    strict=True,
+                    (first_row, first_column), (end_row, end_column), *places, strict=True
                 )
             )
             column, row = _changes(values[y.cells, x.cells], y, x)

@@ -107,8 +107,8 @@ class BoxDecoding(_Finished):
     )
     masks: str | None = Field(
         None,
-        description="output of a mask for each box, `[boxes, 1, height, width]` of the input, as"
-        " probabilities",
+        description="output of a mask for each box, `[boxes, 1, height, width]`, as probabilities: of"
+        " the input, or of the box, such as `[boxes, 1, 28, 28]`",
     )
     keypoints: str | _Points | None = Field(
         None,

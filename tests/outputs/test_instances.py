@@ -195,8 +195,36 @@ def test_whole_masks_and_keypoints_in_outputs_of_their_own():
     cut = {**outputs, "masks": masks[:, :, ::4, ::4]}
     with pytest.raises(InputError, match=r"masks have the shape \[3, 1, 24, 32\], wanted \[3, 1, 96"):
         step(cut, {}, SIZE)
+    with pytest.raises(InputError, match=r"masks have the shape \[3, 2, 28, 28\]"):
+        step({**outputs, "masks": np.zeros((3, 2, 28, 28), np.float32)}, {}, SIZE)
     with pytest.raises(InputError, match=r"keypoints have the shape \[2, 17, 3\]"):
         step({**outputs, "points": points[:2]}, {}, SIZE)
+
+
+@pytest.mark.slow
+def test_masks_of_boxes_are_pasted_as_torchvision_pastes_them():
+    import torch
+    from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+    random = np.random.default_rng(0)
+    coarse = torch.from_numpy(random.normal(0, 1, (3, 1, 6, 6)).astype(np.float32))
+    smooth = torch.nn.functional.interpolate(coarse, (28, 28), mode="bicubic")
+    masks = smooth.sigmoid()
+    masks[2] = 1  # up to the edges of its box
+    original = (192, 256)  # twice the input
+    pasted = paste_masks_in_image(masks, torch.from_numpy(2 * BOXES), original)[:, 0] > 0.5
+    named = {"boxes": "boxes", "scores": "scores", "labels": "labels", "masks": "masks"}
+    outputs = {"boxes": BOXES, "scores": SCORES, "labels": LABELS, "masks": masks.numpy()}
+    placement = {"original_size": original, "scale": (0.5, 0.5), "padding": (0, 0)}
+    found = decoded(detector(boxes=named)(outputs, placement, SIZE)["masks"])
+    for mine, theirs, box in zip(found, pasted.numpy(), 2 * BOXES, strict=True):
+        assert (mine & theirs).sum() > 0.93 * (mine | theirs).sum()  # it rounds boxes to pixels
+        left, top, right, bottom = box.astype(int)
+        assert not mine[:top].any()
+        assert not mine[:, :left].any()
+        assert not mine[bottom:].any()
+        assert not mine[:, right:].any()
+    assert found[2].sum() == np.prod(2 * (BOXES[2, 2:] - BOXES[2, :2]))
 
 
 @pytest.mark.parametrize("numbers", [2, 3])
