@@ -22,6 +22,7 @@ from optcli.artifact import Format
 from optcli.errors import RunnerError, StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.precision import precision_of
+from optcli.passes._onnx.half_precision import halved
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -185,3 +186,29 @@ def test_nothing_is_printed(tmp_path, conv, capfd):
 def test_the_graph_is_in_order(tmp_path, conv):
     made = apply(ConvertPrecision(), conv, tmp_path / "a", INPUTS["Conv"])
     onnx.checker.check_model(onnx_format.open(made.path), full_check=True)
+
+
+# As torchvision's detectors suppress boxes where there are some.
+BRANCHES = """
+<ir_version: 8, opset_import: ["" : 17]>
+detector (float[1, 8, 4] image, bool some) => (int64[n, 3] y)
+<float two = {2}, int64[1, 3] none = {0, 0, 0}>
+{
+  boxes = Mul (image, two)
+  y = If (some) <
+    then_branch = found () => (int64[n, 3] best) {
+      larger = Mul (boxes, two)
+      scores = ReduceMax <axes = [2], keepdims = 0> (larger)
+      last = Constant <value = int64[1] {1}> ()
+      by_class = Unsqueeze (scores, last)
+      best = NonMaxSuppression (larger, by_class)
+    },
+    else_branch = nothing () => (int64[1, 3] empty) { empty = Identity (none) }
+  >
+}
+"""
+
+
+def test_branches_that_the_converter_breaks_are_named():
+    with pytest.raises(StepError, match=r"inside of If: it casts 'larger' outside of it"):
+        halved(onnx.parser.parse_model(BRANCHES), "fp16", set(), keep_io=True)

@@ -63,6 +63,18 @@ def _mend(model: ModelProto) -> None:
     unique = list({tuple(node.output): node for node in model.graph.node}.values())
     del model.graph.node[:]
     model.graph.node.extend(unique)
+    known = {each.name for each in (*model.graph.input, *model.graph.initializer)}
+    known |= {name for node in unique for name in node.output}
+    inside = [node for node in unique if node.op_type == "Cast" and node.input[0] not in known]
+    if inside:
+        branched = sorted(
+            {node.op_type for node in unique if any(a.HasField("g") for a in node.attribute)}
+        )
+        raise StepError(
+            f"ONNX Runtime's converter cannot convert what stands inside of {' or '.join(branched)}: it"
+            f" casts {inside[0].input[0]!r} outside of it",
+            hint="take this pass out, or export the model without branches",
+        )
     ONNXModel(model).topological_sort()
     _join_fp32(model.graph)
 
