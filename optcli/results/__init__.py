@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, NonNegativeInt, ValidationError, field_validator
 
 from optcli.errors import ExitCode, UsageError, first_line
 from optcli.results.flags import Flag
@@ -97,7 +97,7 @@ class Latency(Result):
     first_ms: float | None = None
     warm_calls: int | None = None
     peak_memory_bytes: int | None = None
-    memory_interval_bytes: tuple[int, int] | None = None
+    memory_interval_bytes: tuple[NonNegativeInt, NonNegativeInt] | None = None
     peak_gpu_memory_bytes: int | None = None
     launches: int = 1
     rounds: int | None = None
