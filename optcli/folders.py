@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 _PREFIX = "optcli-"
 # Locked as long as its process lives: `kill -9` leaves the folder, and lets go of the lock.
-_ALIVE = ".alive"
+_ALIVE, _NEW = ".alive", ".alive-new"
+_SURELY_LOCKED_S = 60.0
 _MOVED = "removing-"
 
 
@@ -24,11 +27,11 @@ def temporary(purpose: str) -> Iterator[Path]:
     """
     _clear_abandoned(tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-    lock = os.open(folder / f"{_ALIVE}-new", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(folder / _NEW, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         with suppress(OSError):  # some places have no locks, confined workers neither: then it stays
             _lock(lock)
-            os.replace(folder / f"{_ALIVE}-new", folder / _ALIVE)
+            os.replace(folder / _NEW, folder / _ALIVE)
         files = folder / "files"
         files.mkdir()
         yield files
@@ -56,12 +59,14 @@ def remove(folder: Path) -> None:
 def _clear_abandoned(place: str) -> None:
     with os.scandir(place) as items:
         names = [item.path for item in items if item.name.startswith(_PREFIX)]
-    for name in names:
+    for name, alive in product(names, (_ALIVE, _NEW)):
         with suppress(OSError):  # another's, or without a process that it belongs to
-            lock = os.open(os.path.join(name, _ALIVE), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            lock = os.open(os.path.join(name, alive), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 _lock(lock)
-                remove(Path(name))
+                # Who is making a folder locks the file an instant after it is there.
+                if alive == _ALIVE or time.time() - os.fstat(lock).st_mtime > _SURELY_LOCKED_S:
+                    remove(Path(name))
             finally:
                 os.close(lock)
 

@@ -90,3 +90,24 @@ def test_what_killed_processes_left_is_removed_and_nothing_of_living_ones(place)
         assert living.exists()
         assert (place / "optcli-of-a-person").exists()
     processes[1].communicate("end")
+
+
+def test_so_is_what_a_process_left_that_was_killed_while_it_made_one(place):
+    old, new = place / "optcli-test-old", place / "optcli-test-new"
+    for each in (old, new):
+        each.mkdir()
+        (each / ".alive-new").touch()
+    os.utime(old / ".alive-new", (0, 0))
+    with folders.temporary("test"):
+        assert not old.exists()
+        assert new.exists()
+
+
+def test_a_folder_is_made_where_files_cannot_be_locked(place, monkeypatch):
+    def refuse(_):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(folders, "_lock", refuse)
+    with folders.temporary("test") as folder:
+        assert folder.is_dir()
+    assert not os.listdir(place)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, TrustError, raised_as
 from optcli.formats import onnx_writing
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto, TensorProto
+    from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
     from onnxruntime import InferenceSession
 
 FILE = "model.onnx"
@@ -30,6 +32,8 @@ _EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _OPTIMIZED_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 # A node's `op_type`, field 4 of its message, as it stands in the file.
 _SHAPE_OPERATOR = b"\x22\x05Shape"
+# Exported networks have some ten thousand.
+_MOST_NODES = 1_000_000
 # The most bytes that a message takes for one value, of whatever type.
 _MOST_BYTES_EACH = 16
 
@@ -49,6 +53,7 @@ def check_file(path: Path) -> None:
 
     model = parsed(path)
     _check_external_data(model, path)
+    _check_expansion(model, path)
     # The checker wants shapes of outputs, runtimes do not: some converters leave them out.
     shapeless = any(not value.type.tensor_type.HasField("shape") for value in model.graph.output)
     hint = "export the model again and check it with onnx.checker.check_model"
@@ -213,11 +218,12 @@ def _check_external_data(model: ModelProto, path: Path) -> None:
 
 
 def _check_extent(entries: dict[str, str], data: Path, name: str) -> None:
-    end = -1
+    begin = length = end = -1
     with suppress(ValueError):
-        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        begin, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
+        end = begin + length
     size_bytes = data.stat().st_size
-    if not 0 <= end <= size_bytes:
+    if min(begin, length) < 0 or end > size_bytes:
         raise InputError(
             f"the weights file is truncated: {name!r} ends at byte {end}, the file at {size_bytes}",
             place=str(data),
@@ -225,13 +231,48 @@ def _check_extent(entries: dict[str, str], data: Path, name: str) -> None:
         )
 
 
+def _check_expansion(model: ModelProto, path: Path) -> None:
+    """Refuse functions that call each other such that a small file stands for millions of nodes."""
+    functions: dict[object, FunctionProto] = {
+        (each.domain, each.name): each for each in model.functions
+    }
+    if not functions:
+        return
+    calls = {key: _called(function) for key, function in functions.items()}
+    calls[None] = _called(model.graph)
+    count: dict[object, int] = {}
+    hint = "export the model again, without functions of its own"
+    try:
+        order = tuple(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        raise InputError("one of its functions calls itself", place=str(path), hint=hint) from error
+    for key in order:
+        called = calls.get(key)
+        count[key] = 1 if called is None else sum(count[each] * n for each, n in called.items())
+    if count[None] > _MOST_NODES:
+        raise InputError(
+            f"its functions stand for {count[None]} nodes, wanted at most {_MOST_NODES}",
+            place=str(path),
+            hint=hint,
+        )
+
+
+def _called(body: GraphProto | FunctionProto) -> Counter[object]:
+    """How often nodes at any depth call which function or operator."""
+    return Counter((each.domain, each.op_type) for each in _inner(body, "NodeProto"))
+
+
 def _tensors(message: Message) -> Iterator[TensorProto]:
     """Every tensor of a message at any depth: each may hold external data."""
+    return _inner(message, "TensorProto")
+
+
+def _inner(message: Message, kind: str) -> Iterator[Any]:
+    """Every message of a kind in a message, at any depth."""
     for field, content in message.ListFields():
         if field.message_type is None:
             continue
         for inner in (content,) if hasattr(content, "ListFields") else content:
-            if field.message_type.name == "TensorProto":
+            if field.message_type.name == kind:
                 yield inner
-            else:
-                yield from _tensors(inner)
+            yield from _inner(inner, kind)

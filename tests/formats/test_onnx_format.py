@@ -96,6 +96,46 @@ def test_external_data_outside_the_folder_is_refused(tmp_path, location):
         onnx_format.check(folder)
 
 
+@pytest.mark.parametrize(
+    ("offset", "length"), [(-16, 32), (16, -16), (0, 10**6), (2**63, 32), ("x", 32), (0, "9" * 5000)]
+)
+def test_external_data_that_the_file_does_not_have_are_refused(tmp_path, offset, length):
+    data = external(tmp_path, "weights.bin")
+    (tmp_path / "weights.bin").write_bytes(data)
+    onnx_format.check(tmp_path)
+    made = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    for entry in made.graph.initializer[0].external_data:
+        entry.value = str({"offset": offset, "length": length}.get(entry.key, entry.value))
+    (tmp_path / "model.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(InputError, match="the weights file is truncated"):
+        onnx_format.check(tmp_path)
+
+
+def with_functions(depth, last):
+    """A model whose function `f0` calls the next one twice, and so on; the last one calls `last`."""
+    helper, opsets = onnx.helper, [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("own", 1)]
+    made = model(extra=[helper.make_node("f0", ["y"], ["z"], domain="own")])
+    for number in range(depth):
+        domain, name = ("own", f"f{number + 1}") if number + 1 < depth else last
+        nodes = [helper.make_node(name, ["a"], ["m"], domain=domain)]
+        nodes.append(helper.make_node(name, ["m"], ["b"], domain=domain))
+        made.functions.append(helper.make_function("own", f"f{number}", ["a"], ["b"], nodes, opsets))
+    made.opset_import.append(opsets[1])
+    return made
+
+
+def test_functions_stand_for_no_more_nodes_than_a_machine_can_hold(tmp_path):
+    """2 to the power of 40 nodes in 5 kB: whoever writes out the functions takes all memory."""
+    onnx_format.save(with_functions(10, ("", "Relu")), tmp_path)
+    onnx_format.check(tmp_path)
+    onnx_format.save(with_functions(40, ("", "Relu")), tmp_path)
+    with pytest.raises(InputError, match=f"functions stand for {2**40 + 1} nodes"):
+        onnx_format.check(tmp_path)
+    onnx_format.save(with_functions(3, ("own", "f1")), tmp_path)
+    with pytest.raises(InputError, match="calls itself"):
+        onnx_format.check(tmp_path)
+
+
 def outside(name):
     """A tensor whose numbers lie outside the model's folder."""
     tensor = onnx.TensorProto(name=name, dims=[4], data_type=onnx.TensorProto.FLOAT)
