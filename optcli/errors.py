@@ -255,7 +255,10 @@ def first_line(error: BaseException) -> str:
 
 
 def strerror(error: OSError) -> str:
-    """What the system says, without its number and without the path."""
+    """What the system says, without its number and without the path; of several files, of the first."""
+    each = error.args[0] if error.args else ""
+    if isinstance(each, list) and each:  # shutil's, with source, target and reason of each file
+        return str(each[0][-1]).partition("] ")[2].partition(": ")[0] or str(each[0][-1])
     return error.strerror or str(error)
 
 

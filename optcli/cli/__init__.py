@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from optcli import __version__
-from optcli.errors import NO_ROOM, ExitCode, OptcliError, UsageError, did_you_mean
+from optcli.errors import NO_ROOM, ExitCode, OptcliError, UsageError, did_you_mean, strerror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -197,7 +197,7 @@ def _failed(error: Exception | KeyboardInterrupt) -> int:
             else "look at space, permissions and limits (ulimit -a)"
         )
         _say(
-            f"error: {place}the system refused: {error.strerror or error}\n"
+            f"error: {place}the system refused: {strerror(error)}\n"
             f"  hint: {wanted}; -v shows where it happened"
         )
         return ExitCode.FAILED

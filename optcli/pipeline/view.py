@@ -13,7 +13,7 @@ from typing import Any
 
 from optcli import digest
 from optcli.artifact import ABOUT, Artifact, described
-from optcli.errors import StoreError
+from optcli.errors import StoreError, strerror
 from optcli.observer import Observer
 from optcli.store.locks import held
 
@@ -105,7 +105,7 @@ def _writing(path: Path) -> Iterator[None]:
         with suppress(OSError):
             free = f" ({shutil.disk_usage(path.parent).free / 1e6:.0f} MB are free there)"
         raise StoreError(
-            f"cannot write: {error.strerror or error}{free}",
+            f"cannot write: {strerror(error)}{free}",
             place=str(path),
             hint="make room or choose another place with --artifacts; the store keeps what was made",
         ) from error

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from optcli import regular_files
-from optcli.errors import NO_ROOM, StoreError, excerpt
+from optcli.errors import NO_ROOM, StoreError, excerpt, strerror
 from optcli.folders import remove as remove
 
 _REFUSED = {errno.EACCES, errno.EPERM}
@@ -43,7 +43,7 @@ def failure(error: OSError, place: Path) -> StoreError:
     elif error.errno in _REFUSED:
         message = f"the store may not be written here: {error.strerror}"
     else:
-        message = f"the store cannot be used ({_free(place)} free): {error.strerror or error}"
+        message = f"the store cannot be used ({_free(place)} free): {strerror(error)}"
     return StoreError(
         message, place=where, hint="choose a place you can write to with --store or OPTCLI_STORE"
     )

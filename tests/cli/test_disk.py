@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from commands import as_an_ordinary_user
 from needs import needs
 from tiny_project import DATA, Project
 
+from optcli.artifact import Artifact, Format
+from optcli.errors import StoreError
+from optcli.pipeline import view
 from optcli.store import Store
 
 
@@ -153,6 +158,18 @@ def test_a_full_disk_is_said_and_loses_nothing(place, optcli, nothing_lost, limi
     nothing_lost()
     after = optcli("build", "recipe.yaml")
     assert after.code == 0, after.err
+
+
+def test_a_disk_that_gets_full_while_files_are_copied_is_said_in_words(tmp_path, monkeypatch):
+    """shutil collects what went wrong with each file, and lists it with all paths."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere")
+    monkeypatch.setattr("shutil.copyfile", Mock(side_effect=full))
+    (tmp_path / "stored").mkdir()
+    for name in ("model.xml", "model.bin"):
+        (tmp_path / "stored" / name).write_bytes(b"x")
+    artifact = Artifact("a" * 64, Format.OPENVINO, tmp_path / "stored", "fp32", 2, "d")
+    with pytest.raises(StoreError, match=r"cannot write: No space left on device \("):
+        view.place(tmp_path / "artifacts" / "v", artifact, [])
 
 
 @pytest.mark.long

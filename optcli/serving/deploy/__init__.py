@@ -13,7 +13,7 @@ from pydantic import Field
 
 from optcli import environment, folders, runners
 from optcli.artifact import SCANNED
-from optcli.errors import UsageError
+from optcli.errors import UsageError, strerror
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent
 from optcli.pipeline.trusting import require_trust_without_wall
@@ -256,7 +256,7 @@ def _place(fresh: Path, out: Path) -> None:
 
 def _unwritable(out: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"cannot be written: {error.strerror or error}",
+        f"cannot be written: {strerror(error)}",
         place=str(out),
         hint="name another folder with --out",
     )
