@@ -12,10 +12,11 @@ from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
-from optcli.accuracy.preparations import better_preparation
+from optcli.accuracy.preparations import GAIN, better_preparation, low, surely_misses
 from optcli.accuracy.verdicts import unjudged, verdicts
 
 __all__ = [
+    "GAIN",
     "Elsewhere",
     "Evaluation",
     "EvaluationRequest",
@@ -25,8 +26,10 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_part",
+    "low",
     "metric_names",
     "require_metric",
+    "surely_misses",
     "too_few",
     "unjudged",
     "verdicts",

@@ -1,29 +1,35 @@
-"""Whether images prepared otherwise would surely make more answers right: channel order and scale."""
+"""Whether images prepared otherwise would surely make the metric better: channel order and scale."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
-from optcli.accuracy import bounds
+from optcli.accuracy import bounds, resampling, shards
+from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.metrics import Metric, low_of, metric_names
 from optcli.accuracy.work import Work
 from optcli.data import Preparation
+from optcli.data.preparation import other_values
+from optcli.data.preset import resolved
 from optcli.errors import OptcliError
-from optcli.kept_samples import digests_of
 from optcli.workers import Channel, memory
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from optcli.accuracy.metrics import Records
     from optcli.runners import Runner
 
 MOST = 100  # samples
-# What another preparation must gain, of all samples, and the probability that it does not.
-_GAIN, _TAIL = 0.1, 0.01
+# Every so many samples one chooses among all preparations; the others count, for the best alone.
+_CHOOSES = 4
+# What another preparation must gain, and the probability that it does not.
+GAIN, _TAIL = 0.1, 0.01
 _PLAIN: Mapping[str, Any] = {"mean": (0.0,), "std": (1.0,)}
 _SCALES: Mapping[str, Mapping[str, Any]] = {
     "scale: 1/255": {"scale": 1 / 255, **_PLAIN},
@@ -35,6 +41,46 @@ _SCALES: Mapping[str, Mapping[str, Any]] = {
         "std": (0.229, 0.224, 0.225),
     },
 }
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a model gave for some samples; `clusters[samples]` numbers their contents."""
+
+    metric: Metric
+    records: Records
+    clusters: np.ndarray
+
+
+Answer = Callable[[Preparation | None, Sequence[int]], Answered | None]
+"""The answers for samples at some places that are prepared so; None: the model does not take them."""
+
+
+def low(evaluation: Evaluation) -> float | None:
+    """The value of which a worse one may come from images that are prepared wrongly; else None.
+
+    Of a metric of the user's only the share of right samples says so much.
+    """
+    if evaluation.metric in metric_names():
+        return low_of(evaluation.metric)
+    return None if evaluation.array("correct") is None else Metric.low
+
+
+def surely_misses(evaluation: Evaluation, expected: float) -> bool:
+    """Whether the metric would be ten points worse than expected on other samples of the kind too."""
+    import numpy as np
+
+    right, drawn = evaluation.array("correct"), evaluation.array("resampled")
+    clusters = evaluation.array("cluster")
+    if evaluation.value is None or clusters is None:
+        return False
+    if evaluation.better == "lower":
+        expected, drawn = -expected, None if drawn is None else -drawn
+    if right is not None:
+        count = bounds.effective(clusters)
+        return -bounds.counted(0.0, count * float(right.mean()), count, _TAIL)[0] < expected - GAIN
+    finite = np.zeros(0) if drawn is None else drawn[np.isfinite(drawn)]
+    return bool(len(finite) and float(np.quantile(finite, 1 - _TAIL)) < expected - GAIN)
 
 
 def better_preparation(
@@ -69,82 +115,103 @@ def look(request: EvaluationRequest, channel: Channel) -> Better:
     memory.keep_freed()
     runner = runners.find(request.runner).model_validate(request.options)
     with runner.open(request.artifact, request.feeds) as model:
-        return Better(better(lambda prepare: _right(request, model, prepare), request.data.prepare))
+        count = len(Work(replace(request, keep=None)).samples)
+        places = sorted({number * count // min(count, MOST) for number in range(min(count, MOST))})
+
+        def answer(prepare: Preparation | None, chosen: Sequence[int]) -> Answered | None:
+            return _answered(request, model, prepare, chosen)
+
+        assert request.settings is not None
+        return Better(better(answer, request.data.prepare, places, request.settings.metric))
 
 
-def better(
-    right: Callable[[Preparation | None], tuple[np.ndarray, float] | None], prepare: Preparation | None
-) -> str | None:
-    """The preparation that surely gains most, in a sentence.
+def better(answer: Answer, prepare: Preparation | None, places: Sequence[int], name: str) -> str | None:
+    """The preparation that surely gains most of the metric `name`, in a sentence.
 
-    `right` gives which samples are right and how many count as evidence, None where the model does not
-    take images that are prepared so.
+    Some of the samples at `places` choose it, and the others count, so that chance gains nothing.
     """
+    chooses = places[::_CHOOSES]
+    counts = [place for number, place in enumerate(places) if number % _CHOOSES]
+    now = answer(prepare, chooses)
+    if now is None or not counts:
+        return None
+    sign = 1 if now.metric.better() == "higher" else -1
+    best, words, other = sign * _value(now), "", prepare
+    for said, candidate in others(prepare):
+        then = answer(candidate, chooses)
+        if then is not None and (value := sign * _value(then)) > best:
+            best, words, other = value, said, candidate
+    if not words:
+        return None
+    before, after = answer(prepare, counts), answer(other, counts)
+    if before is None or after is None or _least_gain(before, after) <= GAIN:
+        return None
+    after_all, at_present = (f"{100 * _value(each):.0f} %" for each in (after, before))
+    if before.metric.right(before.records) is None:
+        shares = f"{name} of {len(counts)} samples is {after_all}"
+    else:
+        shares = f"of {len(counts)} samples {after_all} are right"
+    return f"{shares} with prepare: {{{words}}}, and {at_present} as they are prepared now"
+
+
+def _value(answered: Answered) -> float:
+    return float(answered.metric.value(answered.records))
+
+
+def _least_gain(before: Answered, after: Answered) -> float:
+    """What is surely gained on the same samples."""
     import numpy as np
 
-    now = right(prepare)
-    if now is None:
-        return None
-    before, count = now
-    best: tuple[float, str] | None = None
-    for said, other in others(prepare):
-        after = right(other)
-        if after is None or len(after[0]) != len(before):
-            continue
-        share = count / len(before)
-        gained = share * float(np.sum(after[0] & ~before))
-        lost = share * float(np.sum(before & ~after[0]))
-        _, most = bounds.counted(lost, gained, count, _TAIL)
-        value = float(after[0].mean())
-        if -most > _GAIN and (best is None or value > best[0]):
-            best = value, said
-    if best is None:
-        return None
-    value, said = best
-    return (
-        f"of {len(before)} samples {100 * value:.0f} % are right with prepare: {{{said}}}, and"
-        f" {100 * before.mean():.0f} % as they are prepared now"
-    )
+    metric, count = before.metric, bounds.effective(before.clusters)
+    was, then = metric.right(before.records), metric.right(after.records)
+    if was is not None and then is not None:
+        share = count / len(was)
+        lost, gained = (share * float(np.sum(each)) for each in (was & ~then, then & ~was))
+        return -bounds.counted(lost, gained, count, _TAIL)[1]
+    drawn = [resampling.resampled(metric, each.records, each.clusters) for each in (before, after)]
+    drops = drawn[0] - drawn[1] if metric.better() == "higher" else drawn[1] - drawn[0]
+    drops = drops[np.isfinite(drops)]
+    largest = metric.largest_change(after.records) or 1.0
+    return -bounds.resampled(drops, largest, count, _TAIL)[1] if len(drops) else 0.0
 
 
 def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:
     """Other channel orders and scales, and both, as a recipe says them."""
     given = {name: getattr(prepare, name) for name in prepare.model_fields_set} if prepare else {}
+    now = resolved(prepare or Preparation())
     order = "rgb" if given.get("channel_order") == "bgr" else "bgr"
     orders = {"": {}, f"channel_order: {order}": {"channel_order": order}}
     if given.get("channel_order") == "grey":
         orders = {"": {}}
     for said, change in orders.items():
         for scale, values in {"": {}, **_SCALES}.items():
-            if said or scale:
-                words = ", ".join(filter(None, (said, scale)))
-                yield words, Preparation(**{**given, **change, **values})
+            other = Preparation(**{**given, **change, **values})
+            if other_values(now, resolved(other)):
+                yield ", ".join(filter(None, (said, scale))), other
 
 
-def _right(
-    request: EvaluationRequest, model: Runner, prepare: Preparation | None
-) -> tuple[np.ndarray, float] | None:
-    """Which of the first samples are right, and how many count as evidence; None where none fits."""
+def _answered(
+    request: EvaluationRequest, model: Runner, prepare: Preparation | None, places: Sequence[int]
+) -> Answered | None:
+    """What a model gives for some samples that are prepared so; None where it does not take them."""
     import numpy as np
 
     settings = request.data.model_copy(update={"prepare": prepare})
     work = Work(replace(request, data=settings, prepared=None, keep=None))
     assert work.metric is not None
+    records: list[Records] = []
+    contents: list[np.ndarray] = []
+    done = 0
     try:
-        count = len(work.samples)
-        places = sorted({number * count // min(count, MOST) for number in range(min(count, MOST))})
-        records: list[dict[str, np.ndarray]] = []
-        contents: list[np.ndarray] = []
+        whole = work.whole(model)
         for batch, rows in work.batches(places):
-            seen = work.seen(batch, rows, work.run(model, batch))
-            records.append(work.records(seen, len(records)))
-            contents.append(digests_of(batch, rows))
+            seen = work.seen(batch, rows, work.run(model, batch), whole)
+            records.append(shards.moved(work.metric.records(seen), done))
+            contents.append(work.contents(places[done : done + rows], batch))
+            done += rows
+        joined = work.metric.over_all(shards.joined_records(records))
+        work.metric.value(joined)
     except OptcliError:
         return None
-    names = [name for name in records[0] if not name.startswith(("found_", "pair_"))]
-    joined = {name: np.concatenate([each[name] for each in records]) for name in names}
-    right = work.metric.right(joined)
-    if right is None:
-        return None
     clusters = np.unique(np.concatenate(contents), return_inverse=True)[1]
-    return right, bounds.effective(clusters)
+    return Answered(work.metric, joined, clusters)

@@ -152,6 +152,11 @@ class Preparation(Abbreviated):
         None,
         description="npz: order of the dimensions of the stored arrays; default: told from their shape",
     )
+    guessed: bool = Field(
+        False,
+        description="nobody has checked these steps: a build tries other channel orders and scales on"
+        " some samples",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -166,7 +171,8 @@ class Preparation(Abbreviated):
     @model_serializer(mode="wrap")
     def _only_what_was_set(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plain data crosses to workers, and there too a default must not take a preset's place."""
-        return {name: value for name, value in plain(self).items() if name in self.model_fields_set}
+        told = self.model_fields_set - {"guessed"}  # which changes no sample
+        return {name: value for name, value in plain(self).items() if name in told}
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -33,7 +33,7 @@ def written_out(steps: Preparation) -> dict[str, Any]:
     named = {name: getattr(steps, name) for name in Preparation.model_fields}
     if steps.letterbox is not None:
         named["letterbox"] = dict(steps.letterbox)
-    for name in ("preset", "layout", "array_layout"):
+    for name in ("preset", "layout", "array_layout", "guessed"):
         named.pop(name)
     return named
 

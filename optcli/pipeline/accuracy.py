@@ -48,6 +48,7 @@ _DECIDES = (
     "target_isa",
     "confidence",
     "interface",
+    "expected",
 )
 
 
@@ -195,6 +196,7 @@ class _Judging:
         return remarks_of(
             around.recipe,
             key_of(asked),
+            base.artifact.facts,
             looking,
             lambda: self._evaluation(base, asked).path,
             None if base.interpreter or base.answers else lambda path: self._request(base, path, None),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optcli import accuracy
 from optcli.accuracy import Evaluation, EvaluationRequest
+from optcli.artifact import PUBLISHED
 from optcli.errors import OptcliError
 from optcli.pipeline.admission import RecordAdmission
 from optcli.recipe import Recipe
@@ -16,8 +18,6 @@ from optcli.store import Store, key_of
 from optcli.workers import messages
 
 _STEP = "remarks"
-# Of the samples right: of fewer, images that are prepared in a wrong way may be the cause.
-_LOW = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,33 @@ class Looking:
 def remarks_of(
     recipe: Recipe,
     key: str,
+    facts: Mapping[str, Any],
     looking: Looking,
     answers: Callable[[], Path],
     request: Callable[[Path], EvaluationRequest] | None,
 ) -> tuple[DataRemark, ...]:
     """What is known of the data, and what surely would be more accurate by over ten points.
 
-    `answers` gives the folder of the baseline's, whose key is `key`: what they say is remembered, so
-    that a build with nothing to do reads none. `request` is what they were asked for; None: the
-    artifact cannot be tried here.
+    `answers` gives the folder of the baseline's, whose key is `key`, and `facts` are its artifact's.
+    What they say is remembered, so that a build with nothing to do reads none. `request` is what they
+    were asked for; None: the artifact cannot be tried here.
     """
     orders = {name: list(order) for name, order in recipe.class_orders.items()}
-    ingredients = {"step": _STEP, "evaluation": key, "orders": orders, "tried": request is not None}
+    expected = _expected(recipe, facts)
+    ingredients = {
+        "step": _STEP,
+        "evaluation": key,
+        "orders": orders,
+        "tried": request is not None,
+        "expected": expected,
+        "guessed": _is_guessed(recipe),
+    }
     mine = key_of(ingredients)
     admission = RecordAdmission(_Remarks)
     entry = looking.store.get(_STEP, mine, admission=admission)
     if entry is None:
         try:
-            found = _found(recipe, looking, answers(), request)
+            found = _found(recipe, expected, looking, answers(), request)
         except OptcliError:  # the figure stands without it
             return recipe.data_remarks
         record = messages.to_record(_Remarks(tuple(found)))
@@ -64,8 +73,25 @@ def remarks_of(
     return (*recipe.data_remarks, *remarks.remarks)
 
 
+def _expected(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[float, str] | None:
+    """What the baseline should reach, and who says so; None: nobody does."""
+    settings = recipe.accuracy
+    if settings is None:
+        return None
+    if settings.expected is not None:
+        return settings.expected, "accuracy.expected says"
+    trained = facts.get("finetuning", {})
+    share = trained.get("validation_accuracy")
+    if settings.metric == "top1" and share and trained.get("validation_judged_by") == "labels":
+        return float(share), "finetuning reached on its validation data"
+    if published := facts.get(PUBLISHED, {}).get(settings.metric):
+        return float(published), "torchvision publishes for these weights"
+    return None
+
+
 def _found(
     recipe: Recipe,
+    expected: tuple[float, str] | None,
     looking: Looking,
     answers: Path,
     request: Callable[[Path], EvaluationRequest] | None,
@@ -74,18 +100,35 @@ def _found(
     better = accuracy.better_order(evaluation, recipe.class_orders)
     if better is not None:
         return [DataRemark(text=better, doubtful=True)]
-    if request is None or not _is_low(evaluation, recipe):
-        return []
-    better = accuracy.better_preparation(request(answers), looking.log, looking.timeout_s)
-    if better is None:
-        return []
-    return [DataRemark(text=better, about="preparation", doubtful=True)]
+    if request is not None and _may_be_prepared_wrongly(evaluation, recipe, expected):
+        better = accuracy.better_preparation(request(answers), looking.log, looking.timeout_s)
+        if better is not None:
+            return [DataRemark(text=better, about="preparation", doubtful=True)]
+    if expected is not None and accuracy.surely_misses(evaluation, expected[0]):
+        percent, now = (f"{100 * each:.1f} %" for each in (expected[0], evaluation.value or 0.0))
+        text = f"{evaluation.metric} is {now}, and {expected[1]} {percent}: look at prepare and labels"
+        return [DataRemark(text=text, about="preparation", doubtful=True)]
+    return []
 
 
-def _is_low(evaluation: Evaluation, recipe: Recipe) -> bool:
-    """Whether so few samples are right that the images may be prepared in a wrong way."""
+def _is_guessed(recipe: Recipe) -> bool:
+    prepare = recipe.data["evaluation"].prepare
+    return prepare is not None and prepare.guessed
+
+
+def _may_be_prepared_wrongly(
+    evaluation: Evaluation, recipe: Recipe, expected: tuple[float, str] | None
+) -> bool:
+    """Whether images are prepared as somebody guessed, or the answers are worse than one may expect."""
     settings = recipe.data["evaluation"]
     pixels = settings.prepare is not None or settings.layout.holds == "images"
-    if not pixels or evaluation.value is None or evaluation.array("correct") is None:
+    low = accuracy.low(evaluation)
+    if not pixels or low is None or evaluation.value is None:
         return False
-    return bool(evaluation.doubts) or evaluation.value < _LOW
+    value, sign = evaluation.value, 1 if evaluation.better == "higher" else -1
+    best = 1.0 if sign > 0 else 0.0
+    if sign * (best - value) <= accuracy.GAIN:
+        return False
+    if _is_guessed(recipe) or evaluation.doubts or sign * value < sign * low:
+        return True
+    return expected is not None and sign * (expected[0] - value) > accuracy.GAIN

@@ -46,6 +46,13 @@ class AccuracySettings(Settings):
     preset: Literal["mlperf-99", "mlperf-99.9"] | None = Field(
         None, description="MLPerf's quality targets: min_ratio 0.99 or 0.999"
     )
+    expected: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="what the baseline should reach, as a fraction, such as the accuracy that training"
+        " ended with; default: what torchvision says of its weights, or what `finetune` saw",
+    )
     margin: float | None = Field(
         None,
         gt=0,

@@ -12,12 +12,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from optcli import environment
+from optcli.artifact import PUBLISHED
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
 from optcli.formats import torch_build, torch_weights
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts, _network
 from optcli.sources._library import RANDOM, LibrarySource, not_here
+
+# Our metrics by what torchvision calls them.
+_METRICS = {
+    "acc@1": "top1",
+    "acc@5": "top5",
+    "box_map": "map",
+    "mask_map": "mask_map",
+    "kp_map": "keypoint_map",
+    "miou": "miou",
+}
 
 
 class TorchvisionSource(LibrarySource):
@@ -45,11 +56,13 @@ class TorchvisionSource(LibrarySource):
             state = _renamed(torch_weights.read(file), self.target)
             torch_weights.load_into(model, state, str(file), classes="num_classes")
         named = str(entry) if self.weights and entry is not None else None
-        facts = {
+        facts: dict[str, Any] = {
             "source": f"torchvision:{self.target}",
             "weights": named or (file.name if file else RANDOM),
             "imports": ["torchvision"],
         }
+        if entry is not None:
+            facts[PUBLISHED] = _published(entry)
         return _network.write(model, out, source, inputs, facts)
 
     def class_names(self) -> tuple[str, ...] | None:
@@ -95,6 +108,12 @@ class TorchvisionSource(LibrarySource):
                 hint=did_you_mean(name, choices) or "it has none: name a local file",
             )
         return entries[name]
+
+
+def _published(entry: Any) -> dict[str, float]:
+    """The accuracy of weights as torchvision gives it, by our metrics, as fractions."""
+    said = [each for metrics in entry.meta.get("_metrics", {}).values() for each in metrics.items()]
+    return {_METRICS[name]: percent / 100 for name, percent in said if name in _METRICS}
 
 
 def _renamed(state: dict[str, Any], target: str) -> dict[str, Any]:

@@ -76,6 +76,13 @@ def test_settings_survive_the_way_to_a_worker(settings: dict[str, Any]) -> None:
         assert after.prepare.model_fields_set == before.prepare.model_fields_set
 
 
+def test_that_steps_are_guessed_changes_no_sample() -> None:
+    guessed = {"source": "npz:a.npz", "prepare": {"scale": "1/255", "guessed": True}}
+    known = {"source": "npz:a.npz", "prepare": {"scale": "1/255"}}
+    one, other = (DataSettings.model_validate(each).without_paths() for each in (guessed, known))
+    assert one == other
+
+
 def test_the_schema_knows_the_short_forms() -> None:
     schema = json.dumps(DataSettings.model_json_schema())
     assert '"from"' in schema

@@ -112,6 +112,8 @@ class Metric(Settings, ABC):
     """What the output is that it reads; None: it reads what `postprocess` gives, or anything."""
     needs_labels: ClassVar[bool] = True
     """Whether a sample without a target is an error."""
+    low: ClassVar[float | None] = 0.5
+    """Less than trained models have where images are prepared rightly; None: it does not tell."""
 
     def opened(
         self, settings: AccuracySettings, folder: Path, names: Callable[[], Sequence[str] | None]
@@ -198,6 +200,11 @@ def reads(metric: str | None) -> Kind | None:
 def needs_labels(metric: str) -> bool:
     """Whether a recipe's metric cannot do without labels; a function of the user's may."""
     return metric in metric_names() and _class_of(metric).needs_labels
+
+
+def low_of(metric: str) -> float | None:
+    """What `Metric.low` says of a metric of ours."""
+    return _class_of(metric).low
 
 
 def make(

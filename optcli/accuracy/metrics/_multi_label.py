@@ -23,6 +23,7 @@ class MultiLabel(Metric):
     """Records are `score` and `truth`, `[samples, classes]`; truth is 1, 0, or -1 where not known."""
 
     reads: ClassVar[Kind | None] = "scores"
+    low: ClassVar[float | None] = 0.25
 
     targets: Literal["multi_hot", "numbers"] | None = Field(
         None,
@@ -47,11 +48,14 @@ class MultiLabel(Metric):
 def truth_of(target: Any, classes: int, place: str, kind: str | None = None) -> np.ndarray:
     """A target as 1, 0 or -1 for each class, int8 `[classes]`. Raises `InputError` at `place`.
 
-    Of boxes, as data `coco:` gives them, the classes that are in the image count.
+    Of boxes, as data `coco:` gives them, the classes that are in the image count. `absent` are the
+    only ones that are known to be none, where there is such an entry.
     """
     import numpy as np
 
+    absent = None
     if isinstance(target, dict) and "labels" in target:
+        absent = target.get("absent")
         target, kind = np.unique(np.asarray(target["labels"])), "numbers"
     try:
         row = np.asarray(target if isinstance(target, np.ndarray) else list(target))
@@ -73,7 +77,9 @@ def truth_of(target: Any, classes: int, place: str, kind: str | None = None) -> 
         return row.astype(np.int8)
     if kind == "multi_hot" or numbers is None:
         raise InputError(f"found the label {row.tolist()[:20]}", place=place, hint=_WANTED)
-    truth = np.zeros(classes, np.int8)
+    truth = np.zeros(classes, np.int8) if absent is None else np.full(classes, -1, np.int8)
+    for number in absent if absent is not None else ():
+        truth[class_number(int(number), classes, place)] = 0
     for number in numbers:
         truth[class_number(int(number), classes, place)] = 1
     return truth

@@ -16,6 +16,7 @@ class CalibrationError(Classification):
     """Over 15 equal bins of the largest softmax probability."""
 
     reads_scores: ClassVar[bool] = True
+    low: ClassVar[float | None] = None
 
     def better(self) -> Literal["higher", "lower"]:
         return "lower"

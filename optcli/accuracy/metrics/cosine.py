@@ -23,6 +23,7 @@ class Cosine(Metric):
 
     reads: ClassVar[Kind | None] = "embedding"
     needs_labels: ClassVar[bool] = False
+    low: ClassVar[float | None] = None
 
     def records(self, seen: Predictions) -> Records:
         return {"embedding": unit_rows(seen.scores())}

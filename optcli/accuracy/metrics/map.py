@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli.accuracy.metrics import ByClass, Metric, Predictions
 from optcli.errors import InputError
@@ -27,6 +27,8 @@ class Map(Metric):
     images are summed up is COCO's too, so that the value is pycocotools' own. Records hold every
     detection's class, score, and at which of the ten IoU thresholds it matched (bits).
     """
+
+    low: ClassVar[float | None] = 0.1
 
     def records(self, seen: Predictions) -> Records:
         import numpy as np

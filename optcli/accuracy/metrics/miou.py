@@ -28,6 +28,7 @@ class Miou(Metric):
     """
 
     reads: ClassVar[Kind | None] = "class_map"
+    low: ClassVar[float | None] = 0.25
 
     ignore_index: int | None = Field(
         255, description="target pixels of this value do not count, and no class of it"
@@ -175,10 +176,13 @@ class Miou(Metric):
         if truth.ndim == 3 and 1 in (truth.shape[0], truth.shape[2]):
             truth = truth[0] if truth.shape[0] == 1 else truth[:, :, 0]
         if truth.ndim != 2 or truth.dtype.kind not in "iub":
+            coloured = truth.ndim == 3 and truth.shape[2] == 3
             raise InputError(
                 f"miou wants class numbers [height, width], found {truth.dtype} {list(truth.shape)}",
                 place=name,
-                hint="give the data whole numbers from 0 for every pixel",
+                hint="labels: {colours: [[0, 0, 0], [128, 0, 0]]} lists the classes' colours in order"
+                if coloured
+                else "give the data whole numbers from 0 for every pixel",
             )
         counted = truth if self.ignore_index is None else truth[truth != self.ignore_index]
         wrong = counted[(counted < 0) | (counted >= count)]
