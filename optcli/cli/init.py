@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--data",
     type=options.PATH,
     metavar="FOLDER",
-    help="Images in class folders, images beside masks, or COCO's annotations (a JSON file too).",
+    help="Data: class folders, masks beside images, tables, COCO, YOLO, Pascal VOC, Parquet.",
 )
 @options.overrides
 @options.trust
@@ -56,13 +56,13 @@ def command(
 
     WHAT is torchvision:NAME, timm:NAME, python:FILE.py:CALLABLE, onnx:PATH, or just the path of a
     model file. optcli reads the inputs from the model, and writes variants that suit this machine. It
-    recognizes images in class folders, boxes in COCO's format and segmentation masks. For masks it also
-    writes masks.py, which reads them, beside the recipe.
+    recognizes the layouts of data that recipes read.
     """
     from optcli.scaffold import InputText, draft
 
     if out is not None and out.exists() and not force:
-        raise _taken(out, "add --force, or another name")
+        hint = "add --force, or another name"
+        raise UsageError("this file is there already", place=str(out), hint=hint)
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
     recipe_draft = draft(
@@ -70,11 +70,7 @@ def command(
     )
     command_line = f"optcli build {shlex.quote(shown(out))}" if out is not None else ""
     if out is not None:
-        _write(out, recipe_draft, command_line, overrides, force=force)
-    elif recipe_draft.files:
-        click.echo(
-            f"note: --out FILE writes {', '.join(recipe_draft.files)} beside the recipe too", err=True
-        )
+        _write(out, recipe_draft, command_line, overrides)
     for note in recipe_draft.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
@@ -83,32 +79,20 @@ def command(
     elif out is None:
         click.echo(recipe_draft.recipe, nl=False)
     else:
-        beside = "".join(f" and {shown(out.parent / name)}" for name in recipe_draft.files)
-        click.echo(f"wrote {shown(out)}{beside}: {command_line}")
+        click.echo(f"wrote {shown(out)}: {command_line}")
 
 
-def _write(
-    out: Path, recipe_draft: Draft, command_line: str, overrides: tuple[str, ...], *, force: bool
-) -> None:
-    """Write the recipe and what it names beside itself, once the recipe is known to be right."""
+def _write(out: Path, recipe_draft: Draft, command_line: str, overrides: tuple[str, ...]) -> None:
+    """Write the recipe, once it is known to be right."""
     from optcli.recipe import load
 
     fresh = out.with_name(f".{out.name}.{os.getpid()}.yaml")
-    beside = {out.with_name(name): text for name, text in recipe_draft.files.items()}
-    for path, text in beside.items():
-        if path.exists() and path.read_text("utf-8") != text and not force:
-            raise _taken(path, "add --force, or another folder")
-    new = [path for path in beside if not path.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for path, text in beside.items():
-            path.write_text(text, "utf-8")
         fresh.write_text(recipe_draft.recipe.replace("optcli build FILE", command_line), "utf-8")
         try:
             load(fresh)
         except RecipeError as error:
-            for path in new:
-                path.unlink()
             raise _not_set(error, overrides, fresh) from error
         fresh.replace(out)
         _schema_beside(out)
@@ -121,10 +105,6 @@ def _write(
     finally:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-
-
-def _taken(path: Path, hint: str) -> UsageError:
-    return UsageError("this file is there already", place=str(path), hint=hint)
 
 
 def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:

@@ -50,7 +50,8 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
     places = sorted(images_below(base))
     index = _Index(places, root, base)
     table, paths = _with_paths(read(file), index)
-    column = _labels(table, paths, settings.target)
+    hot = _hot(table, paths) if settings.target is None else ()
+    column = "" if hot else _labels(table, paths, settings.target)
     values: dict[str, Any] = {}
     missing: list[str] = []
     for number, row in enumerate(table.rows, 1):
@@ -58,7 +59,7 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
         if place is None:
             if not regular_files.is_file(root / str(row.get(paths))):  # else it is of another part
                 missing.append(f"row {number} {excerpt(str(row.get(paths)))!r}")
-        elif repr(values.setdefault(place, row.get(column))) != repr(row.get(column)):
+        elif repr(values.setdefault(place, value := _value(row, column, hot))) != repr(value):
             message = f"{os.path.basename(place)} has two rows with different labels"
             raise InputError(message, place=str(file), hint="leave one of them")
     if missing and settings.missing != "skip":
@@ -70,8 +71,45 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
     if without is not None:
         message = f"{len(places) - len(values)} images have no row, the first is {excerpt(without)}"
         raise InputError(message, place=str(file), hint="add their rows, or move the images elsewhere")
-    known = _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
+    if hot:
+        known = _of_columns(values, root, hot)
+    else:
+        known = _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
     return replace(known, missing=len(missing))
+
+
+def _value(row: Mapping[str, Any], column: str, hot: Sequence[str]) -> Any:
+    return [_flag(row.get(name)) for name in hot] if hot else row.get(column)
+
+
+def _flag(cell: Any) -> int | None:
+    """A cell of a class's column: 1, 0, or -1 where it is empty; None: it is none."""
+    text = str("" if cell is None else cell).strip().lower()
+    known = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0, "-1": -1, "-1.0": -1, "": -1}
+    return known.get(text)
+
+
+def _hot(table: Table, paths: str) -> Sequence[str]:
+    """The columns beside the paths, where all are a class each, with 0 and 1; else none."""
+    columns = [name for name in table.columns if name != paths]
+    named = len(columns) > 1 and not any(map(str.isdecimal, columns))
+    if not named or column_of(columns, None, "") is not None:
+        return ()
+    flags = {_flag(row.get(name)) for row in table.rows for name in columns}
+    return columns if 1 in flags and None not in flags else ()
+
+
+def _of_columns(values: Mapping[str, Any], root: Path, names: Sequence[str]) -> Tabled:
+    """Images with the classes of their columns: one number where each image has one alone."""
+    start = len(str(root)) + 1
+    if not any(0 in row for row in values.values()):  # CelebA writes -1 for what is not there
+        values = {image: [max(0, each) for each in row] for image, row in values.items()}
+    alone = all(row.count(1) == 1 and -1 not in row for row in values.values())
+    images = {
+        id_of(image[start:]): (image, values[image].index(1) if alone else values[image])
+        for image in sorted(values)
+    }
+    return Tabled(images, tuple(names), len(names), boxes=False)
 
 
 def _numbered(

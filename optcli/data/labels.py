@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The value of pixels that do not count, as torchvision's and `miou`'s own.
 IGNORED_PIXEL = 255
+_PACKED = (1 << 16, 1 << 8, 1)  # red, green and blue as one number
 # What a target of a detector holds for each of its boxes.
 _OF_EACH_BOX = ("boxes", "category_ids", "areas", "crowd", "segmentation", "keypoints", "corners")
 
@@ -87,10 +88,46 @@ class Labels:
         if isinstance(target, Mapping) and "labels" in target:
             return self._of_boxes(target)
         if isinstance(target, np.ndarray) and target.ndim > 1 and target.dtype.kind in "iub":
-            return self._of_pixels(target)
+            return self._of_pixels(self._uncoloured(target))
+        if isinstance(target, np.ndarray) and target.size == 1 and target.dtype.kind in "iu":
+            target = target.item()
         if isinstance(target, int | np.integer) and not isinstance(target, bool):
             return self.of(int(target))
+        if isinstance(target, list | tuple) or (isinstance(target, np.ndarray) and target.ndim == 1):
+            return self._of_several(target)
         return target
+
+    def _of_several(self, target: Any) -> Any:
+        """Several classes of an image: `labels` that are there, and of 0 and 1 the `absent` ones too.
+
+        Raises `InputError` for what may be both 0 and 1 for each class and a list of numbers.
+        """
+        import numpy as np
+
+        row = np.asarray(target)
+        if row.ndim != 1 or row.dtype.kind not in "iubf" or not np.array_equal(row, np.rint(row)):
+            return target
+        numbers = row.astype(np.int64).tolist()
+        while numbers and numbers[-1] == -1:  # they fill a table up
+            numbers.pop()
+        is_list = len({*numbers}) == len(numbers) and min(numbers, default=0) >= 0
+        is_hot = bool(np.isin(row, (-1, 0, 1)).all()) and len(row) == (len(self._own) or len(row))
+        if is_hot and is_list and not self._own:
+            raise InputError(
+                f"the label {row.tolist()} is both 0 or 1 for each class and a list of numbers",
+                place="labels",
+                hint="python:FILE.py:CALLABLE may give {labels: [numbers]} as a target",
+            )
+        if not is_hot:
+            mine = [self.of(number) for number in numbers]
+            return {"labels": np.array([each for each in mine if each is not None], np.int64)}
+        said: dict[int, list[int]] = {}
+        for label, value in enumerate(row.astype(np.int64).tolist()):
+            if (number := self.of(label)) is not None:
+                said.setdefault(number, []).append(value)
+        there = [number for number, values in said.items() if 1 in values]
+        absent = [number for number, values in said.items() if {*values} == {0}]
+        return {"labels": np.array(there, np.int64), "absent": np.array(absent, np.int64)}
 
     def _of_boxes(self, target: Mapping[str, Any]) -> dict[str, Any]:
         """Detections without the boxes that do not count."""
@@ -107,6 +144,30 @@ class Labels:
         }
         mine = np.array([number for number in numbers if number is not None], np.int64)
         return {**target, **changed, "labels": mine}
+
+    def _uncoloured(self, mask: np.ndarray) -> np.ndarray:
+        """The number of each pixel's colour; one value a pixel is a grey. Raises `InputError`."""
+        import numpy as np
+
+        colours = self._settings.colours
+        if not colours or not (mask.ndim == 2 or mask.shape[2:] == (3,)):
+            return mask
+        levels = np.broadcast_to(mask.reshape(*mask.shape[:2], -1), (*mask.shape[:2], 3)).astype(
+            np.int64
+        )
+        packed = levels @ _PACKED
+        known = np.array(colours) @ _PACKED
+        order = np.argsort(known, kind="stable")
+        places = np.minimum(np.searchsorted(known, packed, sorter=order), len(known) - 1)
+        numbers: np.ndarray = order[places]
+        other = known[numbers] != packed
+        if other.any():
+            raise InputError(
+                f"a mask has the colour {levels[other][0].tolist()}, which is none of `labels.colours`",
+                place="labels.colours",
+                hint="add it; a class that does not count is listed too, and named in labels.ignore",
+            )
+        return numbers
 
     def _of_pixels(self, mask: np.ndarray) -> np.ndarray:
         import numpy as np

@@ -15,11 +15,15 @@ _COCO_CLASSES = 80
 
 @dataclass(frozen=True)
 class RoleClasses:
-    """The classes of one role: names by label, the source's own numbers, and those without a sample."""
+    """The classes of one role: names by label, the source's own numbers, and those without a sample.
+
+    `numbered`: the data number their classes themselves.
+    """
 
     names: tuple[str, ...]
     ids: tuple[int, ...] = ()
     empty: frozenset[str] = frozenset()
+    numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,16 +114,19 @@ class _Numbered:
     def _orders(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """Likely orders that are not the one of these names."""
         training = self.roles.get("training")
+        coco = _of_coco() if _COCO_CLASSES in (len(names), self.model.count) else []
         others = {
             "sorted by name": sorted(names),
             "sorted by name with numbers by their size": sorted(names, key=_by_number),
             "that of the training data": [] if training is None else list(training.names),
-            "COCO's own": _of_coco() if len(names) == _COCO_CLASSES else [],
+            "COCO's own": coco,
         }
         return {
             said: tuple(map(other.index, names))
             for said, other in others.items()
-            if other != list(names) and {*other} == {*names} and len({*names}) == len(names)
+            if other != list(names)
+            and ({*other} == {*names} or (other is coco and {*names} < {*coco}))
+            and len({*names}) == len(names)
         }
 
     def _leave_out_dummy(self, role: str) -> None:
@@ -149,6 +156,12 @@ class _Numbered:
     def _named(self, roles: Mapping[str, RoleClasses]) -> ModelClasses:
         """The model's classes with the names by which labels are numbered."""
         model = self.model
+        if model.names is None and self._are_of_coco(roles):
+            self.notes.append(
+                f"the model does not name its {_COCO_CLASSES} classes, and those of the data are"
+                " COCO's: they are numbered as in COCO (class_names: [...] says another order)"
+            )
+            return replace(model, names=tuple(_of_coco()), source="COCO")
         related = any(own.map for own in self.said.values()) or any(
             model.find(name) is not None for of in roles.values() for name in of.names
         )
@@ -159,6 +172,24 @@ class _Numbered:
             self._take_in_turn(roles, model.names)
         names, source = _of_roles(roles)
         return ModelClasses(names, model.count, source)
+
+    def _are_of_coco(self, roles: Mapping[str, RoleClasses]) -> bool:
+        """Whether the classes of data that say no order, or of fewer than the model has, are COCO's.
+
+        Half of them are enough where the model has more: it then is refused that others are not.
+        """
+        if self.model.count != _COCO_CLASSES or any(
+            own.map or own.offset for own in self.said.values()
+        ):
+            return False
+        judged = {role: of for role, of in roles.items() if role != "calibration"} or roles
+        names = list(dict.fromkeys(name for of in judged.values() for name in of.names))
+        ordered = any(of.numbered or list(of.names) != sorted(of.names) for of in judged.values())
+        if ordered and len(names) == _COCO_CLASSES:
+            return False
+        coco = ModelClasses(tuple(_of_coco()))
+        found = sum(not name.isdecimal() and coco.find(name) is not None for name in names)
+        return found == len(names) or (len(names) < _COCO_CLASSES and 2 * found >= len(names))
 
     def _take_in_turn(self, roles: Mapping[str, RoleClasses], names: Sequence[str]) -> None:
         """Names of which none agrees stand for each other, where they are as many. Raises."""
@@ -256,7 +287,7 @@ class _Numbered:
                     f"the {role} data lack {_classes(missing)}, which other roles have: labels are"
                     f" numbered by the names of {model.source}"
                 )
-            elif of.empty and not of.ids:  # of annotations most subsets lack some
+            elif of.empty and not of.numbered:  # of annotations most subsets lack some
                 self.notes.append(f"the {role} data have no sample of {_classes(sorted(of.empty))}")
             if model.names is not None and _order(of.names) != _order(of.names, model.names):
                 self.notes.append(
@@ -322,7 +353,7 @@ def _by_number(name: str) -> list[tuple[bool, int, str]]:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+    return re.sub(r"[\s_-]+", "", name).casefold()
 
 
 def _classes(names: Sequence[str]) -> str:

@@ -194,7 +194,8 @@ def _classes(settings: DataSettings, folder: Path) -> RoleClasses | None:
     """The classes of a role as its source has them; None where it has numbers alone."""
     own = data.collection(settings, folder)
     names = own.class_names()
-    return None if not names else RoleClasses(names, own.class_ids(), frozenset(own.empty_classes()))
+    empty = frozenset(own.empty_classes()) if names else frozenset()
+    return RoleClasses(names, own.class_ids(), empty, own.numbered) if names else None
 
 
 def _model(

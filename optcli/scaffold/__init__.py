@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from optcli import environment, sources
 from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
@@ -32,17 +30,13 @@ _FILES = ("onnx", "exported", "torchscript")  # sources that are one file
 
 
 class Draft(Settings):
-    """The text of a recipe, and what was found out on the way.
-
-    `files` are what the recipe names beside itself, by their name: code that reads its data.
-    """
+    """The text of a recipe, and what was found out on the way."""
 
     recipe: str
     name: str
     source: str
     inputs: tuple[TensorSpec, ...]
     variants: tuple[str, ...]
-    files: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -109,7 +103,6 @@ def draft(
         source=model.source,
         inputs=specs,
         variants=tuple(each.name for each in variants if not each.reason),
-        files=images.files if images is not None else {},
         notes=(*looked.notes, *_notes(model, outputs, preparing, images, values, resized)),
     )
 

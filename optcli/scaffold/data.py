@@ -12,7 +12,7 @@ from optcli.data import DataSettings, class_names
 from optcli.data.image_files import SUFFIXES
 from optcli.data.image_tables import tabled
 from optcli.errors import InputError, excerpt
-from optcli.scaffold import known_layouts, masks
+from optcli.scaffold import known_layouts
 from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, require, shares, two_parts
 from optcli.scaffold.wording import quoted, relative
 
@@ -22,9 +22,9 @@ _HALVES = ("annotation", "annotations", "images", "imagesets", "jpegimages", "la
 _NO_CLASSES = {*_HALVES, *CALIBRATION, *EVALUATION}
 _ANNOTATIONS = (*_TABLES, ".xml", ".yaml", ".yml", ".mat", ".npy", ".h5", ".pkl", ".tfrecord")
 _READ = (
-    "YOLO (data.yaml with names and val), COCO's JSON, Pascal VOC (XML), class folders, a table of"
-    " paths and labels (table: FILE), metadata.csv of Hugging Face, Parquet, or a callable"
-    " (python:FILE.py:NAME)"
+    "YOLO (data.yaml with names and val), COCO's JSON, Pascal VOC (XML), masks beside images, class"
+    " folders, a table of paths and labels (table: FILE), metadata.csv of Hugging Face, Parquet, or a"
+    " callable (python:FILE.py:NAME)"
 )
 
 
@@ -41,7 +41,7 @@ def described(place: Path, recipe: Path) -> Data:
     if not path.is_dir():
         message = "this is no folder of images, and no file that describes one"
         raise InputError(message, place=str(place), hint=f"read are {_READ}")
-    return masks.described(path, recipe) or _folders(path, recipe)
+    return _folders(path, recipe)
 
 
 def images_below(folder: Path) -> int:
@@ -101,7 +101,8 @@ def _labelled(path: Path, recipe: Path) -> Data | None:
             ]
             if first is not None:
                 notes.append(f"`first_label: {first}` is a guess: no label is 0")
-            return replace(found, notes=tuple(notes))
+            several = any(isinstance(target, list) for _, target in read.images.values())
+            return replace(found, notes=tuple(notes), several=several)
     return None
 
 

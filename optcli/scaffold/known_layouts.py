@@ -8,6 +8,7 @@ from optcli import data, environment
 from optcli.data import DataSettings, layouts
 from optcli.data.collection import Collection
 from optcli.errors import MissingError
+from optcli.scaffold import masks
 from optcli.scaffold.roles import EVALUATION, Data, limited, require, shares
 from optcli.scaffold.wording import relative
 from optcli.settings import TensorSpec
@@ -26,7 +27,8 @@ def described(path: Path, recipe: Path) -> Data | None:
         if layout.recognises(path):
             for missing in environment.missing(layout.needs):
                 raise MissingError(missing.what, place=str(path), hint=missing.hint)
-            return divided(kind, path, recipe)
+            found = divided(kind, path, recipe)
+            return masks.with_values(found, path) if kind == "masks" else found
     return None
 
 
@@ -57,6 +59,7 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         lines = ((to, *limited(judged.count() * share)), (rest,))
     classes = judged.class_count()
     labels = f"{classes} classes" if classes else "without labels"
+    labels = "each with a mask" if kind == "masks" else labels
     about = f"{kind}, {judged.count()} images, {labels}"
     return Data(
         "boxes" if judged.boxed else "classes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,9 +20,8 @@ class Data:
     """`source` as a recipe writes it, and what stands below it for each role, one line an item.
 
     `kind` says what is judged: classes of images, boxes, or the class of each pixel. `classes` is how
-    many there are, `ignored` the value of pixels that do not count. `files` are written beside the
-    recipe, by their name. `beside` is what objects have beside boxes: `segmentation`, `keypoints` or
-    `corners`.
+    many there are, `ignored` the value of pixels that do not count. `beside` is what objects have
+    beside boxes: `segmentation`, `keypoints` or `corners`. `several`: an image may show several.
     """
 
     kind: Literal["classes", "boxes", "pixels"]
@@ -32,9 +31,9 @@ class Data:
     classes: int | None = None
     ignored: int | None = None
     about: str = ""
-    files: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    several: bool = False
 
 
 def require(settings: DataSettings, folder: Path, place: Path) -> None:

@@ -53,6 +53,14 @@ class Preparing:
     settings: str
     guess: str = ""
 
+    @property
+    def written(self) -> str:
+        """What stands in the recipe: a build tries others than those that are guessed."""
+        if not self.guess:
+            return self.settings
+        steps = self.settings if self.settings.startswith("{") else f"{{preset: {self.settings}}}"
+        return f"{steps[:-1]}, guessed: true}}"
+
 
 def written(
     name: str,
@@ -132,8 +140,8 @@ def _data(preparing: Preparing, data: Data | None, kind: str) -> Iterator[str]:
     yield from (f"{mark}    {line}" for line in shown.calibration)
     if preparing.guess:
         yield f"{mark}    # A GUESS: {preparing.guess}."
-        yield f"{mark}    # Write here how the model's training images were prepared."
-    yield f"{mark}    prepare: &prepare {preparing.settings}"
+        yield f"{mark}    # Write how the training images were prepared, and take `guessed` away."
+    yield f"{mark}    prepare: &prepare {preparing.written}"
     yield f"{mark}  evaluation:"
     yield f"{mark}    source: {quoted(shown.source)}"
     yield from (f"{mark}    {line}" for line in shown.evaluation)
@@ -218,7 +226,9 @@ def _measures(
         options = f"options: {{ignore_index: {ignored}, resize: true}}"
         yield f"{mark}accuracy: {{metric: miou, max_drop: 0.01, {options}}}    # one point of mIoU"
     else:
-        yield f"{mark}accuracy: {{metric: top1, max_drop: 0.01}}    # may lose one point of top-1"
+        several = data is not None and data.several
+        metric, words = ("multilabel_map", "mAP of classes") if several else ("top1", "top-1")
+        yield f"{mark}accuracy: {{metric: {metric}, max_drop: 0.01}}    # may lose one point of {words}"
     span = batch_range(inputs)
     sizes = sorted({size for size in (1, span.opt) if span.min <= size <= span.max} or {span.min})
     yield f"latency: {{batch_sizes: [{', '.join(map(str, sizes))}]}}"

@@ -10,6 +10,8 @@ from optcli.settings import Settings
 from optcli.settings.references import RecipePath
 
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
+Level = Annotated[int, Field(ge=0, le=255)]
+Colour = tuple[Level, Level, Level]
 
 
 class LabelSettings(Settings):
@@ -27,6 +29,11 @@ class LabelSettings(Settings):
     ignore: tuple[int | ClassName, ...] = Field(
         (),
         description="classes of the data whose images, boxes and pixels are left out",
+    )
+    colours: tuple[Colour, ...] = Field(
+        (),
+        description="of masks in colours: red, green and blue of each class, in the order of their"
+        " numbers; a mask with another colour is an error",
     )
     offset: int = Field(
         0,

@@ -21,7 +21,7 @@ def labels(names=None, ids=(), **settings):
 def test_labels_by_name_by_number_and_by_offset():
     said = labels(["cat", "dog", "elk"], map={"dog": 12, "2": 7}, offset=1)
     assert [said.target(each) for each in (0, 1, np.int64(2))] == [1, 12, 7]
-    assert labels(map={"3": 0}).target(3) == 0
+    assert labels(map={"3": 0}).target(3) == labels(map={"3": 0}).target(np.array([3])) == 0
     with pytest.raises(InputError, match="no class 'bird'"):
         labels(["cat"], map={"bird": 1})
 
@@ -61,6 +61,25 @@ def test_masks_of_ade20k_and_of_0_and_255():
     mask = np.array([[0, 1], [150, 255]], np.uint8)
     assert labels(ignore=[0], offset=-1).target(mask).tolist() == [[255, 0], [149, 255]]
     assert labels(map={"255": 1}).target(np.array([[0, 255]])).tolist() == [[0, 1]]
+
+
+def several(said, target):
+    found = said.target(target)
+    return [found[name].tolist() for name in ("labels", "absent") if name in found]
+
+
+def test_several_classes_an_image():
+    moved = labels(["cat", "dog", "elk"], map={"dog": 5}, ignore=["elk"], offset=1)
+    assert several(moved, np.array([1, 1, 1])) == [[1, 5], []]
+    assert several(moved, [0.0, 1.0, 0.0]) == [[5], [1]]
+    assert several(moved, [-1, 0, 1]) == [[], [5]]
+    assert several(labels(["cat", "lynx"], map={"lynx": 0}), [0, 1]) == [[0], []]
+    assert several(labels(["cat", "lynx"], map={"lynx": 0}), [0, -1]) == [[], []]
+    assert several(labels(offset=1), [7, 0, -1, -1]) == [[8, 1]]
+    assert several(labels(offset=1), [0, 0, 1, 0]) == [[3], [1, 2, 4]]
+    with pytest.raises(InputError, match="both 0 or 1 for each class and a list"):
+        labels(offset=1).target([1, -1, -1])
+    assert labels(offset=1).target([0.5, 1.0]) == [0.5, 1.0]
 
 
 def test_a_map_may_be_a_file(tmp_path):

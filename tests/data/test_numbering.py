@@ -2,7 +2,7 @@
 
 import pytest
 
-from optcli.data.numbering import ModelClasses, RoleClasses, numbered
+from optcli.data.numbering import ModelClasses, RoleClasses, _of_coco, numbered
 from optcli.errors import InputError
 from optcli.settings.labels import LabelSettings
 
@@ -110,6 +110,27 @@ def test_synsets_of_imagenet_are_found_among_its_classes():
     assert maps(numbered(roles(evaluation="cat dog"), nameless, {}))["evaluation"] is None
 
 
+VOC = "bicycle bird boat bottle bus"
+
+
+@pytest.mark.slow
+def test_classes_of_coco_that_say_no_order_have_that_of_coco():
+    found = numbered(roles(calibration="images", evaluation=VOC), ModelClasses(count=80), {})
+    numbers = {"bicycle": 1, "bird": 14, "boat": 8, "bottle": 39, "bus": 5}
+    assert maps(found)["evaluation"] == numbers
+    assert "class_names" in found.notes[0]
+    of_coco = {"evaluation": RoleClasses(tuple(VOC.split()), (2, 16, 9, 44, 6), numbered=True)}
+    assert maps(numbered(of_coco, ModelClasses(count=80), {}))["evaluation"] == numbers
+    assert maps(numbered(roles(evaluation=VOC), ModelClasses(count=5), {}))["evaluation"] is None
+    every = numbered({"evaluation": RoleClasses(tuple(sorted(_of_coco())))}, ModelClasses(count=80), {})
+    assert every.roles["evaluation"].classes == tuple(_of_coco())
+    assert "sorted by name" in every.orders
+    digits = roles(evaluation=" ".join(map(str, range(9))))
+    assert maps(numbered(digits, ModelClasses(count=80), {}))["evaluation"] is None
+    with pytest.raises(InputError, match=r"'aeroplane'.* is none of the 80 classes of COCO"):
+        numbered(roles(evaluation=f"aeroplane {VOC}"), ModelClasses(count=80), {})
+
+
 def test_a_first_category_without_annotations_is_none_where_the_model_has_one_class_less():
     exported = {"evaluation": RoleClasses(("objects", "cat", "dog"), (0, 1, 2), frozenset({"objects"}))}
     found = numbered(exported, ModelClasses(count=2), {})
@@ -172,12 +193,10 @@ def test_what_labels_speak_of_and_no_data_have_is_named():
 
 @pytest.mark.slow
 def test_the_order_of_coco_is_one_of_them_for_its_80_names():
-    from optcli.data.numbering import _of_coco
-
     names = _of_coco()
     assert (len(names), names[0], names[39], names[-1]) == (80, "person", "bottle", "toothbrush")
     as_they_are = {"evaluation": RoleClasses(tuple(names))}
     assert "COCO's own" not in numbered(as_they_are, ModelClasses(count=80), {}).orders
-    by_name = {"evaluation": RoleClasses(tuple(sorted(names)))}
+    by_name = {"evaluation": RoleClasses(tuple(sorted(names)), numbered=True)}
     orders = numbered(by_name, ModelClasses(count=80), {}).orders
     assert orders["COCO's own"] == tuple(map(names.index, sorted(names)))

@@ -57,6 +57,25 @@ def test_every_form_of_a_table(flat, name):
     assert list(found) == sorted(found)
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (("1.0,0.0", "0.0,1.0", "0.0,1.0"), [1, 0, 1]),
+        (("1,1", "0,1", "0,0"), [[0, 1], [1, 1], [0, 0]]),
+        (("1,", "0,1", "0,0"), [[0, 1], [1, -1], [0, 0]]),
+        (("1,1", "-1,1", "-1,-1"), [[0, 1], [1, 1], [0, 0]]),
+    ],
+)
+def test_a_column_for_each_class(flat, rows, expected):
+    lines = [f"{name},{row}" for name, row in zip(NAMES, rows, strict=True)]
+    (flat / "hot.csv").write_text("\n".join(["image,nevus,melanoma", *lines]))
+    assert list(labels(flat, table="hot.csv").values()) == expected
+    settings = DataSettings(source="imagefolder:val", table="hot.csv")
+    assert class_names(settings, flat) == ("nevus", "melanoma")
+    moved = labels(flat, table="hot.csv", labels={"offset": 1})["b.JPEG"]
+    assert moved == 1 if isinstance(expected[1], int) else moved["labels"][0] == 1
+
+
 def test_names_are_numbered_in_sorted_order(flat):
     rows = "b,n02 1 2 3 4\na,n01440764 5 6 7 8 n01440764 1 2 3 4\nc,n01440765 1 2 3 4\n"
     (flat / "solution.csv").write_text(f"ImageId,PredictionString\n{rows.replace('n02', 'n02000000')}")

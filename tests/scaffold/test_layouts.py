@@ -100,6 +100,42 @@ def test_roboflow(tmp_path):
     assert target["category_ids"].tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("file", "folder", "names"),
+    [
+        ("annotations/lvis_v1_val.json", "val2017", {"coco_url": "http://images/val2017/a.png"}),
+        ("lvis_v1_val.json", "images", {"coco_url": "http://images/val2017/a.png"}),
+        ("annotations/person_keypoints_val2017.json", "val2017", {"file_name": "a.png"}),
+        ("mine.json", "images", {"file_name": "images\\a.png"}),
+        ("result.json", "images", {"file_name": "images/a.png"}),
+    ],
+)
+def test_coco_under_other_names(tmp_path, file, folder, names):
+    image(tmp_path / "data" / folder / "a.png")
+    box = {"image_id": 0, "category_id": 1, "bbox": [0, 0, 2, 2]}
+    record = {
+        "images": [{"id": 0, **names}],
+        "annotations": [box],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    text(tmp_path / "data" / file, json.dumps(record))
+    found = described(tmp_path / "data", tmp_path)
+    assert (found.kind, found.classes, found.source) == ("boxes", 1, "coco:data")
+    assert "coco, 1 images" in found.notes[0]
+
+
+def test_darknet(tmp_path):
+    for part in ("train", "valid"):
+        for number in range(2):
+            image(tmp_path / "data" / f"obj_{part}_data" / f"{number}.png")
+            text(tmp_path / "data" / f"obj_{part}_data" / f"{number}.txt", "1 0.5 0.5 0.5 0.5\n")
+    text(tmp_path / "data" / "obj.names", "cat\ndog\n")
+    found = described(tmp_path / "data", tmp_path)
+    assert (found.kind, found.classes, found.source) == ("boxes", 2, "yolo:data")
+    assert (found.calibration, found.evaluation) == (("split: train",), ("split: val",))
+    assert judged(found, tmp_path)[0]["labels"].tolist() == [1]
+
+
 @pytest.mark.parametrize("flat", [True, False])
 def test_voc(tmp_path, flat):
     box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>3</xmax><ymax>3</ymax></bndbox>"

@@ -48,16 +48,15 @@ def lines(found) -> dict[str, tuple[str, ...]]:
     return {"calibration": found.calibration, "evaluation": found.evaluation}
 
 
-def opened(found, role: str, folder: Path, size: int = 8):
+def opened(found, role: str, folder: Path):
     """The samples of a role as the recipe in `folder` would read them."""
     from ruamel.yaml import YAML
 
-    for name, text in found.files.items():
-        (folder / name).write_text(text)
-    text = "\n".join([f"source: {found.source}", *lines(found)[role], f"prepare: {{resize: {size}}}"])
-    settings = DataSettings.model_validate(YAML(typ="safe").load(text))
+    text = "\n".join([f"source: {found.source}", *lines(found)[role], "prepare: {channel_order: rgb}"])
+    read = json.loads(json.dumps(YAML(typ="safe").load(text)))  # keys of a recipe are text
+    settings = DataSettings.model_validate(read)
     spec = TensorSpec.model_validate({"name": "x", "dtype": "float32", "shape": [1, 3, 6, 8]})
-    return open_data(settings.model_copy(update={"prepare": None}), folder, [spec])
+    return open_data(settings, folder, [spec])
 
 
 def test_annotations_beside_images(here):
@@ -142,9 +141,21 @@ def test_coloured_masks_are_numbered(here):
         image(here / "data" / "masks" / f"{name}.png", colours)
     found = described(here / "data", here)
     assert found.classes == 2
-    assert "order" in found.notes[0]
+    assert found.evaluation[-1] == "labels: {colours: [[0, 0, 0], [128, 64, 0]]}"
+    assert "order" in found.notes[-1]
     target = opened(found, "evaluation", here)[0].target
-    assert sorted(np.unique(target)) == [0, 1]
+    assert np.array_equal(target, colours[:, :, 0] // 128)
+
+
+def test_greys_that_stand_for_classes_are_numbered(here):
+    greys = np.repeat(np.array([0, 128, 255], np.uint8), 16).reshape(6, 8)
+    for name in ("a", "b"):
+        image(here / "data" / "images" / f"{name}.png")
+        image(here / "data" / "masks" / f"{name}.png", greys)
+    found = described(here / "data", here)
+    assert found.classes == 3
+    target = opened(found, "evaluation", here)[0].target
+    assert np.array_equal(target, np.repeat([0, 1, 2], 16).reshape(6, 8))
 
 
 def test_photographs_are_no_masks(here):
@@ -159,6 +170,18 @@ def test_classes_called_images_and_masks_without_pairs_are_classes(here):
     image(here / "data" / "images" / "a.png")
     image(here / "data" / "masks" / "b.png")
     assert described(here / "data", here).kind == "classes"
+
+
+def test_a_column_for_each_class(here):
+    for name in ("a", "b"):
+        image(here / "flat" / f"{name}.png")
+    spec = TensorSpec(name="x", shape=(1, 3, 8, 8))
+    for rows, metric in ((["a,1,1", "b,0,1"], "multilabel_map"), (["a,1,0", "b,0,1"], "top1")):
+        (here / "flat" / "labels.csv").write_text("\n".join(["image,ant,bee", *rows]))
+        found = described(here / "flat", here)
+        assert found.classes == 2
+        written = "\n".join(_measures(TRAINED, [spec], Guess("classes", 2), found))
+        assert f"accuracy: {{metric: {metric}," in written
 
 
 def test_images_in_no_class_folder_have_no_labels(here):

@@ -137,6 +137,8 @@ class _Checked:
         names = []
         for place, image in self._listed("images"):
             name = image.get("file_name")
+            if name is None and isinstance(image.get("coco_url"), str):  # LVIS
+                name = image["coco_url"].rpartition("/")[2]
             if not isinstance(name, str) or not name or "\0" in name:
                 raise self._wrong(
                     f"{place}.file_name", f"found {_shown(name)}, wanted a file's name", _HINT
@@ -148,6 +150,7 @@ class _Checked:
                     "write it relative to that folder, without ..; root: names another folder",
                 )
             names.append(name)
+            image["file_name"] = name
         self._distinct("images", "file_name", same=posixpath.normpath)  # `b//a.png`
         return tuple(zip(numbers, names, strict=True))
 

@@ -42,14 +42,13 @@ def about(path: Path, folder: Path | None = None) -> About:
     if file is None and regular_files.is_file(path / "data.yaml"):
         file = path / "data.yaml"  # what is wrong with it is said below
     if file is None:
-        classes = path / "classes.txt"
-        if not regular_files.is_file(classes):
+        classes = _list_of_classes(path)
+        if classes is None:
             message = "there is no data.yaml" if path.is_dir() else "there is no such file or folder"
             raise InputError(message, place=str(path), hint=f"a YAML file, {_WANTED}")
         lines = (line.strip() for line in text_of(classes, _WANTED).splitlines())
         listed = tuple(line for line in lines if line)
-        inner = "images" if (path / "images").is_dir() else "."
-        return About(classes, listed, len(listed), None, {"all": (inner,)}, (path,))
+        return About(classes, listed, len(listed), None, _folders_in(path), (path,))
     said = yaml_of(file, _WANTED)
     names = _names(said.get("names"), file)
     count = _count(said.get("nc"), names, file)
@@ -78,11 +77,28 @@ def described_below(folder: Path) -> bool:
     """Whether a folder has such a file, or a list of classes with labels of YOLO."""
     if description_in(folder) or regular_files.is_file(folder / "data.yaml"):
         return True
-    return regular_files.is_file(folder / "classes.txt") and any(
-        name.endswith(".txt") and name != "classes.txt"
-        for place in (folder, folder / "labels")
+    classes = _list_of_classes(folder)
+    return classes is not None and any(
+        name.endswith(".txt") and name != classes.name
+        for place in (folder, folder / "labels", *folder.glob("obj_*_data"))
         for name in regular_files.names_in(place)
     )
+
+
+def _list_of_classes(folder: Path) -> Path | None:
+    """The file with a class a line, of Label Studio or of Darknet; None: there is none."""
+    names = regular_files.names_in(folder)
+    lists = ["classes.txt", *(name for name in names if name.endswith(".names"))]
+    return next((folder / name for name in lists if regular_files.is_file(folder / name)), None)
+
+
+def _folders_in(path: Path) -> dict[str, tuple[str, ...]]:
+    """The parts of a folder without a YAML file: those of Darknet, or all of it."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for folder in sorted(path.glob("obj_*_data")):  # CVAT's, with labels beside images
+        part = folder.name.removeprefix("obj_").removesuffix("_data").lower()
+        parts[OTHER_NAMES.get(part, part)] = (folder.name,)
+    return parts or {"all": ("images" if (path / "images").is_dir() else ".",)}
 
 
 def describes(file: Path) -> bool:

@@ -50,6 +50,7 @@ class Coco(Collection):
     """
 
     boxed = True
+    numbered = True
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -125,8 +126,8 @@ class Coco(Collection):
         if self.part is None:
             places = [self.path / "instances.json", *(self.path / name for name in FILES)]
         else:
-            name = f"instances_{self.part}.json"
-            places = [self.path / "annotations" / name, self.path / name]
+            names = [f"{begin}{self.part}.json" for begin in ("instances_", "")]
+            places = [folder / name for name in names for folder in _folders(self.path)]
             places += [self.path / self.part / each for each in FILES]
         return next((each for each in places if regular_files.is_file(each)), places[0])
 
@@ -137,7 +138,10 @@ class Coco(Collection):
         base = self._annotations.parent
         base = base.parent if base.name == "annotations" else base
         part = self.part or self._annotations.stem.removeprefix("instances").strip("_")
-        places = [base / "images" / part, base / part, base / "images", base / "data"]
+        ending = part.rpartition("_")[2]  # of lvis_v1_val and person_keypoints_val2017
+        places = [base / "images" / part, base / part, base / "images" / ending, base / ending]
+        places += [base / name for name in folders_in(base) if ending and name.startswith(ending)]
+        places += [base / "images", base / "data"]
         folders = (each for each in places if each != base and regular_files.is_folder(each))
         beside = base if any(map(is_image, regular_files.names_in(base))) else None
         return next(folders, beside)
@@ -184,23 +188,36 @@ class Coco(Collection):
 
 
 def _image(root: Path, name: str) -> Path:
-    """The file of an image: Label Studio writes `images/` before the names of those in `images`."""
-    apart = root.parent / name
-    inside = name.startswith(f"{root.name}/") and apart.is_file()
-    return apart if inside and not (root / name).exists() else root / name
+    """The file of an image: Label Studio writes `images/` before the names of those in `images`.
+
+    Files that were written on Windows have backslashes.
+    """
+    tried = [base / each for each in (name, name.replace("\\", "/")) for base in (root, root.parent)]
+    inside = [each for each in tried if each.parent != root.parent]
+    return next((each for each in inside if regular_files.is_file(each)), root / name)
 
 
 def _named_parts(path: Path) -> list[str]:
     """The parts of a data set: of COCO's own layout, or folders with a file of their own."""
-    names = {
-        name.removeprefix("instances_").removesuffix(".json")
-        for folder in (path / "annotations", path)
+    files = [
+        folder / name
+        for folder in _folders(path)
         for name in regular_files.names_in(folder)
-        if name.startswith("instances_") and name.endswith(".json")
-    }
+        if name.endswith(".json")
+    ]
     inner = folders_in(path) if regular_files.is_folder(path) else []
+    names = {
+        each.stem.removeprefix("instances_") for each in files if each.name.startswith("instances_")
+    }
     names |= {name for name in inner if any(_has_annotations(path / name / file) for file in FILES)}
+    if not names and not any(_has_annotations(path / file) for file in FILES):
+        names = {each.stem for each in files if _has_annotations(each)}
     return sorted(names)
+
+
+def _folders(path: Path) -> tuple[Path, Path]:
+    """The folders in which files of annotations with any name lie."""
+    return path / "annotations", path
 
 
 def _has_annotations(file: Path) -> bool:

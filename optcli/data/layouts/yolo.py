@@ -59,11 +59,12 @@ class Yolo(Collection):
     label file of `images/a.jpg` is `labels/a.txt`. A line is a class and a box, a polygon, a box with
     keypoints (`kpt_shape`) or four corners, in fractions of the image. An image without a label file
     has no objects. A line that stands twice counts once. A folder without a YAML file is read by its
-    `classes.txt`. Targets are those of `coco:`; with `segmentation`, `keypoints` or `corners` of the
-    objects as far as the lines have them.
+    `classes.txt`, or as Darknet has it: `obj.names` and `obj_train_data`. Targets are those of `coco:`;
+    with `segmentation`, `keypoints` or `corners` of the objects as far as the lines have them.
     """
 
     boxed = True
+    numbered = True
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
