@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +28,7 @@ SUFFIXES = (
     ".pgm",
     ".pbm",
 )
+_HEIC = (".heic", ".heif")  # read where pillow-heif is installed
 # What is opened as an image, whatever it is called: Pillow's other readers are little used, and that of
 # EPS starts Ghostscript on what it finds.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
@@ -53,7 +56,7 @@ def decoded(stream: IO[bytes], place: str) -> Any:
     from PIL import Image
 
     try:
-        with Image.open(stream, formats=FORMATS) as image:
+        with Image.open(stream, formats=_formats()) as image:
             image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _no_image(place, error) from error
@@ -70,13 +73,14 @@ def passed_over(*folders: Path) -> list[str]:
         for folder in folders
         for _, _, names in os.walk(folder)
         for name in names
-        if _shown(name) and not name.lower().endswith((*SUFFIXES, *_TEXTS)) and name not in _OF_SYSTEMS
+        if _shown(name) and not (is_image(name) or name.lower().endswith(_TEXTS) or name in _OF_SYSTEMS)
     )
     if not kinds:
         return []
     listed = ", ".join(f"{count} {kind or 'without'}" for kind, count in kinds.most_common(_MOST_KINDS))
     count = kinds.total()
-    return [f"{count} files are no images by their suffix, and are left out: {listed}"]
+    mend = " (pip install 'optcli[heic]' reads .heic)" if {*_HEIC} & kinds.keys() else ""
+    return [f"{count} files are no images by their suffix, and are left out: {listed}{mend}"]
 
 
 def id_of(path: str) -> str:
@@ -95,7 +99,7 @@ def size_of(path: Path, *, oriented: bool) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
+        with regular_files.opened(path) as stream, Image.open(stream, formats=_formats()) as image:
             width, height = image.size
             turned = oriented and image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -162,9 +166,25 @@ def _leads_up(root: str, name: str) -> bool:
     return os.path.commonpath([own, target]) == target
 
 
+@cache
+def _reads_heic() -> bool:
+    return find_spec("pillow_heif") is not None
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """What Pillow may open here."""
+    if not _reads_heic():
+        return FORMATS
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    return (*FORMATS, "HEIF")
+
+
 def is_image(name: str) -> bool:
     """Whether a file counts as an image, by its name."""
-    return _shown(name) and name.lower().endswith(SUFFIXES)
+    return _shown(name) and name.lower().endswith((*SUFFIXES, *(_HEIC if _reads_heic() else ())))
 
 
 def _shown(name: str) -> bool:

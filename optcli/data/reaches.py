@@ -1,8 +1,8 @@
-"""Calibration samples whose values reach far beyond the others': ranges that hold them are too wide."""
+"""Calibration samples whose values reach far beyond others': ranges that hold them are too wide."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,11 @@ _THREADS = 8
 _SHOWN = 3
 
 
-def far_apart(samples: SampleSet) -> list[str]:
-    """What is to be said of samples whose largest value is far from the others', by input."""
+def far_apart(samples: SampleSet, judged: Sequence[Sample] = ()) -> list[str]:
+    """What is to be said of samples whose largest value is far from the others', by input.
+
+    The others are those of calibration, and some of those that are `judged`.
+    """
     count = len(samples)
     places = sorted({number * count // min(count, _MOST) for number in range(min(count, _MOST))})
     if len(places) < _FEWEST:
@@ -32,9 +35,13 @@ def far_apart(samples: SampleSet) -> list[str]:
             seen = list(pool.map(lambda place: _reach(samples[place]), places))
     else:
         seen = [_reach(samples[place]) for place in places]
-    return [
-        said for name in seen[0][1] if (said := _said(name, [(who, each[name]) for who, each in seen]))
-    ]
+    theirs = [_reach(sample)[1] for sample in judged]
+    said = []
+    for name in seen[0][1]:
+        reaches = [(who, each[name]) for who, each in seen]
+        said.append(_said(name, reaches))
+        said.append(_said_of_roles(name, _usual([reach for _, reach in reaches]), theirs))
+    return [each for each in said if each]
 
 
 def _reach(sample: Sample) -> tuple[str, dict[str, float]]:
@@ -50,8 +57,28 @@ def _largest(array: np.ndarray) -> float:
     return float(np.abs(array).max(initial=0.0))
 
 
+def _usual(reaches: Sequence[float]) -> float:
+    return sorted(reaches)[len(reaches) // 2]
+
+
+def _said_of_roles(name: str, usual: float, judged: Sequence[Mapping[str, float]]) -> str:
+    """Whether calibration as a whole lies far from what is judged, as 0 to 255 from 0 to 1."""
+    other = _usual([each[name] for each in judged]) if judged else 0.0
+    if min(usual, other) <= 0 or max(usual, other) <= _FAR * min(usual, other):
+        return ""
+    cost = (
+        f"evaluation uses {_STEPS * other / usual:.2g} of {_STEPS} steps of INT8 ranges that hold these"
+        if usual > other
+        else f"INT8 ranges that hold these cut off what is {other / usual:.3g} times as large"
+    )
+    return (
+        f"calibration samples reach to {usual:.3g} in input {name!r}, and those of evaluation to"
+        f" {other:.3g}: {cost}: prepare both alike"
+    )
+
+
 def _said(name: str, reaches: Sequence[tuple[str, float]]) -> str:
-    usual = sorted(reach for _, reach in reaches)[len(reaches) // 2]
+    usual = _usual([reach for _, reach in reaches])
     far = [(who, reach) for who, reach in reaches if usual > 0 and reach > _FAR * usual]
     if not far:
         return ""

@@ -166,7 +166,10 @@ def prepare_data(request: DataRequest, channel: Channel | None) -> SampleCounts:
     rows = [probed[index * len(probed) // count] for index in range(count)]
     arrays = {spec.name: np.stack([row.inputs[spec.name] for row in rows]) for spec in inputs}
     np.savez(request.out / "probe.npz", **arrays)  # type: ignore[arg-type]
-    odd = far_apart(roles["calibration"]) if "calibration" in roles else []
+    odd = []
+    if calibration := request.data.get("calibration"):
+        compared = "evaluation" in roles and not calibration.allow_difference
+        odd = far_apart(roles["calibration"], rows if compared else ())
     return SampleCounts({role: len(samples) for role, samples in roles.items()}, tuple(odd))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optcli.data import DataSettings, class_names
-from optcli.data.image_files import SUFFIXES
+from optcli.data.image_files import is_image
 from optcli.data.image_tables import tabled
 from optcli.errors import InputError, excerpt
 from optcli.scaffold import known_layouts
@@ -46,7 +46,7 @@ def described(place: Path, recipe: Path) -> Data:
 
 def images_below(folder: Path) -> int:
     """How many images lie below a folder."""
-    return sum(name.lower().endswith(SUFFIXES) for _, _, names in os.walk(folder) for name in names)
+    return sum(is_image(name) for _, _, names in os.walk(folder) for name in names)
 
 
 def _folders(path: Path, recipe: Path) -> Data:

@@ -86,6 +86,17 @@ def test_samples_that_reach_far_beyond_the_others_are_named_with_what_they_cost(
     assert "0.00026 of 255 steps" in said
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "said"),
+    [(255, 1, "evaluation uses 1 of 255 steps"), (1, 255, "cut off what is 255 times as large")],
+)
+def test_calibration_that_lies_far_from_what_is_judged(own, theirs, said):
+    (found,) = far_apart(samples(*[own] * 5), samples(theirs, theirs))
+    assert f"reach to {own} in input 'image', and those of evaluation to {theirs}" in found
+    assert said in found
+    assert far_apart(samples(*[own] * 5), samples(own)) == []
+
+
 def test_samples_alike_and_too_few_of_them_say_nothing():
     assert far_apart(samples(1, 2, 8, 0.5, 1)) == []
     assert far_apart(samples(1, 1e6)) == []

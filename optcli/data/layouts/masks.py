@@ -45,8 +45,8 @@ class Masks(Collection):
     that of the masks, and the path is the folder of the images then. Masks' names may end otherwise:
     `a_mask.png`. `split: train` reads the folders of that name, in the two or around them. A target is
     what the mask holds, [height, width]: numbers, indices of a palette too. Of masks in colours it is
-    [height, width, 3], which `labels: {colours: [[0, 0, 0], [128, 0, 0]]}` numbers. Images without a
-    mask are left out, and the report says how many.
+    [height, width, 3], which `labels: {colours: [[0, 0, 0], [128, 0, 0]]}` numbers. Maps of depth in 16
+    bits are read as well. Images without a mask are left out, and the report says how many.
     """
 
     @classmethod
