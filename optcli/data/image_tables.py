@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, ob
 from optcli.data.tables import Table, read
 from optcli.errors import InputError, excerpt
 
+_BOXES = (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"))
 METADATA = ("metadata.csv", "metadata.jsonl")
 _LOOKED_AT = 200  # rows by which the column of the paths is found
 
@@ -52,13 +54,16 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
     table, paths = _with_paths(read(file), index)
     hot = _hot(table, paths) if settings.target is None else ()
     column = "" if hot else _labels(table, paths, settings.target)
-    values: dict[str, Any] = {}
+    sides = _sides(table)
+    values: dict[str, Any] = {place: [] for place in places} if sides else {}
     missing: list[str] = []
     for number, row in enumerate(table.rows, 1):
         place = index.find(row.get(paths)) if paths else places[number - 1]
         if place is None:
             if not regular_files.is_file(root / str(row.get(paths))):  # else it is of another part
                 missing.append(f"row {number} {excerpt(str(row.get(paths)))!r}")
+        elif sides:
+            values[place] += _object(row, sides, column, f"{file}, row {number}")
         elif repr(values.setdefault(place, value := _value(row, column, hot))) != repr(value):
             message = f"{os.path.basename(place)} has two rows with different labels"
             raise InputError(message, place=str(file), hint="leave one of them")
@@ -74,8 +79,36 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
     if hot:
         known = _of_columns(values, root, hot)
     else:
-        known = _numbered(values, root, str(file), settings.first_label, boxes=column in OBJECTS)
+        boxes = bool(sides) or column in OBJECTS
+        known = _numbered(values, root, str(file), settings.first_label, boxes=boxes)
     return replace(known, missing=len(missing))
+
+
+def _sides(table: Table) -> Sequence[str]:
+    """The columns with left, top, right and bottom of a box a row; none where there are none."""
+    lower = {name.lower().replace("_", ""): name for name in table.columns}
+    return next(([lower[each] for each in four] for four in _BOXES if {*four} <= lower.keys()), ())
+
+
+def _object(
+    row: Mapping[str, Any], sides: Sequence[str], column: str, place: str
+) -> list[dict[str, Any]]:
+    """The object of a row; none where it has no box. Raises `InputError`."""
+    cells = [str(row.get(name) or "").strip() for name in sides]
+    if not any(cells):
+        return []
+    try:
+        left, top, right, bottom = map(float, cells)
+    except ValueError:
+        left, top, right, bottom = (math.nan,) * 4
+    if not (left <= right and top <= bottom) or max(right, bottom) <= 1:
+        raise InputError(
+            f"found the box {excerpt(', '.join(cells))}, wanted left, top, right and bottom in pixels",
+            place=place,
+            hint="boxes in fractions of the image are read by yolo:",
+        )
+    box = [left, top, right - left, bottom - top]
+    return [{"bbox": box, "category": row.get(column)}]
 
 
 def _value(row: Mapping[str, Any], column: str, hot: Sequence[str]) -> Any:

@@ -59,11 +59,17 @@ def _folders(path: Path, recipe: Path) -> Data:
     else:
         to, rest = shares()
         lines = ((to, *limited(images_below(path) / 2)), (rest,))
-    said = {"source": f"imagefolder:{path}", "split": parts[1] if parts else None}
-    settings = DataSettings.model_validate(said)
-    require(settings, path, path)
-    classes = class_names(settings, path) or ()
+    by_part = {}
+    for part in parts or (None,):
+        settings = DataSettings.model_validate({"source": f"imagefolder:{path}", "split": part})
+        require(settings, path, path)
+        by_part[part] = class_names(settings, path) or ()
+    classes = tuple(sorted({name for each in by_part.values() for name in each}))
     halves, others = [name for name in classes if name.lower() in _NO_CLASSES], _beside(path)
+    if len(classes) < 2 or halves:  # a folder of images is no class where a table has their labels
+        for folder in (path, *(path / name for name in names)):
+            if labelled := _labelled(folder, recipe):
+                return labelled
     if halves and others:
         raise InputError(
             f"found folders that are no classes: {', '.join(halves)}; {others}",
@@ -72,11 +78,13 @@ def _folders(path: Path, recipe: Path) -> Data:
         )
     if classes == tuple(halves) == tuple(names) and len(names) == 1:
         return _folders(path / names[0], recipe)
-    if not classes and (labelled := _labelled(path, recipe)):
-        return labelled
     source = f"imagefolder:{relative(path, recipe)}"
     about = "one folder per class" if classes else "images without labels"
-    notes = []
+    notes = [
+        f"{part} has no folder of the classes {', '.join(excerpt(name) for name in absent[:5])}"
+        for part, own in by_part.items()
+        if (absent := [name for name in classes if name not in own])
+    ]
     if not classes and others:
         notes.append(f"no labels were found: {others}, which no layout reads; read are {_READ}")
     return Data(

@@ -76,6 +76,20 @@ def test_a_column_for_each_class(flat, rows, expected):
     assert moved == 1 if isinstance(expected[1], int) else moved["labels"][0] == 1
 
 
+def test_a_box_a_row(flat):
+    (flat / "boxes.csv").write_text(
+        "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+        "b.JPEG,20,12,dog,1,2,4,8\nb.JPEG,20,12,cat,0,0,20,12\nc.JPEG,20,12,,,,,\n"
+    )
+    found = labels(flat, table="boxes.csv")
+    assert found["b.JPEG"]["boxes"].tolist() == [[1, 2, 4, 8], [0, 0, 20, 12]]
+    assert found["b.JPEG"]["labels"].tolist() == [1, 0]
+    assert [len(found[name]["boxes"]) for name in ("a.JPEG", "c.JPEG")] == [0, 0]
+    (flat / "boxes.csv").write_text("path,label,x1,y1,x2,y2\nb,dog,0.1,0.2,0.5,1.0\n")
+    with pytest.raises(InputError, match=r"0.1, 0.2, 0.5, 1.0, wanted left, top, right and bottom"):
+        labels(flat, table="boxes.csv")
+
+
 def test_names_are_numbered_in_sorted_order(flat):
     rows = "b,n02 1 2 3 4\na,n01440764 5 6 7 8 n01440764 1 2 3 4\nc,n01440765 1 2 3 4\n"
     (flat / "solution.csv").write_text(f"ImageId,PredictionString\n{rows.replace('n02', 'n02000000')}")

@@ -184,6 +184,24 @@ def test_a_column_for_each_class(here):
         assert f"accuracy: {{metric: {metric}," in written
 
 
+def test_a_table_beside_a_folder_of_images(here):
+    for name in ("a", "b"):
+        image(here / "set" / "train" / f"{name}.png")
+    image(here / "set" / "test" / "c.png")
+    (here / "set" / "train.csv").write_text("id,label\na,ant\nb,bee\n")
+    found = described(here / "set", here)
+    assert (found.classes, found.source) == (2, "imagefolder:set/train")
+    assert found.evaluation[0] == "table: set/train.csv"
+
+
+def test_classes_of_all_roles_are_counted_and_what_one_lacks_is_said(here):
+    for name in ("train/ant", "train/bee", "val/bee"):
+        image(here / "set" / name / "1.png")
+    found = described(here / "set", here)
+    assert found.classes == 2
+    assert found.notes == ("val has no folder of the classes ant",)
+
+
 def test_images_in_no_class_folder_have_no_labels(here):
     image(here / "flat" / "1.png")
     image(here / "flat" / "2.png")

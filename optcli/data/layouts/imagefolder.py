@@ -59,7 +59,7 @@ class ImageFolder(Collection):
     the labels. Labels that are names, such as ImageNet's synsets, are numbered in sorted order; numbers
     count from `first_label`. `metadata.csv` and `metadata.jsonl` of Hugging Face beside the images are
     read by themselves. Their `objects` are boxes as left, top, width, height: targets are those of
-    `coco:` then.
+    `coco:` then, and so are those of a table with a box a row (`xmin`, `ymin`, `xmax`, `ymax`).
     """
 
     @classmethod
