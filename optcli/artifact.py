@@ -54,8 +54,9 @@ OUTPUT_TENSORS = "output_tensors"
 # The fact that holds the layers that such a pass kept in floating point because integers would ruin
 # them: by name, the SQNR of their output in dB.
 RUINED_LAYERS = "ruined_layers_in_floating_point"
-# The fact that holds, by metric, what the makers of pretrained weights say of these, as fractions.
-PUBLISHED = "published_accuracy"
+# The fact that holds what an accuracy is expected by: `by` says who has it, and the others are its
+# figures as fractions, by metric.
+EXPECTED = "expected_accuracy"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 

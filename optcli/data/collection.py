@@ -70,6 +70,8 @@ class Collection(ABC):
     reads: ClassVar[Literal["path", "code", "name"]] = "path"
     holds: ClassVar[Literal["images", "arrays", "anything"]] = "images"
     needs: ClassVar[Needs] = Needs()
+    of_pixels: ClassVar[bool] = False
+    """Whether a target has the class of each pixel."""
     numbered: ClassVar[bool] = False
     """Whether the data themselves number their classes; else the order of the names does."""
 

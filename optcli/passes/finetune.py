@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
@@ -234,7 +234,12 @@ class Finetune(Pass):
         torch_format.save(
             torch_modules.on(model, "cpu"), job.out, description, source.path / torch_format.CODE
         )
-        return Made(facts={"finetuning": training_facts(progress, training) | computing.facts()})
+        facts = training_facts(progress, training)
+        reached = facts.get("validation_accuracy")
+        known = {}
+        if reached and facts["validation_judged_by"] == "labels":
+            known[EXPECTED] = {"by": "finetuning reached on its validation data", "top1": reached}
+        return Made(facts={"finetuning": facts | computing.facts(), **known})
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
         size = min(self._batch_size(job), len(examples))

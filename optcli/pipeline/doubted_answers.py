@@ -9,7 +9,7 @@ from typing import Any
 
 from optcli import accuracy
 from optcli.accuracy import Evaluation, EvaluationRequest
-from optcli.artifact import PUBLISHED
+from optcli.artifact import EXPECTED
 from optcli.errors import OptcliError
 from optcli.pipeline.admission import RecordAdmission
 from optcli.recipe import Recipe
@@ -80,13 +80,9 @@ def _expected(recipe: Recipe, facts: Mapping[str, Any]) -> tuple[float, str] | N
         return None
     if settings.expected is not None:
         return settings.expected, "accuracy.expected says"
-    trained = facts.get("finetuning", {})
-    share = trained.get("validation_accuracy")
-    if settings.metric == "top1" and share and trained.get("validation_judged_by") == "labels":
-        return float(share), "finetuning reached on its validation data"
-    if published := facts.get(PUBLISHED, {}).get(settings.metric):
-        return float(published), "torchvision publishes for these weights"
-    return None
+    known = facts.get(EXPECTED, {})
+    value = known.get(settings.metric)
+    return (float(value), str(known.get("by"))) if isinstance(value, int | float) else None
 
 
 def _found(

@@ -75,7 +75,8 @@ def with_labels(
     said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
     if not recipe.data or not (said or judged):
         return recipe
-    if not said and not any(each.layout.names_classes() for each in recipe.data.values()):
+    layouts = [each.layout for each in recipe.data.values()]
+    if not said and not any(each.names_classes() or each.of_pixels for each in layouts):
         return recipe
     request = _request(recipe, model)
     ingredients = {

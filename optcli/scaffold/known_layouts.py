@@ -28,7 +28,7 @@ def described(path: Path, recipe: Path) -> Data | None:
             for missing in environment.missing(layout.needs):
                 raise MissingError(missing.what, place=str(path), hint=missing.hint)
             found = divided(kind, path, recipe)
-            return masks.with_values(found, path) if kind == "masks" else found
+            return masks.with_values(found, path) if layout.of_pixels else found
     return None
 
 
@@ -59,7 +59,7 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         lines = ((to, *limited(judged.count() * share)), (rest,))
     classes = judged.class_count()
     labels = f"{classes} classes" if classes else "without labels"
-    labels = "each with a mask" if kind == "masks" else labels
+    labels = "each with a mask" if judged.of_pixels else labels
     about = f"{kind}, {judged.count()} images, {labels}"
     return Data(
         "boxes" if judged.boxed else "classes",

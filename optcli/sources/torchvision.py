@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from optcli import environment
-from optcli.artifact import PUBLISHED
+from optcli.artifact import EXPECTED
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
 from optcli.formats import torch_build, torch_weights
@@ -62,7 +62,7 @@ class TorchvisionSource(LibrarySource):
             "imports": ["torchvision"],
         }
         if entry is not None:
-            facts[PUBLISHED] = _published(entry)
+            facts[EXPECTED] = {"by": "torchvision publishes for these weights", **_published(entry)}
         return _network.write(model, out, source, inputs, facts)
 
     def class_names(self) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optcli import accuracy
-from optcli.artifact import PUBLISHED
+from optcli.artifact import EXPECTED
 from optcli.data import DataSettings
 from optcli.pipeline.doubted_answers import _expected, _may_be_prepared_wrongly
 from optcli.settings.accuracy import AccuracySettings
@@ -60,13 +60,11 @@ def test_a_baseline_that_is_in_doubt_is_tried():
 
 
 def test_who_says_what_the_baseline_should_reach():
-    facts = {PUBLISHED: {"top1": 0.7}}
-    assert _expected(recipe(), facts)[0] == 0.7
+    facts = {EXPECTED: {"by": "training reached", "top1": 0.7}}
+    assert _expected(recipe(), facts) == (0.7, "training reached")
     assert _expected(recipe({"metric": "top5"}), facts) is None
-    trained = {"validation_accuracy": 0.8, "validation_judged_by": "labels"}
-    assert _expected(recipe(), {**facts, "finetuning": trained})[0] == 0.8
-    assert _expected(recipe({"expected": 0.9}), {**facts, "finetuning": trained})[0] == 0.9
-    assert _expected(recipe(), {"finetuning": {**trained, "validation_judged_by": "teacher"}}) is None
+    assert _expected(recipe(), {}) is None
+    assert _expected(recipe({"expected": 0.9}), facts)[0] == 0.9
 
 
 def test_what_is_surely_ten_points_below_is_said_to_be():

@@ -49,6 +49,8 @@ class Masks(Collection):
     bits are read as well. Images without a mask are left out, and the report says how many.
     """
 
+    of_pixels = True
+
     @classmethod
     def recognises(cls, path: Path) -> bool:
         return any(pairs.paired for _, pairs in _found(path))
