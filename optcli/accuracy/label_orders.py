@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.accuracy import bounds
+from optcli.accuracy import bounds, labels
 from optcli.accuracy.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 # What another numbering must gain, of all samples, and the probability that it does not.
 _GAIN, _TAIL = 0.1, 0.01
 _FEWEST = 20
+_NEAR = 0.02  # an order that has no name must be better by so much
+_SHOWN = 3
 
 
 def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) -> str | None:
     """Which other numbering of the labels would surely gain over ten points, in a sentence.
 
     Tried are labels one larger and one smaller, all of them or from some class on, as where one role
-    lacks a class, and `orders`: a name, and for each label its number there. Of a detector these are
-    the classes of boxes that were found. The gain is that of the same samples.
+    lacks a class, and `orders`: a name, and for each label its number there; and the best of all
+    orders, if none of these comes near it. Of a detector these are the classes of boxes that were
+    found. The gain is that of the same samples.
     """
     import numpy as np
 
@@ -42,7 +45,7 @@ def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) ->
         share = count / len(label)
         gained, lost = share * np.sum(then & ~right), share * np.sum(right & ~then)
         _, most = bounds.counted(float(lost), float(gained), count, _TAIL)
-        if -most > _GAIN and (best is None or then.mean() > best[0]):
+        if -most > _GAIN and (best is None or then.mean() > best[0] + _NEAR):
             best = float(then.mean()), said
     if best is None:
         return None
@@ -67,6 +70,13 @@ def _tried(
         first, number = _from_a_class_on(label, predicted, step)
         size = "larger" if step > 0 else "smaller"
         yield f"labels one {size} from {first} on, as where the data {why}", number
+    classes = max(int(label.max()), int(predicted.max())) + 1
+    if classes <= labels.MOST_CLASSES:
+        changed = labels.renaming(label, predicted, classes)
+        seen = np.bincount(label, minlength=classes)
+        moved = [f"{old} as {changed[old]}" for old in np.argsort(-seen) if changed[old] != old]
+        said = f"the classes in another order, such as label {', '.join(moved[:_SHOWN])}"
+        yield said, labels.renamed(label, predicted, classes)
 
 
 def _from_a_class_on(label: np.ndarray, predicted: np.ndarray, step: int) -> tuple[int, np.ndarray]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from optcli.accuracy.metrics import Metric, Records
 
 _FEWEST = 30
-_MOST_CLASSES = 4000
+MOST_CLASSES = 4000
 _MOST_SUSPICIOUS = 0.5
 # Standard errors within which a metric is no better than guessing.
 _NEAR = 3.0
@@ -117,7 +117,7 @@ def other_order(records: Records) -> str | None:
     percent, clear = f"{100 * top1:.1f} %", guess + max(0.15, 5 * error)
     clear = clear if guessing else max(clear, 2 * top1)
     shifted, shift = _shifted(label, predicted)
-    mapped = _mapped(label, predicted, classes) if classes <= _MOST_CLASSES else 0.0
+    mapped = _mapped(label, predicted, classes) if classes <= MOST_CLASSES else 0.0
     if shifted > clear and shifted >= mapped:
         first = f"predictions are the label {shift:+d} for {100 * shifted:.0f} % of the samples"
         return f"{first}, and right for {percent}"
@@ -143,16 +143,29 @@ def _shifted(label: np.ndarray, predicted: np.ndarray) -> tuple[float, int]:
 
 def _mapped(label: np.ndarray, predicted: np.ndarray, classes: int) -> float:
     """The share right under the best one-to-one renaming, learnt on one half, counted on the other."""
+    return float((renamed(label, predicted, classes) == predicted).mean())
+
+
+def renamed(label: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Each sample's label under the one-to-one renaming that is best for the other half of them."""
     import numpy as np
-    from scipy.optimize import linear_sum_assignment
 
     order = np.random.default_rng(0).permutation(len(label))
     halves = (order[::2], order[1::2])
-    hits = 0
+    numbers: np.ndarray = np.array(label)
     for learnt, counted in (halves, halves[::-1]):
-        table = np.zeros((classes, classes))
-        sound = learnt[predicted[learnt] >= 0]
-        np.add.at(table, (label[sound], predicted[sound]), 1)
-        _, renamed = linear_sum_assignment(table, maximize=True)
-        hits += int((renamed[label[counted]] == predicted[counted]).sum())
-    return hits / len(label)
+        numbers[counted] = renaming(label[learnt], predicted[learnt], classes)[label[counted]]
+    return numbers
+
+
+def renaming(label: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """The one-to-one renaming of `classes` by which most labels are what was predicted."""
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.zeros((classes, classes))
+    sound = (predicted >= 0) & (predicted < classes)
+    np.add.at(table, (label[sound], predicted[sound]), 1)
+    np.fill_diagonal(table, table.diagonal() + 0.5)  # who is not seen keeps its number
+    numbers: np.ndarray = linear_sum_assignment(table, maximize=True)[1]
+    return numbers

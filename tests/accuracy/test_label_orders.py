@@ -61,6 +61,16 @@ def test_what_does_not_surely_gain_ten_points_is_not_said(predicted):
     assert better_order(answers(LABELS, predicted), {"sorted": list(range(20))[::-1]}) is None
 
 
+def test_any_order_is_found_and_the_classes_that_it_moves_are_named():
+    order = np.arange(20)
+    order[[3, 5, 7]] = order[[5, 7, 3]]
+    found = better_order(answers(LABELS, order[LABELS]), {})
+    assert "right with the classes in another order, such as label" in found
+    assert {f"{old} as {order[old]}" in found for old in (3, 5, 7)} == {True}
+    named = better_order(answers(LABELS, order[LABELS]), {"sorted by name": order.tolist()})
+    assert "sorted by name" in named
+
+
 def test_copies_are_one_piece_of_evidence():
     label = np.tile(np.arange(5), 40)
     copies = Answers(label=label, predicted=label + 1, cluster=np.tile(np.arange(5), 40))

@@ -26,7 +26,7 @@ from tiny_networks import (
 )  # fmt: skip
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.errors import StepError
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
@@ -156,6 +156,7 @@ def trained(folder: Path, name: str) -> Artifact:
     options = {"epochs": 6, "batch_size": 16, "learning_rate": 0.01, "distillation_weight": 0}
     made = apply(Finetune(threads=1, **options), written(folder, name), folder / "fp32", IMAGE, **DATA)
     assert made.facts["finetuning"]["validation_accuracy"] > 0.95
+    assert made.facts[EXPECTED]["top1"] == made.facts["finetuning"]["validation_accuracy"]
     return made
 
 
