@@ -7,6 +7,7 @@ is dropped or held back and nothing has a priority, `recursion` says the same fa
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -93,87 +94,52 @@ class _OldestAge:
         self.sent: list[_Batch] = []
         self._batching, self._times = batching, arrivals.times_ms.tolist()
         self._priority = [0] * count if arrivals.priority is None else arrivals.priority.tolist()
-        self._stream = None if arrivals.stream is None else arrivals.stream.tolist()
+        self._stream = [0] * count if arrivals.stream is None else arrivals.stream.tolist()
         self._rows, self._levels = draw.table.tolist(), draw.levels(count).tolist()
         self._free = list(ready_ms)
         heapify(self._free)
-        self._now, self._waiting = 0.0, 0
-        # What waits, by priority and by stream, in the order in which it came.
-        self._classes: list[deque[int]] = [deque() for _ in range(max(self._priority) + 1)]
-        self._by_stream: dict[int, deque[int]] = {}
-        self._gone: set[int] = set()  # dropped from the middle of a class
+        self._now = 0.0
+        # What waits, the most urgent first, in each priority the oldest first: (priority, request).
+        self._queue: list[tuple[int, int]] = []
 
     def next_event(self) -> tuple[float, int] | None:
-        if not self._waiting:
+        if not self._queue:
             return None
-        if self._waiting >= self._batching.batch:
+        if len(self._queue) >= self._batching.batch:
             return max(self._free[0], self._now), _BEFORE_ARRIVALS
-        oldest = min(front for each in self._classes if (front := self._front(each)) >= 0)
+        oldest = min(request for _, request in self._queue)
         return max(self._free[0], self._times[oldest] + self._batching.wait_ms), _AFTER_ARRIVALS
 
     def arrives(self, request: int, now: float) -> None:
         """Let a request in, or drop it or another one."""
-        self._now, batching = now, self._batching
-        if batching.stream_cap is not None and self._stream is not None:
-            mine = self._by_stream.setdefault(self._stream[request], deque())
+        self._now = now
+        queue, batching, priority = self._queue, self._batching, self._priority[request]
+        if batching.stream_cap is not None:
+            stream = self._stream[request]
+            mine = [(its, each) for its, each in queue if self._stream[each] == stream]
             if len(mine) >= batching.stream_cap:
-                self._drop(mine[0])
-            mine.append(request)
-        if batching.queue_cap is not None and self._waiting >= batching.queue_cap:
-            least_urgent = max(
-                level for level, each in enumerate(self._classes) if self._front(each) >= 0
-            )
-            if batching.on_full == "reject-newest" or self._priority[request] > least_urgent:
-                self._leaves_stream(request)
+                queue.remove(min(mine, key=lambda each: each[1]))
+        if batching.queue_cap is not None and len(queue) >= batching.queue_cap:
+            least_urgent, _ = queue[-1]
+            if batching.on_full == "reject-newest" or priority > least_urgent:
                 return
-            self._drop(self._front(self._classes[least_urgent]))
-        self._classes[self._priority[request]].append(request)
-        self._waiting += 1
+            del queue[bisect_left(queue, (least_urgent, 0))]
+        insort(queue, (priority, request))
 
     def goes_on(self, now: float) -> None:
         """Send a batch, unless something has waited too long and is dropped."""
-        self._now = now
-        if self._expire(now):
-            return
-        batch = _Batch(self._free[0], self._take(), closed_ms=now, started_ms=now)
-        batch.took_ms = self._rows[len(batch.members) - 1][self._levels[len(self.sent)]]
-        heapreplace(self._free, now + batch.took_ms)
+        self._now, timeout, largest = now, self._batching.timeout_ms, self._batching.batch
+        if timeout is not None:
+            waiting = len(self._queue)
+            self._queue = [each for each in self._queue if now - self._times[each[1]] <= timeout]
+            if len(self._queue) < waiting:
+                return
+        members = [request for _, request in self._queue[:largest]]
+        del self._queue[:largest]
+        took_ms = self._rows[len(members) - 1][self._levels[len(self.sent)]]
+        batch = _Batch(self._free[0], members, closed_ms=now, started_ms=now, took_ms=took_ms)
+        heapreplace(self._free, now + took_ms)
         self.sent.append(batch)
-
-    def _expire(self, now: float) -> bool:
-        """Drop what has waited too long; whether anything was dropped."""
-        timeout, before = self._batching.timeout_ms, self._waiting
-        if timeout is None:
-            return False
-        for each in self._classes:
-            while (front := self._front(each)) >= 0 and now - self._times[front] > timeout:
-                self._drop(front)
-        return self._waiting < before
-
-    def _take(self) -> list[int]:
-        """The most urgent requests, in each class the oldest first, out of the queue."""
-        taken: list[int] = []
-        for each in self._classes:
-            while len(taken) < self._batching.batch and (front := self._front(each)) >= 0:
-                taken.append(each.popleft())
-                self._leaves_stream(front)
-        self._waiting -= len(taken)
-        return taken
-
-    def _front(self, requests: deque[int]) -> int:
-        """The oldest that is still there; -1 for none."""
-        while requests and requests[0] in self._gone:
-            self._gone.discard(requests.popleft())
-        return requests[0] if requests else -1
-
-    def _drop(self, request: int) -> None:
-        self._gone.add(request)
-        self._waiting -= 1
-        self._leaves_stream(request)
-
-    def _leaves_stream(self, request: int) -> None:
-        if self._batching.stream_cap is not None and self._stream is not None:
-            self._by_stream[self._stream[request]].remove(request)
 
 
 class _Sealed:
