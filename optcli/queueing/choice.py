@@ -19,11 +19,12 @@ from optcli.queueing.demand import (
     by_load,
     offer,
     offered_batches,
+    requests_for,
     requests_of,
     waits_ms,
     waits_too_little,
 )
-from optcli.queueing.search import Promise
+from optcli.queueing.search import Promise, highest_rate
 from optcli.queueing.simulation import replicate, simulate
 from optcli.queueing.trace import Trace
 
@@ -96,13 +97,23 @@ def choose(curve: Curve, demand: Demand, progress: Progress = lambda share, text
 
 
 def predict(
-    curve: Curve, demand: Demand, batching: Batching, *, factor: float = 1.0, runs: int = 4
+    curve: Curve,
+    demand: Demand,
+    batching: Batching,
+    *,
+    factor: float = 1.0,
+    runs: int = 4,
+    requests: int | None = None,
 ) -> Prediction:
     """Several simulations of one configuration, with their own seeds, at `factor` times the traffic."""
-    count = 2 * requests_of(demand)
-    process = demand.process.scaled(factor)
     return replicate(
-        process, curve, batching, demand.overhead, runs=runs, requests=count, seed=demand.seed + 1
+        demand.process.scaled(factor),
+        curve,
+        batching,
+        demand.overhead,
+        runs=runs,
+        requests=requests or 2 * requests_of(demand),
+        seed=demand.seed + 1,
     )
 
 
@@ -114,25 +125,27 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
     prediction = predict(curve, demand, batching)
     trace = demand.own
     if isinstance(trace, Trace) and trace.times_ms.size > prediction.requests:
-        prediction = replicate(
-            demand.process,
-            curve,
-            batching,
-            demand.overhead,
-            runs=2,
-            requests=min(MOST_OF_A_TRACE, int(trace.times_ms.size)),
-            seed=demand.seed + 1,
-        )
+        whole = min(MOST_OF_A_TRACE, int(trace.times_ms.size))
+        prediction = predict(curve, demand, batching, runs=2, requests=whole)
     if keeps(prediction, demand.promise) or not keeps(prediction, demand.promise, surely=False):
         return prediction
-    return replicate(
+    more = _MORE_REQUESTS * requests_of(demand)
+    return predict(curve, demand, batching, runs=_MORE_RUNS, requests=more)
+
+
+def most_carried(
+    curve: Curve, demand: Demand, batching: Batching, *, precision: float = 0.005
+) -> float:
+    """The highest rate at which a configuration keeps the promise: see `highest_rate`."""
+    return highest_rate(
         demand.process,
         curve,
         batching,
+        demand.promise,
         demand.overhead,
-        runs=_MORE_RUNS,
-        requests=_MORE_REQUESTS * requests_of(demand),
-        seed=demand.seed + 1,
+        requests=requests_for(demand, batching),
+        seed=demand.seed,
+        precision=precision,
     )
 
 

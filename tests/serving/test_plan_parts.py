@@ -13,7 +13,6 @@ from optcli.queueing.demand import Demand
 from optcli.report import plan_text
 from optcli.results import Estimate, Report, Sweep, SweepPoint
 from optcli.serving.planning import cascades, priorities
-from optcli.serving.planning.remedies import scaled
 from optcli.serving.planning.traffic import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -213,7 +212,7 @@ def test_a_curve_is_scaled_in_every_form():
         Curve.parse("1:10ms,8:38ms"),
         Curve.from_samples({1: [9.0, 11.0], 8: [37.0, 39.0]}),
     ):
-        assert scaled(curve, 0.5).time_ms(8) == pytest.approx(19)
+        assert curve.scaled(0.5).time_ms(8) == pytest.approx(19)
 
 
 def swept(*points, **options):

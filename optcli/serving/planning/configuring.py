@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from optcli.queueing import Batching, Curve, Prediction, formulas, highest_rate
-from optcli.queueing.choice import simulated, without_headroom
-from optcli.queueing.demand import Demand, requests_for, sealed_least_ms
+from optcli.queueing import Batching, Curve, Prediction, formulas
+from optcli.queueing.choice import most_carried, simulated, without_headroom
+from optcli.queueing.demand import Demand, sealed_least_ms
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, OnFull, Stages
 from optcli.serving.planning.settings import PlanSettings
@@ -72,15 +72,7 @@ def configuration(
         busy=prediction.busy.value,
         mean_batch=prediction.mean_batch.value,
         drop_share=bounds.drop_share,
-        max_rate_per_s=highest_rate(
-            demand.process,
-            curve,
-            batching,
-            demand.promise,
-            demand.overhead,
-            requests=requests_for(demand, batching),
-            seed=demand.seed,
-        ),
+        max_rate_per_s=most_carried(curve, demand, batching),
         capacity_per_s=capacity,
         rate_at_utilisation_per_s=demand.utilisation * capacity,
         sum_ms=batching.wait_ms + curve.time_ms(batch) + overhead,

@@ -9,9 +9,9 @@ from typing import Literal
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.observer import Observer
-from optcli.queueing import Batching, Curve, Overhead, Poisson, Promise, formulas, highest_rate
-from optcli.queueing.choice import Choice, Tried, choose, simulated
-from optcli.queueing.demand import Demand, by_load, offered_batches, requests_for
+from optcli.queueing import Batching, Curve, Overhead, Poisson, Promise, formulas
+from optcli.queueing.choice import Choice, Tried, choose, most_carried, simulated
+from optcli.queueing.demand import Demand, by_load, offered_batches
 from optcli.results.plan import (
     Alternative,
     BatchPoint,
@@ -67,7 +67,7 @@ def make(settings: PlanSettings, known: MeasuredCurve, observer: Observer) -> Pl
             break
         # What the load allows takes too long: the answer is the rate that keeps the promise.
         carried = _SURE * max(
-            (_highest_rate(curve, demand, each) for each in choice.tried), default=0.0
+            (most_carried(curve, demand, each.batching) for each in choice.tried), default=0.0
         )
         if not carried:
             break
@@ -75,18 +75,6 @@ def make(settings: PlanSettings, known: MeasuredCurve, observer: Observer) -> Pl
         demand = demand_of(settings, traffic)
         choice = choose(curve, demand)
     return _Planning(settings, known, traffic, demand, choice, observer).plan()
-
-
-def _highest_rate(curve: Curve, demand: Demand, one: Tried) -> float:
-    return highest_rate(
-        demand.process,
-        curve,
-        one.batching,
-        demand.promise,
-        demand.overhead,
-        requests=requests_for(demand, one.batching),
-        seed=demand.seed,
-    )
 
 
 def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:

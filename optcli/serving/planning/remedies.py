@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from optcli.errors import InputError
-from optcli.queueing import Batching, Curve, Promise, highest_rate
-from optcli.queueing.choice import MOST_INSTANCES, Choice, choose, predict, simulated
-from optcli.queueing.demand import Demand, offer, requests_for
+from optcli.queueing import Batching, Curve, Promise
+from optcli.queueing.choice import MOST_INSTANCES, Choice, choose, most_carried, predict, simulated
+from optcli.queueing.demand import Demand, offer
 from optcli.queueing.formulas import capacity_per_s, load
 from optcli.report.wording import number
 from optcli.results.plan import Would
@@ -33,7 +32,7 @@ def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...
     """What would let the promise be kept where no configuration does: a plan with it keeps it."""
     nearest = choice.tried[0].batching if choice.tried else _smallest(curve, demand)
     remedies = (
-        _longer_wait(curve, demand, nearest),
+        _longer_wait(curve, demand),
         _other_batch(curve, demand),
         _faster(curve, demand, nearest),
         _more_instances(curve, demand),
@@ -51,7 +50,7 @@ def _smallest(curve: Curve, demand: Demand) -> Batching:
     return replace(first, instances=min(first.instances, demand.instances or MOST_INSTANCES))
 
 
-def _longer_wait(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
+def _longer_wait(curve: Curve, demand: Demand) -> Would | None:
     """For sealed batches whose wait was given."""
     if demand.semantics != "sealed" or demand.wait_ms is None:
         return None
@@ -88,7 +87,7 @@ def _faster(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
     if speed is None:
         return None
     speed = _moved(
-        lambda each: choose(scaled(curve, 1 / each), demand).best is not None,
+        lambda each: choose(curve.scaled(1 / each), demand).best is not None,
         max(1.01, math.ceil(100 * speed) / 100),
         lambda each: math.ceil(100 * _MOVED * each) / 100,
     )
@@ -136,16 +135,7 @@ def _more_servers(curve: Curve, demand: Demand) -> Would | None:
 
 
 def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | None:
-    rate = highest_rate(
-        demand.process,
-        curve,
-        nearest,
-        demand.promise,
-        demand.overhead,
-        requests=requests_for(demand, nearest),
-        seed=demand.seed,
-        precision=_NEAR,
-    )
+    rate = most_carried(curve, demand, nearest, precision=_NEAR)
     if demand.instances is None:
         full = capacity_per_s(curve, nearest.batch, nearest.workers, demand.occupied_ms)
         rate = min(rate, full * demand.utilisation / (1 + demand.headroom))
@@ -226,19 +216,12 @@ def _speed_needed(curve: Curve, demand: Demand, batching: Batching) -> float | N
 
 
 def _kept_at(curve: Curve, demand: Demand, batching: Batching, speed: float) -> bool:
-    faster = scaled(curve, 1 / speed)
+    faster = curve.scaled(1 / speed)
     free = demand.instances is None
     cap = demand.utilisation / (1 + demand.headroom) if free else 1.0
     rate = demand.process.rate_per_s
     used = load(rate, faster, batching.batch, batching.workers, demand.occupied_ms)
     return used <= cap and demand.promise.kept_by(simulated(faster, demand, batching))
-
-
-def scaled(curve: Curve, factor: float) -> Curve:
-    """The curve with every time multiplied. Raises `InputError` for a factor that is not above 0."""
-    if factor <= 0:
-        raise InputError(f"found the factor {factor:g}", place="curve", hint="wanted more than 0")
-    return curve.scaled(factor)
 
 
 def _count(instances: int) -> str:
