@@ -17,6 +17,7 @@ is one.
 from __future__ import annotations
 
 import argparse
+import difflib
 import hashlib
 import json
 import os
@@ -33,14 +34,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ("eager", "onnx", "onnx-int8", "openvino-int8", "pruned-onnx")
 OTHERS = ("exported", "torchscript", "aoti", "sparse", "onnx-int8-ort", "ort", "onnx-fp16")
-# A value below one of these names is a time, follows from times, or names a moment or a process.
+# A value below one of these names is a time, follows from times, or names a moment, a process, a
+# folder or the code of optcli.
 MASKED = {
     *("latency", "protocol", "took_s", "seconds", "build_s", "started", "finished", "log", "repeat"),
     *("share_of_time", "static_gains", "packs_each_call", "measured_at", "machine", "environment"),
-    *("speedup", "frontier", "recommended", "slowest", "saved", "created", "key", "cached"),
+    *("speedup", "frontier", "recommended", "slowest", "saved", "created", "key", "cached", "code"),
+    *("parent", "digest", "figures", "flags", "comparisons", "operators", "sentence"),
 }
-# These files hold addresses, times or the order in which a compiler ran: only their presence counts.
-UNSTABLE = {".html", ".md", ".log", ".jpg", ".parquet", ".so"}
+# Files that hold addresses, times, or the order in which a compiler ran: only their presence counts.
+UNSTABLE = {".html", ".md", ".log", ".jpg", ".parquet", ".so", ".ort", ".pt", ".npz"}
 _VERBS = (
     *("init", "doctor", "passes", "schema", "build", "tune", "bench", "compare", "profile", "roofline"),
     *(
@@ -160,10 +163,11 @@ def _words(text: str, folder: Path) -> str:
 
 
 def _said(text: str, folder: Path) -> dict[str, Any]:
+    """The values of a JSON document by their places, or the lines of a text."""
     try:
         document = json.loads(text)
     except ValueError:
-        return {f"line {number}": line for number, line in enumerate(_words(text, folder).splitlines())}
+        return {"text": _words(text, folder).splitlines()}
     return {
         place: _words(value, folder) if isinstance(value, str) else value
         for place, value in _leaves(document)
@@ -177,6 +181,7 @@ def _files(folder: Path, project: Path) -> dict[str, Any]:
         name = path.relative_to(project).as_posix()
         if not path.is_file() or "/logs/" in name or "/pictures/" in name:
             continue
+        name = re.sub(r"-[0-9a-f]{8}\.", ".", name)  # of the folder whose images were answered
         if path.suffix in (".json", ".jsonl") and "golden" not in name:
             text = path.read_text(encoding="utf-8")
             document = f"[{','.join(text.splitlines())}]" if path.suffix == ".jsonl" else text
@@ -235,7 +240,10 @@ def differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, An
             continue
         for place in sorted(one.keys() | other.keys()):
             first, second = one.get(place, "absent"), other.get(place, "absent")
-            if first != second:
+            if isinstance(first, list) and isinstance(second, list):
+                changed = difflib.unified_diff(first, second, n=0, lineterm="")
+                yield from (f"{step}: {line}" for line in list(changed)[2:] if line[0] in "+-")
+            elif first != second:
                 yield f"{step}: {place}: {first!r} -> {second!r}"
 
 

@@ -36,15 +36,14 @@ def test_times_and_folders_are_no_difference(net, tmp_path):
         ({"text": "others"}, "made/model.onnx"),
         ({"document": {"accuracy": 0.6, "build_s": 3.1}}, ".accuracy: 0.5 -> 0.6"),
         ({"document": {"accuracy": 0.5}}, ".build_s: 'masked' -> 'absent'"),
-        ({"said": "failed in 3.1 s"}, "line 0"),
+        ({"said": "failed in 3.1 s"}, "build: +PROJECT: failed in MEASURED"),
     ],
 )
 def test_a_changed_file_value_key_or_word_is_a_difference(net, tmp_path, changed, place):
     lines = list(
         net.differences(recorded(net, tmp_path / "a"), recorded(net, tmp_path / "b", **changed))
     )
-    assert len(lines) == 1
-    assert place in lines[0]
+    assert any(place in line for line in lines)
 
 
 def test_a_command_that_one_record_lacks_is_a_difference(net, tmp_path):
