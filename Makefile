@@ -46,7 +46,8 @@ test-all: $(STAMP) lint ## Lint, type-check and run all tests, the longest too: 
 .PHONY: nightly
 nightly: $(STAMP) ## Fuzzing and killed builds at length, beside what CI runs
 	OPTCLI_FUZZ_ROUNDS=1000 OPTCLI_KILLS=60 $(PYTEST) tests/recipe/test_recipe_mutated.py \
-		tests/formats/test_hostile_fuzzing.py tests/pipeline/test_build_interruptions.py
+		tests/formats/test_hostile_fuzzing.py tests/report/test_hostile_reports.py \
+		tests/pipeline/test_build_interruptions.py
 
 .PHONY: fast
 fast: $(STAMP) ## Only the tests of logic, without heavy libraries: a minute

@@ -166,6 +166,16 @@ def tried(payload: dict[str, Any], channel: Channel) -> Any:
     return "done"
 
 
+def each_tried(payload: dict[str, Any], channel: Channel) -> Any:
+    """What is answered to each of several actions, on a kernel as it is or an old one."""
+    if payload["old"]:
+        _confine_on_an_old_kernel()
+    said = {}
+    for action in payload["actions"]:
+        said[action] = tried({"action": action, "target": payload["target"]}, channel)
+    return said
+
+
 def _write(target, place, mode="w"):
     with open(target, mode) as file:
         file.write("x")
@@ -277,11 +287,6 @@ _ACTIONS = {
     "import": lambda target, place: importlib.import_module(target),
     "fork and write": _fork_and_write,
 }
-
-
-def tried_on_an_old_kernel(payload: dict[str, Any], channel: Channel) -> Any:
-    _confine_on_an_old_kernel()
-    return tried(payload, channel)
 
 
 def _confine_on_an_old_kernel() -> None:
