@@ -31,10 +31,15 @@ def for_triton(served: Served) -> list[Step]:
         f'docker run --rm {gpus}{variables}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {IMAGE}'
         " tritonserver --model-repository=/models --disable-auto-complete-config"
     )
+    return for_server(start, served.name, served.interface)
+
+
+def for_server(start: str, model: str, interface: Interface) -> list[Step]:
+    """Start a server by a command, ask whether the model is ready, send the golden request."""
     return [
         Step("Start the server, in this folder", start),
-        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{served.name}/ready"),
-        *_request(served.interface, f"{_URL}/{served.name}/infer"),
+        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
+        *_request(interface, f"{_URL}/{model}/infer"),
     ]
 
 
