@@ -100,12 +100,9 @@ def infer(
     kept = Output(
         target,
         form,
-        # Manifests of older versions do not say how many threads.
-        _identity(built, listed, chosen, form, told)
-        | ({"threads": split.threads} if not recorded or "threads" in recorded else {}),
+        _identity(built, listed, chosen, form, told) | {"threads": split.threads},
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
         _beside(told.postprocess),
-        digests=not recorded or "digests" in recorded,
     )
     finished = kept.begin(listed, restart=restart)
     threads, count = split.threads, split.copies

@@ -31,7 +31,7 @@ class Output:
     """A folder of answers. `identity` is what decides them: the artifact, the images, the options.
 
     `columns` are `classes`, `boxes` or the names of the model's outputs, `beside` what a box has beside
-    its place. `digests`: each row has the digest of its image's bytes, which older versions left out.
+    its place.
     """
 
     uri: str
@@ -39,7 +39,6 @@ class Output:
     identity: Mapping[str, Any]
     columns: tuple[str, ...]
     beside: tuple[str, ...] = ()
-    digests: bool = True
 
     def begin(self, listing: Listing, *, restart: bool = False) -> set[str]:
         """The names of the shards that are finished; what is there must be of the same answers.
@@ -89,12 +88,8 @@ class Output:
         if failures:
             lines = [{"id": id, "reason": reason} for id, reason in failures.items()]
             storage.write(place, f"{name}{ERRORS}", _lines(lines))
-        if not self.digests:
-            rows = [{name: value for name, value in row.items() if name != DIGEST} for row in rows]
-        if self.form == "parquet":
-            content = _parquet(rows, self.columns, self.beside, digests=self.digests)
-        else:
-            content = _lines(rows)
+        parquet = self.form == "parquet"
+        content = _parquet(rows, self.columns, self.beside) if parquet else _lines(rows)
         storage.write(place, f"{name}.{self.form}", content)
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
@@ -110,7 +105,7 @@ class Output:
         self._remove(place, [name for name in self._names(place) if name.startswith(".part-")])
 
     def _decided_by(self) -> dict[str, Any]:
-        return {**self.identity, **({"digests": DIGEST} if self.digests else {})}
+        return {**self.identity, "digests": DIGEST}
 
     def _names(self, place: Place) -> list[str]:
         hint = "name another --output"
@@ -145,27 +140,21 @@ def _parquet(
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
     beside: Sequence[str],
-    *,
-    digests: bool,
 ) -> bytes:
     import pyarrow
     import pyarrow.parquet as parquet
 
     content = io.BytesIO()
-    table = pyarrow.Table.from_pylist(
-        [dict(row) for row in rows], _schema(pyarrow, columns, beside, digests=digests)
-    )
+    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema(pyarrow, columns, beside))
     parquet.write_table(table, content)
     return content.getvalue()
 
 
-def _schema(pyarrow: Any, columns: Sequence[str], beside: Sequence[str], *, digests: bool) -> Any:
+def _schema(pyarrow: Any, columns: Sequence[str], beside: Sequence[str]) -> Any:
     """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
-    fields: list[tuple[str, Any]] = [("id", pyarrow.string())]
-    if digests:
-        fields.append((DIGEST, pyarrow.string()))
+    fields: list[tuple[str, Any]] = [("id", pyarrow.string()), (DIGEST, pyarrow.string())]
     if tuple(columns) == (CLASSES,):
         fields += [*named, (CLASSES, pyarrow.list_(pyarrow.struct(named)))]
     elif tuple(columns) == (BOXES,):

@@ -116,12 +116,6 @@ def opened(uri: str, built: BuiltVariant, serving: ImageServing, place: str) -> 
         raise UsageError(
             f"these are answers of another {' and another '.join(others)}", place=place, hint=again
         )
-    if known.get("digests") != DIGEST:
-        raise UsageError(
-            "these answers do not say to which bytes they belong: an older optcli wrote them",
-            place=place,
-            hint="run the same `optcli infer` again with --restart",
-        )
     finished, missing = known.get("finished", []), known.get("missing", [])
     return StoredAnswers(uri, str(known.get("format")), tuple(map(str, finished)), len(missing))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, ValidationError, field_validator
+from pydantic import Field, NonNegativeInt, ValidationError
 
 from optcli.errors import ExitCode, UsageError, first_line
 from optcli.results.flags import Flag
@@ -106,12 +106,7 @@ class Latency(Result):
     measured_at: str
     device: str | None = None
     flags: tuple[Flag, ...] = ()
-    # Older reports tell it by a flag alone.
-    fit: bool = Field(
-        default_factory=lambda row: all(
-            flag.kind != "environment-not-fit" for flag in row.get("flags", ())
-        )
-    )
+    fit: bool = True
 
 
 class SweepPoint(Result):
@@ -120,7 +115,7 @@ class SweepPoint(Result):
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` and `waited`
     mean what they mean in `Latency`. Plan and budget leave out a point that is not `fit`.
     `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to 1, from which
-    `plan` draws; empty in older reports. `padded_to` is the compiled batch size to which the runner
+    `plan` draws. `padded_to` is the compiled batch size to which the runner
     padded the batches; None where it did not.
     """
 
@@ -271,11 +266,6 @@ class VariantReport(Result):
     layers: Layers | None = None
     pictures: tuple[Picture, ...] = ()
 
-    @field_validator("runner")
-    @classmethod
-    def _flags_stand_with_the_rows(cls, runner: dict[str, Any] | None) -> dict[str, Any] | None:
-        return runner and {name: value for name, value in runner.items() if name != "flags"}
-
     @property
     def on_host(self) -> tuple[Latency, ...]:
         """The rows of whole calls: what is compared, judged and recommended."""
@@ -343,12 +333,10 @@ class Report(Result):
     entries in words. `serving` is how to keep the service level at `slo.rate_per_s`; None where the
     recipe names no rate. `exit_reason` says why the build ended with `exit_code`. `took_s` is seconds
     by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` records by what the variants
-    were judged, for a later gate (`results.terms.Terms`); None in older reports. `tuning` is the search
+    were judged, for a later gate (`results.terms.Terms`). `tuning` is the search
     that chose the variants. `device` is the recipe's name of the machine whose figures stand here, None
     where it asks for no device. `devices` has those of the others by name, and `on` gives the report of
     one. `exit_code` is that of all.
-
-    optcli also reads reports of schema 1, in which flags were sentences.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -370,11 +358,6 @@ class Report(Result):
     device: str | None = None
     variants: dict[str, VariantReport]
     devices: dict[str, DeviceReport] = Field(default_factory=dict)
-
-    @field_validator("schema_version")
-    @classmethod
-    def _schema_1_is_read(cls, schema: int) -> int:
-        return SCHEMA if schema == 1 else schema
 
     def to_json(self) -> str:
         """The public JSON form."""
@@ -412,7 +395,7 @@ class Report(Result):
             report = Report.model_validate(record_of(path))
             if report.schema_version == SCHEMA:
                 return report
-            message = f"the report has schema {report.schema_version}, this optcli reads 1 and {SCHEMA}"
+            message = f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}"
             hint = "use the optcli that wrote it, or build again"
         except FileNotFoundError:
             message, hint = "there is no report here yet", "run `optcli build RECIPE` first"

@@ -14,7 +14,6 @@ from typing import Any, Literal, ParamSpec, get_args
 
 from pydantic import BaseModel, Field, computed_field, create_model, model_validator
 
-from optcli.results import flag_texts
 from optcli.results.outcomes import Result
 
 FlagKind = Literal[
@@ -61,8 +60,7 @@ class Flag(Result):
     """A remark about a figure: its kind, the numbers in it, and a sentence.
 
     `figures` are the numbers that belong to the `kind`; `text` is made of them. Raises `ValueError`
-    for figures of another kind. A kind that only a newer optcli knows is read as `other` with its text,
-    and so is an unknown text of schema 1.
+    for figures of another kind. A kind that only a newer optcli knows is read as `other` with its text.
     """
 
     kind: FlagKind
@@ -71,9 +69,6 @@ class Flag(Result):
     @model_validator(mode="before")
     @classmethod
     def _with_figures_of_its_kind(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            kind, figures = flag_texts.read(value)
-            value = {"kind": kind, "figures": figures}
         if not isinstance(value, Mapping):
             return value
         if value.get("kind") not in get_args(FlagKind) and isinstance(value.get("text"), str):

@@ -39,7 +39,7 @@ def made(place: Path, format: str = "torch", runner: dict | None = None, **about
     }  # fmt: skip
     variant = {"status": "built", "artifact": artifact, "runner": runner or {"name": "torch"}}
     report = {
-        "schema": 1, "recipe": {"name": "x", "path": "x.yaml", "digest": "b" * 64}, "environment": {},
+        "schema": 2, "recipe": {"name": "x", "path": "x.yaml", "digest": "b" * 64}, "environment": {},
         "baseline": "eager", "recommended": None, "recommendation": "", "exit_code": 0,
         "started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:00:00+00:00",
         "variants": {"eager": variant},

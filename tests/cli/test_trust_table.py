@@ -155,7 +155,7 @@ class Bench:
             "runner": {"name": runners.DEFAULTS[format], "requested": options},
         }  # fmt: skip
         report = {
-            "schema": 1, "recipe": {"name": "x", "path": "x.yaml", "digest": "b" * 64},
+            "schema": 2, "recipe": {"name": "x", "path": "x.yaml", "digest": "b" * 64},
             "environment": {}, "baseline": "w", "recommended": None, "recommendation": "",
             "exit_code": 0, "started": "2026-01-01T00:00:00+00:00",
             "finished": "2026-01-01T00:00:00+00:00", "variants": {"v": variant},

@@ -51,7 +51,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(folder: Path, listed: Listing, answer: dict[str, Any]) -> Output:
-    output = Output(str(folder / "out"), "jsonl", {}, ("boxes",), digests=False)
+    output = Output(str(folder / "out"), "jsonl", {}, ("boxes",))
     output.begin(listed)
     for shard in listed.shards:
         output.keep(shard.name, [{"id": each.id, **answer} for each in shard.images], {})

@@ -109,17 +109,6 @@ def test_answers_of_another_run_are_not_mixed_with(tmp_path: Path) -> None:
     assert recorded(str(tmp_path))["artifact"] == "b"
 
 
-def test_answers_of_an_older_optcli_go_on_without_digests(tmp_path: Path) -> None:
-    old = replace(output(tmp_path), digests=False)
-    old.begin(LISTING)
-    old.keep(FIRST, [{**row("0a"), "sha256": "00"}], {})
-    assert json.loads((tmp_path / f"{FIRST}.jsonl").read_text()) == row("0a")
-    assert "digests" not in recorded(str(tmp_path))
-    assert old.begin(LISTING) == {FIRST}
-    with pytest.raises(UsageError, match="differs in digests"):
-        output(tmp_path).begin(LISTING)
-
-
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("stays")
     with pytest.raises(UsageError, match="not empty and has no manifest"):

@@ -135,15 +135,6 @@ def test_a_tail_that_other_work_may_have_made_breaks_no_promise(waited, p50_low,
     assert ("other work had the processors" in verdict.reason) == (outcome == "inconclusive")
 
 
-@pytest.mark.parametrize(
-    "flag", ["environment not fit (IQR/median 40 %)", "noisy: 9 % of the time lost ()"]
-)
-def test_an_older_report_says_by_a_flag_that_a_row_decides_nothing(flag):
-    older = {**row().model_dump(exclude={"fit"}), "flags": [flag]}
-    assert Latency.model_validate(older).fit == flag.startswith("noisy")
-    assert Latency.model_validate({**older, "fit": True}).fit
-
-
 ABOVE = Estimate(value=1.2, low=1.1, high=1.3)
 
 

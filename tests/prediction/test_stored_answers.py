@@ -14,7 +14,7 @@ from optcli.inference.listing import Listing, Shard, Stored
 from optcli.inference.output import Output
 from optcli.prediction import stored_answers
 from optcli.prediction.of_recipe import ImageServing
-from optcli.prediction.stored_answers import MANIFEST, deciding, opened
+from optcli.prediction.stored_answers import deciding, opened
 
 BUILT: Any = SimpleNamespace(
     name="plain",
@@ -96,15 +96,6 @@ def test_what_decides_answers_does_not_hold_the_formats_that_a_server_takes() ->
     assert deciding(BUILT, wide) == deciding(BUILT, SERVING)
     other = ImageServing({**SERVING.images, "input": "x"}, SERVING.postprocess)
     assert deciding(BUILT, other) != deciding(BUILT, SERVING)
-
-
-def test_answers_of_an_older_optcli_have_no_digests(tmp_path: Path) -> None:
-    written(tmp_path)
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
-    del manifest["digests"]
-    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UsageError, match="an older optcli wrote them"):
-        opened(str(tmp_path), BUILT, SERVING, "--known-answers")
 
 
 def test_a_folder_without_answers_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Flags: every kind with its figures and its words, and the sentences of schema 1 read back."""
+"""Flags: every kind with its figures and its words."""
 
 import json
 from typing import get_args
@@ -6,11 +6,10 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from optcli.results import Flag, Latency, flags
+from optcli.results import Flag, flags
 from optcli.results.flags import FlagKind
 
-# Every sentence that optcli wrote into a report of schema 1, and what it is now.
-OF_SCHEMA_1 = [
+EVERY = [
     ("p90 n/a (n=20, needs 36)", flags.too_few_calls(90, 20, 36)),
     ("p99 n/a (n=128, needs 368)", flags.too_few_calls(99, 128, 368)),
     ("fluctuating (IQR/median 21 %)", flags.fluctuating(0.21)),
@@ -130,9 +129,6 @@ OF_SCHEMA_1 = [
         "other work disturbed the times: on a quiet machine it comes nearer to the limit",
         flags.disturbed(),
     ),
-]
-# What schema 1 had in words that code looked for, or that no report holds.
-IN_OTHER_WORDS = [
     ("no GPU", flags.no_gpu()),
     ("no runtime", flags.no_runtime()),
     ("at batch size 4: it was killed", flags.stopped("at batch size 4: it was killed")),
@@ -163,7 +159,6 @@ IN_OTHER_WORDS = [
     ("operators are not compared: no profiler", flags.operators_not_compared("no profiler")),
     ("anything", flags.other("anything")),
 ]
-EVERY = [*OF_SCHEMA_1, *IN_OTHER_WORDS]
 
 
 @pytest.mark.parametrize(("text", "flag"), EVERY, ids=[text[:60] for text, _ in EVERY])
@@ -178,40 +173,6 @@ def test_a_flag_is_said_and_comes_back(text, flag):
 def test_every_kind_is_tried_and_defined():
     assert {flag.kind for _, flag in EVERY} == set(get_args(FlagKind))
     assert set(flags._KINDS) == set(get_args(FlagKind))
-
-
-@pytest.mark.parametrize(("text", "flag"), OF_SCHEMA_1, ids=[text[:60] for text, _ in OF_SCHEMA_1])
-def test_a_sentence_of_schema_1_is_read(text, flag):
-    assert Flag.model_validate(text) == flag
-
-
-def test_marks_of_schema_1_are_read():
-    assert Flag.model_validate("no-gpu") == flags.no_gpu()
-    assert Flag.model_validate("no-runtime") == flags.no_runtime()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "environment not fit",
-        "noisy: 3 of 8 rounds",
-        "p99 n/a (n=٣, needs 368)",
-        "fewer launches: 2 of 5 and more",
-        "the engine was built on " + " and runs on " * 10_000,
-    ],
-    ids=lambda text: text[:30],
-)
-def test_a_sentence_that_is_none_of_ours_stays_one(text):
-    assert Flag.model_validate(text) == flags.other(text)
-
-
-def test_a_figure_that_schema_1_does_not_say_is_not_there():
-    assert Flag.model_validate("environment not fit (IQR/median 41 %)").figures == {"spread": 0.41}
-    assert Flag.model_validate("no speed-up: launches disagree in 3 launches").figures == {
-        "why": "launches-disagree",
-        "launches": 3,
-    }
 
 
 def test_a_kind_of_a_newer_optcli_is_read_by_its_text():
@@ -236,10 +197,3 @@ def test_a_kind_of_a_newer_optcli_is_read_by_its_text():
 def test_figures_of_no_kind_are_refused(record):
     with pytest.raises(ValidationError):
         Flag.model_validate(record)
-
-
-def test_what_an_older_optcli_kept_of_a_measurement_is_read():
-    row = {"batch_size": 1, "threads": 2, "samples": 9, "p50_ms": {"value": 1.0}, "mean_ms": 1.0}
-    row |= {"throughput_per_s": 1e3, "measured_at": "2026-03-01T12:00:00+00:00", "fit": True}
-    kept = {**row, "flags": ["ran with 1 threads, wanted 2"]}
-    assert Latency.model_validate(kept).flags == (flags.other_thread_count(1, 2),)

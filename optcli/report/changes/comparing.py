@@ -174,9 +174,7 @@ def _apart(before: Accuracy, after: Accuracy) -> str:
         return f"the metric was {before.metric} and is {after.metric}"
     if before.samples != after.samples:
         return f"judged on {before.samples} samples and on {after.samples}"
-    marks = (before.evaluated_on, after.evaluated_on)
-    # Reports of older versions do not say on which samples: then as many must do.
-    return "judged on other samples" if None not in marks and marks[0] != marks[1] else ""
+    return "" if before.evaluated_on == after.evaluated_on else "judged on other samples"
 
 
 def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
