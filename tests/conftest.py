@@ -156,10 +156,9 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from functools import partial
 
     from optcli.queueing import demand
-    from optcli.serving.planning import cascades, planner
+    from optcli.serving.planning import planner
 
     monkeypatch.setattr(planner, "Demand", partial(demand.Demand, requests=6_000))
-    monkeypatch.setattr(cascades, "_REQUESTS", 12_000)
     for name, value in (("_MOST_REQUESTS", 24_000), ("_BURSTS", 12), ("_OF_A_REPLICA", 400)):
         monkeypatch.setattr(demand, name, value)
 

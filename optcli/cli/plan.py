@@ -95,11 +95,6 @@ _CODES = {
 @click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
 @click.option("--priority", multiple=True, metavar="NAME=SHARE",
               help="Share of the traffic by priority, the most urgent first.")  # fmt: skip
-@click.option(
-    "--cascade",
-    metavar="CURVE@SHARE",
-    help="A heavy model behind this one for a share of the requests.",
-)
 @click.option("--preset", help="A ready target by name; --preset list shows them all.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the simulation.  [default: 0]")
 @click.option(
@@ -177,7 +172,6 @@ _PLACES = {
     "freshness_s": "--freshness",
     "cache_hit_rate": "--cache-hit-rate",
     "priorities": "--priority",
-    "cascade": "--cascade",
     "preset": "--preset",
     "seed": "--seed",
 }
@@ -205,7 +199,6 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         "cameras": ("cameras", q.cameras),
         "freshness": ("freshness_s", q.seconds),
         "cache_hit_rate": ("cache_hit_rate", q.share),
-        "cascade": ("cascade", q.cascade),
         "overhead": ("overhead", q.overhead),
     }
     keys: dict[str, Any] = {name: given[name] for name in _AS_GIVEN if given[name] is not None}

@@ -217,7 +217,7 @@ def _bar(value: float | None, limit: float | None, top: float) -> str:
 
 
 def parts(plan: Plan) -> Iterator[str]:
-    """Levels, autoscaling, cameras, cascade, priorities and what may wait: titles after empty lines."""
+    """Levels, autoscaling, cameras, priorities and what may wait: titles after empty lines."""
     if plan.levels:
         yield ""
         yield "Levels"
@@ -246,26 +246,6 @@ def parts(plan: Plan) -> Iterator[str]:
         yield (
             f"  with twice the frames: drops {wording.percent(video.drop_share_in_bursts)}, p95"
             f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load low"
-        )
-    if plan.cascade is not None:
-        two = plan.cascade
-        yield ""
-        yield "Cascade"
-        yield (
-            f"  {two.share:.0%} go on to the heavy model (batch {two.heavy_batch}, wait"
-            f" {two.heavy_wait_ms:g} ms, {two.heavy_instances} instances): p50 {two.p50_ms:.3g},"
-            f" p95 {two.p95_ms:.3g}, p99 {two.p99_ms:.3g} ms,"
-            f" {'keeps' if two.kept else 'breaks'} the promise"
-        )
-        yield (
-            f"  worker time for each request {two.work_ms:.3g} ms, the heavy model alone"
-            f" {two.heavy_work_ms:.3g} ms: it pays below a share of {two.break_even_share:.0%}"
-            + (
-                f"; 1,000 inferences cost {wording.number(two.cost_per_1000)}, with the heavy model"
-                f" alone {wording.number(two.heavy_cost_per_1000)}"
-                if two.cost_per_1000 is not None and two.heavy_cost_per_1000 is not None
-                else ""
-            )
         )
     if plan.priorities:
         yield ""

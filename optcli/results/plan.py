@@ -172,29 +172,6 @@ class ModeAdvice(Result):
     reason: str
 
 
-class CascadePlan(Result):
-    """A cheap model first, a heavy one for a share of the requests.
-
-    `work_ms` is worker time for each request of the cascade, `heavy_work_ms` that of the heavy model
-    alone. Below `break_even_share` the cascade takes less.
-    """
-
-    share: float
-    break_even_share: float
-    work_ms: float
-    heavy_work_ms: float
-    heavy_batch: int
-    heavy_wait_ms: float
-    heavy_instances: int
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    kept: bool
-    cost_per_1000: float | None = None
-    heavy_cost_per_1000: float | None = None
-    pays: bool
-
-
 class VideoPlan(Result):
     """Frames of cameras under bursts: a queue of one for each camera, the older frame is dropped.
 
@@ -311,9 +288,9 @@ class Plan(Result):
     """From a promise to a serving configuration.
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where no configuration does, or a `cascade` behind it breaks it (`would` then says what
-    would). It is `inconclusive` where the curve was measured on a busy machine. With priorities and
-    sealed batches `recommended` is what one queue for all would take, and `priorities` what is served.
+    `not-kept` where no configuration does (`would` then says what would). It is `inconclusive` where
+    the curve was measured on a busy machine. With priorities and sealed batches `recommended` is what
+    one queue for all would take, and `priorities` what is served.
     `rate_per_s` is the rate that was asked for. `planned_rate_per_s` is the rate that the model sees,
     and that the figures are for: with the peak factor, and without requests that a cache answers.
     `drawn` names the percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file,
@@ -339,7 +316,6 @@ class Plan(Result):
     autoscaling: Autoscaling | None = None
     mode: ModeAdvice
     batch_work: BatchWork | None = None
-    cascade: CascadePlan | None = None
     video: VideoPlan | None = None
     levels: tuple[LevelNeed, ...] = ()
     priorities: tuple[PriorityLatency, ...] = ()

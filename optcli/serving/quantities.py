@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from optcli.errors import UsageError, did_you_mean, excerpt
 
@@ -105,18 +104,6 @@ def priorities(texts: tuple[str, ...], place: str) -> dict[str, float]:
             )
         shares[name.strip()] = share(written, place)
     return shares
-
-
-def cascade(text: str, place: str) -> dict[str, Any]:
-    """`CURVE@SHARE`: the curve of the heavy model and its share of the requests."""
-    curve, at, part = text.rpartition("@")
-    if not at:
-        raise UsageError(
-            f"found {excerpt(text)!r}, wanted CURVE@SHARE",
-            place=place,
-            hint="such as 20ms+10ms*b@15% for a heavy model that sees 15 of 100 requests",
-        )
-    return {"curve": curve.strip(), "share": share(part, place)}
 
 
 def _measure(text: str, units: Mapping[str, float], usual: str, place: str, wanted: str) -> float:

@@ -286,12 +286,6 @@ def test_accuracies_on_other_samples_are_not_subtracted(other, reason):
     assert "not comparable" in html.changes_page([found])
 
 
-def test_reports_that_do_not_say_on_which_samples_are_compared_by_their_number():
-    before = built({"a": made("1", both(2, 1), accuracy())})
-    found = compare(before, built({"a": made("2", both(2, 1), on("known", lost=9))}))
-    assert found.variants[0].accuracy.difference.value == pytest.approx(-9 / 360)
-
-
 def test_a_failed_variant_has_a_row():
     gone = made("1", []).model_copy(update={"status": "failed", "artifact": None})
     found = compare(built({"a": made("1", both(2, 1))}), built({"a": gone}))

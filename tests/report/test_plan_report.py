@@ -9,7 +9,6 @@ from optcli.report.plan_text import plan_text
 from optcli.results.plan import (
     Autoscaling,
     BatchPoint,
-    CascadePlan,
     Configuration,
     Growth,
     ModeAdvice,
@@ -154,24 +153,8 @@ def test_every_part_stands_in_both_forms():
             drop_share_in_bursts=0.125,
             p95_ms_in_bursts=50,
         ),
-        cascade=CascadePlan(
-            share=0.15,
-            break_even_share=0.9,
-            work_ms=4.5,
-            heavy_work_ms=20,
-            heavy_batch=2,
-            heavy_wait_ms=0,
-            heavy_instances=2,
-            p50_ms=10,
-            p95_ms=60,
-            p99_ms=70,
-            kept=True,
-            pays=True,
-        ),
     )
     for said in (plan_text(whole), plan_page(whole)):
         assert "keep at least 1 warm" in said
         assert "1 camera, every second frame" in said
         assert "12.50 %" in said
-        assert "15% go on to the heavy model" in said
-        assert "it pays below a share of 90%" in said

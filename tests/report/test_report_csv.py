@@ -10,6 +10,7 @@ from example import NOW, latency, report, variant
 from optcli.report import csv_text
 from optcli.report.changes import compare
 from optcli.report.csv_text import csv_of_changes
+from optcli.results import flags
 
 
 def read():
@@ -108,7 +109,7 @@ def test_nothing_is_an_empty_file():
 
 
 def test_what_is_no_figure_of_the_table_is_there_too():
-    kept = variant(1000, [latency(2, 1)], flags=("no-gpu",), build_s=1.5)
+    kept = variant(1000, [latency(2, 1)], flags=(flags.no_gpu(),), build_s=1.5)
     (row,) = csv.DictReader(io.StringIO(csv_text(report({"eager": kept}))))
     assert {name: row[name] for name in ("recipe", "format", "build_s", "threads", "launches")} == {
         "recipe": "digits",

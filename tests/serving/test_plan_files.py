@@ -40,7 +40,6 @@ def test_a_plan_file_is_read_with_its_defaults(tmp_path):
         (GOOD + "variant: int8\n", 1, "found curve beside variant", "change one of them"),
         (GOOD.replace("6ms+4ms*b", "1:25ms,2:20ms"), 2, "the curve falls: batch 1 takes", "measure"),
         (GOOD + "arrivals: gamma:x\n", 5, "'x' in 'gamma:x' is no number", "write poisson"),
-        (GOOD + "cascade: {curve: junk, share: 0.1}\n", 5, "'junk' is no time", "its unit"),
         (GOOD + "priorities: {a: 0.2, b: 0.2}\n", 1, "shares of priorities that add up to 0.4", ""),
         (
             GOOD + "priorities: {a: 0.2, b: 0.8}\nsemantics: sealed\ninstances: 1\n",
@@ -165,7 +164,6 @@ def test_an_empty_trace_is_bad_input(tmp_path):
         (quantities.overhead, "10ms", {"after_ms": 10}),
         (quantities.overhead, "6ms+4ms", {"before_ms": 6, "after_ms": 4}),
         (quantities.cameras, "6x25/2", {"count": 6, "frames_per_s": 25, "stride": 2}),
-        (quantities.cascade, "20ms+10ms*b@15%", {"curve": "20ms+10ms*b", "share": 0.15}),
     ],
 )
 def test_quantities_have_units(read, text, value):
@@ -196,7 +194,6 @@ def test_levels_promises_and_priorities_are_lists():
         (quantities.share, "20 percent"),
         (quantities.rate, "400@16h,800"),
         (quantities.cameras, "6 of 25"),
-        (quantities.cascade, "20ms"),
     ],
 )
 def test_what_is_no_quantity_is_said_with_the_option(read, text):

@@ -1,4 +1,4 @@
-"""The parts of a plan beside the choice: cost, machines, cache, cascade, priorities, levels, modes."""
+"""The parts of a plan beside the choice: cost, machines, cache, priorities, levels, modes."""
 
 from __future__ import annotations
 
@@ -63,20 +63,6 @@ def test_a_cascade_adds_the_heavy_model_for_its_share() -> None:
     assert not both.grows
     alone = cascades._together(quick, demand, Batching(1), heavy, Batching(1), 0.0)
     assert alone.p99_ms == pytest.approx(2)
-
-
-@pytest.mark.slow
-def test_a_cascade_pays_below_its_break_even_share():
-    cheap = optcli.plan(**GIVEN, cascade={"curve": "20ms+10ms*b", "share": 0.15}).cascade
-    assert cheap.kept
-    assert cheap.pays
-    assert cheap.work_ms == pytest.approx(
-        cheap.heavy_work_ms * (1 - cheap.break_even_share + cheap.share)
-    )
-    assert cheap.p95_ms > cheap.p50_ms
-    dear = optcli.plan(**GIVEN, cascade={"curve": "2ms+1.2ms*b", "share": 0.6}).cascade
-    assert dear.share > dear.break_even_share
-    assert not dear.pays
 
 
 @pytest.mark.slow

@@ -163,19 +163,6 @@ def test_instances_without_headroom_are_those_of_the_plan_without_it():
 
 
 @pytest.mark.slow
-def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
-    given = {"curve": "6ms+4ms*b", "rate_per_s": 100, "slo": {"p95_ms": 60}}
-    plan = optcli.plan(**given, cascade={"curve": "55ms+5ms*b", "share": 0.3})
-    assert plan.outcome == "not-kept"
-    assert "The heavy model for 30% of the requests breaks the promise" in plan.sentence
-    # Batches of 16 fit into the promise alone, but not behind the cheap model.
-    fits = optcli.plan(**given, cascade={"curve": "2ms+2ms*b", "share": 0.3})
-    assert fits.outcome == "kept"
-    assert fits.cascade.kept
-    assert fits.cascade.p95_ms <= 60
-
-
-@pytest.mark.slow
 def test_a_priority_that_no_request_of_the_simulation_has_is_null():
     plan = optcli.plan(**AFFINE, rate_per_s=50, priorities={"never": 1e-9, "rest": 1 - 1e-9})
     assert plan.priorities[0].p95_ms is None

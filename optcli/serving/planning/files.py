@@ -54,10 +54,8 @@ def _check_texts(node: Node, settings: PlanSettings, problems: Problems) -> None
     """Note curves and arrivals of the file that cannot be read; those of options are read later."""
     known = settings.rate_per_s
     rate = known if isinstance(known, float) else _ANY_RATE
-    heavy = node.get("cascade")
     texts: list[tuple[Node | None, Callable[[str], object]]] = [
         (node.get("curve"), lambda text: curve_of_text(text, "curve")),
-        (heavy and heavy.get("curve"), lambda text: curve_of_text(text, "curve")),
         (node.get("arrivals"), lambda text: parse(text, rate)),
     ]
     for each, read_text in texts:

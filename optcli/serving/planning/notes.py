@@ -12,7 +12,6 @@ from optcli.report.wording import number
 from optcli.results.plan import (
     Alternative,
     BatchWork,
-    CascadePlan,
     Configuration,
     PlanNote,
     PriorityLatency,
@@ -69,15 +68,6 @@ def priority_sentence(demand: Demand, name: str) -> str:
         f"No configuration keeps {of_promise(demand.promise)} for the priority {name}: batches are"
         f" sealed, and each priority has its own share{fixed}."
     )
-
-
-def broken_cascade(demand: Demand, cascade: CascadePlan) -> str:
-    """What the heavy model behind the recommended configuration breaks."""
-    limits = promised(demand.promise)
-    figures = " and ".join(
-        f"{name} {getattr(cascade, f'{name}_ms'):.3g} of {limit:g} ms" for name, limit in limits.items()
-    )
-    return f"The heavy model for {cascade.share:.0%} of the requests breaks the promise: {figures}."
 
 
 def _instances(count: int) -> str:

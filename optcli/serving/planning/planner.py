@@ -15,7 +15,6 @@ from optcli.queueing.demand import Demand, by_load, offered_batches
 from optcli.results.plan import (
     Alternative,
     BatchPoint,
-    CascadePlan,
     Configuration,
     LevelNeed,
     ModeAdvice,
@@ -26,9 +25,7 @@ from optcli.results.plan import (
     RatePoint,
 )
 from optcli.serving.planning import modes, notes, priorities
-from optcli.serving.planning.cascades import cascade_plan
 from optcli.serving.planning.configuring import configuration
-from optcli.serving.planning.files import curve_of_text
 from optcli.serving.planning.growth import breaks_first
 from optcli.serving.planning.remedies import would_keep
 from optcli.serving.planning.scaling import autoscaling
@@ -54,8 +51,6 @@ def make(settings: PlanSettings, known: MeasuredCurve, observer: Observer) -> Pl
     if not settings.promised:
         return _batch_plan(settings, known)
     _check_batch(settings, curve)
-    if settings.cascade is not None:
-        curve_of_text(settings.cascade.curve, "--cascade")
     carried = _carried(settings, curve)
     traffic = traffic_of(settings, _asked_for(settings, carried))
     demand = demand_of(settings, traffic)
@@ -212,11 +207,6 @@ class _Planning:
             asked=_asked(self.settings),
         )
         more = self._where_kept(recommended) if recommended is not None else self._where_not()
-        cascade = more.get("cascade")
-        if isinstance(cascade, CascadePlan) and not cascade.kept and plan.outcome == "kept":
-            broken = notes.broken_cascade(self.demand, cascade)
-            sentence = more.get("sentence", plan.sentence)
-            more |= {"outcome": "not-kept", "sentence": f"{sentence} {broken}"}
         self.observer.progress(STEP, 1.0, "done")
         return plan.model_copy(update=more)
 
@@ -260,11 +250,6 @@ class _Planning:
                 self.traffic.lowest_per_s * (1 - settings.cache_hit_rate),
                 self.choice.prediction.mean_ms.value,
                 settings.cold_start_s or 0.0,
-            )
-        if settings.cascade is not None:
-            self._progress(0.9, "the cascade")
-            parts["cascade"] = cascade_plan(
-                settings, self.curve, self.demand, batching, self.traffic.mean_per_s
             )
         if settings.cameras is not None and settings.semantics == "oldest-age":
             self._progress(0.9, "bursts of the cameras")

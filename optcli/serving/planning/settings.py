@@ -69,16 +69,6 @@ class CameraSettings(Settings):
     )
 
 
-class CascadeSettings(Settings):
-    """A heavy model behind the planned one, for a share of the requests."""
-
-    curve: str = Field(
-        description="time of a batch by its size, written as the plan's own `curve`",
-        examples=["20ms+10ms*b"],
-    )
-    share: float = Field(gt=0, lt=1, description="share of the requests that go on to the heavy model")
-
-
 class PlanSettings(Settings):
     """A plan file: the curve of a model, the traffic, the promise, and what is fixed already.
 
@@ -181,7 +171,6 @@ class PlanSettings(Settings):
     priorities: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default_factory=dict, description="share of the traffic by priority, the most urgent first"
     )
-    cascade: CascadeSettings | None = Field(None, description="a heavy model for some requests")
     on_full: Literal["drop-oldest", "reject-newest", "deadline"] = Field(
         "drop-oldest",
         description="which request is dropped when the queue is full; `deadline`: one that has waited"
