@@ -35,7 +35,7 @@ MANY = "1" * 4301
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ["large_json", "oip", "priorities", "cache"]
+    names = ["oip", "priorities", "cache"]
     monkeypatch.syspath_prepend(str(RAY_FILES))
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)

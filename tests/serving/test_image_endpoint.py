@@ -58,7 +58,7 @@ POSTPROCESS = {
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ["large_json", "oip", "admission", "images", "postprocess", "cache", "known_answers"]
+    names = ["oip", "admission", "images", "postprocess", "cache", "known_answers"]
     names.append("image_endpoint")
     for file in prediction.COPIED.values():
         shutil.copy(file, tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 from optcli.serving.deploy import ray_bundle
 
-NAMES = ("admission", "batches", "large_json", "metrics", "oip", "priorities")
+NAMES = ("admission", "batches", "metrics", "oip", "priorities")
 BUNDLE = {
     "model": "small",
     "platform": "onnxruntime_onnx",

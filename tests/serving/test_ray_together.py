@@ -234,7 +234,7 @@ class Handle:
 @pytest.fixture
 def lanes(monkeypatch):
     """The module `lanes` of a bundle, and `oip`, imported as they are there."""
-    names = ("lanes", "admission", "metrics", "oip", "large_json", "together", "priorities")
+    names = ("lanes", "admission", "metrics", "oip", "together", "priorities")
     monkeypatch.syspath_prepend(str(ray_bundle.FILES))
     pytest.importorskip("ray.serve", reason="lanes call replicas through Ray Serve")
     for name in names:

@@ -29,7 +29,7 @@ from optcli.settings import TensorSpec
 SERVER = "Ray Serve"
 MODEL, FILES = "model", Path(__file__).parent / "ray_files"
 _ALWAYS = (
-    *("app", "launch", "oip", "large_json", "direct", "lanes", "admission", "together", "batches"),
+    *("app", "launch", "oip", "direct", "lanes", "admission", "together", "batches"),
     *("metrics", "garbage", "request_heads"),
 )
 _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")

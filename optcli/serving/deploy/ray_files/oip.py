@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import large_json
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -114,8 +113,8 @@ class Protocol:
     async def read(self, body: bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model.
 
-        Much JSON is read in a thread and in pieces, so that other requests go on meanwhile. It may
-        stand before binary tensors, too.
+        Much JSON is read in a thread, so that other requests go on while its numbers become arrays. It
+        may stand before binary tensors, too.
         """
         length = len(body) if header_length is None else _json_bytes(body, header_length)
         try:
@@ -128,9 +127,8 @@ class Protocol:
     def parsed(self, body: bytes | bytearray, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
         header, rest = _split(body, header_length)
-        large = len(header) > _LARGE_JSON_BYTES
         try:
-            message = large_json.loads(header) if large else json.loads(header)
+            message = json.loads(header)
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"the request is no JSON: {error}") from error
         if not isinstance(message, dict) or not isinstance(message.get("inputs"), list):
