@@ -104,7 +104,7 @@ def _loaded(path: str, name: str, index: int) -> Callable[..., Any]:
     """One model of a package, by what `torch._inductor.aoti_load_package` wraps.
 
     That function imports torch's compiler first, and may call g++ to find out about the processor. Its
-    models read their own description on every call. What that takes: benchmarks/aoti_opening.py.
+    models read their own description on every call. What that takes: benchmarks/README.md.
     """
     import torch
     from torch.utils import _pytree as pytree

@@ -40,7 +40,7 @@ _OTHER_PRECISIONS = {
 _MOST_EPOCHS = 200
 _BATCH = 64
 # A training gives up where, after half of its time, so many bars are lost on held-out samples, and at
-# least this share of them. See benchmarks/early_stopping.py.
+# least this share of them. See benchmarks/README.md.
 _HOPELESS, _LEAST_HOPELESS = 12, 0.12
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
 _RUNNER_OPTIONS = ("threads", "shapes", "hint", "optimization_level")

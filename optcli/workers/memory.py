@@ -18,7 +18,7 @@ def keep_freed() -> bool:
     PyTorch allocates the same blocks on every call. As it comes, glibc maps a large one anew, or gives
     the end of its heap back, and the system clears all pages at their first touch, which can take as
     long as what is computed on them. Whether it does depends on how blocks happen to lie: of two
-    processes of one network one can be twice as slow (`benchmarks/kept_memory.py`). For a process that
+    processes of one network one can be twice as slow (`benchmarks/README.md`). For a process that
     computes until its end: it gives nothing back.
     """
     if not sys.platform.startswith("linux"):
