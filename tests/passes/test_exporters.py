@@ -9,7 +9,6 @@ from optcli.errors import StepError
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import input_names, input_shapes, opset_of
-from optcli.passes._torch import onnx_exporting
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
@@ -153,24 +152,3 @@ def test_openvino_takes_no_quantized_program(tmp_path):
     with pytest.raises(StepError, match="cannot convert a PyTorch graph that is int8") as found:
         apply(ToOpenvino(), source, tmp_path / "made", INPUTS["Conv"])
     assert "quantize_nncf behind it" in found.value.hint
-
-
-def test_the_exporters_operators_are_parsed_only_where_more_than_a_domain_is_asked_for():
-    from onnxscript import values
-    from onnxscript.function_libs.torch_lib import ops, registration
-
-    assert ops is not None  # importing it fills the registry
-    operators = [
-        operator
-        for overloads in registration.default_registry.values()
-        for operator in (*overloads.overloads, *overloads.complex)
-        if isinstance(operator, values.TracedOnnxFunction)
-    ]
-    some, usual = operators[:: len(operators) // 20], values.TracedOnnxFunction.function_ir
-    known = [(operator.function_ir.domain, operator.function_ir.name) for operator in some]
-    with onnx_exporting._unparsed_operators():
-        found = [operator.function_ir for operator in some]
-        assert [domain for domain, _ in known] == [each.domain for each in found]
-        assert not any(hasattr(type(each), "name") for each in found)
-        assert [name for _, name in known] == [each.name for each in found]
-    assert values.TracedOnnxFunction.function_ir is usual

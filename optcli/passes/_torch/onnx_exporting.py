@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
 from optcli.formats import onnx_writing
 from optcli.formats.onnx_writing import Weight
 from optcli.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
-from optcli.passes._torch import batch_norms, decomposing
+from optcli.passes._torch import batch_norms
 from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace
 from optcli.settings import TensorSpec
@@ -70,17 +70,15 @@ def parts_of_program(
 
     if optimize:
         batch_norms.fold(program)
-    as_it_is = decomposing.only_where_needed() if optimize else nullcontext()
-    with _unparsed_operators(), as_it_is:
-        made = torch.onnx.export(
-            program,
-            dynamo=True,
-            verbose=False,
-            input_names=[spec.name for spec in inputs],
-            output_names=list(outputs),
-            opset_version=opset,
-            optimize=optimize,
-        )
+    made = torch.onnx.export(
+        program,
+        dynamo=True,
+        verbose=False,
+        input_names=[spec.name for spec in inputs],
+        output_names=list(outputs),
+        opset_version=opset,
+        optimize=optimize,
+    )
     assert made is not None
     model, weights = onnx_writing.taken_apart(made.model)
     _name_dimensions(model, inputs)
@@ -113,35 +111,6 @@ def quiet_exporters() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-@contextmanager
-def _unparsed_operators() -> Iterator[None]:
-    """Have onnxscript parse the source of an operator only where more than its domain is asked for.
-
-    The exporter lists all of them, and asks each for its domain: parsing takes a quarter of a second.
-    """
-    from onnxscript import values
-
-    usual = getattr(values.TracedOnnxFunction, "function_ir", None)
-    if not isinstance(usual, property) or usual.fget is None:
-        yield
-        return
-    parse = usual.fget
-
-    class Unparsed:
-        def __init__(self, operator: Any) -> None:
-            self._operator = operator
-            self.domain = operator.opset.domain
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(parse(self._operator), name)
-
-    values.TracedOnnxFunction.function_ir = property(Unparsed)
-    try:
-        yield
-    finally:
-        values.TracedOnnxFunction.function_ir = usual
 
 
 def _name_dimensions(model: ModelProto, inputs: Sequence[TensorSpec]) -> None:
