@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from optcli import baselines, environment
 from optcli.digest import FileDigests
 from optcli.errors import UsageError
-from optcli.gate import devices, elsewhere, history, terms
+from optcli.gate import elsewhere, history, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
 from optcli.gate.gating import Gating
@@ -21,14 +21,20 @@ from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import labels, view
+from optcli.pipeline.devices import Device, place_of
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
+from optcli.pipeline.on_devices import joined
 from optcli.pipeline.phases import Phases
+from optcli.pipeline.places import HERE as THIS_MACHINE
+from optcli.pipeline.places import Here, Place
+from optcli.pipeline.plan import Plan
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
 from optcli.results import RecipeSummary
 from optcli.results.gate import Change, GateReport
 from optcli.settings import GateSettings
+from optcli.settings.devices import HERE
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
 
@@ -75,7 +81,7 @@ def gate(
         demanded, slo = _demanded(loaded, origin, options)
         to_do = planned(recipe, kept, options.overrides, list(names))
         labels.say(to_do.recipe, observer)
-        places = stack.enter_context(devices.reached(options.ray, demanded, to_do, kept, observer))
+        places = stack.enter_context(reached(options.ray, demanded, to_do, kept, observer))
         made = make(to_do, kept, observer, settings, Phases())
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})
@@ -186,3 +192,29 @@ def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:
         "settings": settings.model_dump(mode="json"),
         "seconds": gating.seconds,
     }
+
+
+@contextmanager
+def reached(
+    ray: str | None, settings: GateSettings, plan: Plan, store: Store, observer: Observer
+) -> Iterator[tuple[Place, ...]]:
+    """The places of `gate.devices` in their order; this machine where it names none.
+
+    Raises `UsageError` where a device needs `--ray` or is none of the recipe's, `MissingError` where no
+    node of the cluster is the device.
+    """
+    if settings.devices is None:
+        yield (THIS_MACHINE,)
+        return
+    recipe = plan.recipe
+    for name in settings.devices:
+        if name != HERE and name not in recipe.devices:
+            raise UsageError(
+                f"the baseline was judged on a device {name!r}, which the recipe does not have",
+                place="gate.devices",
+                hint="bring it back, or declare the change: --accept rule",
+            )
+    variants = tuple(each.name for each in plan.variants)
+    devices = [Device(name, place_of(recipe, name), variants) for name in settings.devices]
+    with joined(ray, plan, devices, store, observer) as far:
+        yield tuple(far.get(name) or Here(name) for name in settings.devices)

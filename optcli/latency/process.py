@@ -6,18 +6,20 @@ The parent speaks first; every command but `end` has one answer (`optcli.latency
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcli import libraries, runners
 from optcli.environment import usable_cores
 from optcli.errors import RunnerError
-from optcli.latency import feeds, memory, warming
-from optcli.latency.gpu_memory import GpuMemory
+from optcli.latency import feeds, memory
+from optcli.latency.gpu_clocks import told_by_nvml
 from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Ready, Round, WarmUp
 from optcli.latency.noise import Noise
 from optcli.results import flags
@@ -26,6 +28,14 @@ from optcli.workers import Channel
 if TYPE_CHECKING:
     from optcli.latency.feeds import Feed
     from optcli.runners import Runner
+
+# Two windows of calls that follow each other, this long, whose medians differ by less than this.
+_WINDOW_NS = 0.2e9
+_STEADY = 0.03
+# It must have lasted so long: what comes late is not seen in the first windows.
+_LEAST_NS = 0.5e9
+
+_EVERY_S = 0.02
 
 
 def serve(request: MeasureRequest, channel: Channel, kind: type[Process] | None = None) -> None:
@@ -64,7 +74,7 @@ class Process:
             return self._open()
         if command.do == "warm":
             call = partial(self.call, self._feeds[command.batch_size])
-            warm_up = warming.until_steady if command.steady else warming.by_count
+            warm_up = until_steady if command.steady else by_count
             with self._gpu.looking() if self._gpu else nullcontext():
                 return warm_up(call, command.calls, command.seconds)
         if command.do == "round":
@@ -158,3 +168,131 @@ def _nanoseconds(times_ms: Sequence[float | None]) -> tuple[int, ...] | None:
     """None unless every call has a time: a series with holes would be another distribution."""
     times = [each for each in times_ms if each is not None]
     return tuple(round(each * 1e6) for each in times) if len(times) == len(times_ms) else None
+
+
+# How much GPU memory this process has held: looked at through NVML, since no runtime tells for all.
+#
+# PyTorch's own counters miss what TensorRT, ONNX Runtime and cuDNN allocate.
+
+
+class GpuMemory:
+    """The most that this process held on all GPUs together while somebody was looking.
+
+    Of the process where the driver tells, else what the devices hold more than at the start: in a
+    container processes are often not told apart. `nvml` is the module `pynvml`.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        count = nvml.nvmlDeviceGetCount()
+        self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        self._before = self._held_by_all()
+        self.peak_bytes = 0
+
+    @staticmethod
+    def here() -> GpuMemory | None:
+        """None where there is no GPU, no driver or no `pynvml`."""
+        return told_by_nvml(GpuMemory)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look every 20 ms while the block runs. Not while calls are timed: it would disturb them."""
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(_EVERY_S):
+                self.look()
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            self.look()
+
+    def look(self) -> None:
+        """Note what is held now."""
+        with suppress(Exception):  # a device that is reset or lost
+            held = self._held_by_process()
+            if held is None:
+                held = self._held_by_all() - self._before
+            self.peak_bytes = max(self.peak_bytes, held)
+
+    def _held_by_process(self) -> int | None:
+        sizes = [
+            process.usedGpuMemory
+            for device in self._devices
+            for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+            if process.pid == os.getpid()
+        ]
+        return sum(sizes) if sizes and None not in sizes else None
+
+    def _held_by_all(self) -> int:
+        return sum(int(self._nvml.nvmlDeviceGetMemoryInfo(device).used) for device in self._devices)
+
+
+# Warming up: until calls take what they usually take.
+#
+# Caches fill, memory is allocated once, kernels are chosen in the first calls, and some runtimes go on
+# for seconds. What was still on its way would be a difference between launches.
+
+
+def by_count(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
+    """Call until `calls` or `seconds` are reached; `usual_ns` is the median of the later half.
+
+    `call` gives its own nanoseconds.
+    """
+    begin = time.perf_counter_ns()
+    times = [call()]
+    while len(times) < calls and time.perf_counter_ns() - begin < seconds * 1e9:
+        times.append(call())
+    return _warm_up(times, begin, times[len(times) // 2 :], steady_after=len(times), steady=None)
+
+
+def until_steady(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
+    """Call until two successive windows of 0.2 s differ by less than 3 % in their medians.
+
+    At least `calls` calls and half a second, at most `seconds`. `steady` says whether it was reached,
+    `steady_after` how many calls came before the first of the two windows.
+    """
+    begin = time.perf_counter_ns()
+    times = [call()]  # the first call is nobody's window
+    before: list[int] = []
+    while True:
+        window = _window(call)
+        times += window
+        elapsed = time.perf_counter_ns() - begin
+        alike = before and abs(_median(window) / _median(before) - 1) < _STEADY
+        if alike and len(times) >= calls and elapsed >= _LEAST_NS:
+            after = len(times) - len(window) - len(before)
+            return _warm_up(times, begin, before + window, steady_after=after, steady=True)
+        if elapsed >= seconds * 1e9:
+            return _warm_up(times, begin, before + window, steady_after=len(times), steady=False)
+        before = window
+
+
+def _window(call: Callable[[], int]) -> list[int]:
+    end = time.perf_counter_ns() + _WINDOW_NS
+    times = [call()]
+    while time.perf_counter_ns() < end:
+        times.append(call())
+    return times
+
+
+def _warm_up(
+    times: list[int], begin: int, usual: list[int], *, steady_after: int, steady: bool | None
+) -> WarmUp:
+    return WarmUp(
+        first_ms=times[0] / 1e6,
+        calls=len(times),
+        usual_ns=_median(usual),
+        steady_after=steady_after,
+        steady=steady,
+        seconds=(time.perf_counter_ns() - begin) / 1e9,
+    )
+
+
+def _median(times: list[int]) -> int:
+    return sorted(times)[len(times) // 2]

@@ -7,6 +7,7 @@ rounds in random order: a launch is what varies, so intervals and the fit are ov
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,30 +19,33 @@ from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.latency import fitness, memory, quality_flags, quantiles
 from optcli.latency.artifact_runs import ArtifactRun
-from optcli.latency.budget import budget
 from optcli.latency.fit import fit
 from optcli.latency.launches import in_ms
 from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Round, WarmUp
 from optcli.latency.plan import Candidate, Plan
 from optcli.latency.samples import Series
-from optcli.latency.sweep_plan import (
-    LEAD_IN,
-    LEAST_CALLS,
-    ROUNDS,
-    WARM_CALLS,
-    allot,
-    cost_s,
-    grows_no_more,
-    ladder,
-)
+from optcli.latency.tails import is_surely_over
 from optcli.observer import Observer
-from optcli.results import Sweep, SweepPoint
-from optcli.settings import SweepSettings, TensorSpec
-from optcli.statistics import percentile, percentile_over_rounds
+from optcli.results import Budget, Estimate, Sweep, SweepPoint
+from optcli.settings import SweepSettings, TensorSpec, batch_range
+from optcli.statistics import needed, percentile, percentile_over_rounds
 from optcli.workers import Child
 
 if TYPE_CHECKING:
     pass
+
+# A smaller batch that gives so much more is named.
+_WORTH_NAMING = 1.02
+
+ROUNDS = 2
+LEAD_IN = 1
+LEAST_CALLS = 2
+WARM_CALLS = 5
+# With every doubling hardly more images a second for so many times, throughput grows no more.
+_STALE = 2
+_GROWS = 1.01
+# A launch in which the machine was not quiet does not count; one of five may be lost.
+_SPARE = 1.25
 
 T = TypeVar("T")
 
@@ -259,3 +263,123 @@ def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
 def _ask(child: Child, command: Command, answer: type[T], timeout_s: float) -> T:
     child.send(command)
     return child.receive(answer, timeout_s)
+
+
+def ladder(inputs: Sequence[TensorSpec], most: int) -> tuple[int, ...]:
+    """The batch sizes of a sweep: doublings from the smallest the model takes, and the largest."""
+    allowed = batch_range(inputs)
+    top = max(allowed.min, min(allowed.max, most))
+    sizes = [allowed.min]
+    while sizes[-1] * 2 <= top:
+        sizes.append(sizes[-1] * 2)
+    return tuple(dict.fromkeys([*sizes, top]))
+
+
+def allot(
+    usual_ns: Mapping[int, float], settings: SweepSettings, limit_ns: float | None
+) -> dict[int, int]:
+    """Timed calls per round at every batch size, as many as the time cap allows.
+
+    First p99 of the two largest sizes that may keep the limit; then more for all, the small first.
+    """
+    sizes = sorted(usual_ns)
+    decide = [size for size in reversed(sizes) if limit_ns and usual_ns[size] <= limit_ns][:2]
+    calls = dict.fromkeys(sizes, LEAST_CALLS)
+    enough, plenty = math.ceil(_SPARE * needed(0.99)), 1000
+    for samples, chosen in (
+        (enough, decide),
+        (100, sizes),
+        (enough, sizes),
+        (plenty, decide),
+        (plenty, sizes),
+    ):
+        per_round = math.ceil(samples / (settings.launches * ROUNDS))
+        for size in chosen:
+            trial = {**calls, size: max(calls[size], per_round)}
+            if cost_s(usual_ns, trial, settings) <= settings.max_seconds:
+                calls = trial
+    return calls
+
+
+def cost_s(usual_ns: Mapping[int, float], calls: Mapping[int, int], settings: SweepSettings) -> float:
+    """Seconds that all launches spend in calls."""
+    totals = {size: WARM_CALLS + ROUNDS * (LEAD_IN + count) for size, count in calls.items()}
+    return settings.launches * sum(usual_ns[size] * count for size, count in totals.items()) / 1e9
+
+
+def grows_no_more(rates: Mapping[int, float]) -> bool:
+    """Whether the last batch sizes all give hardly more images a second than the best before them."""
+    values = list(rates.values())
+    earlier, last = values[:-_STALE], values[-_STALE:]
+    return bool(earlier) and max(last) < _GROWS * max(earlier)
+
+
+def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) -> Budget:
+    """The largest measured batch size whose p99 is within `p99_ms`, by its interval's upper bound.
+
+    Points that are not fit decide nothing: they are in doubt whatever their figures say.
+    """
+    inside = [
+        point
+        for point in points
+        if point.fit and point.p99_ms and point.p99_ms.high and point.p99_ms.high <= p99_ms
+    ]
+    chosen = inside[-1] if inside else None
+    larger = [each for each in points if chosen is None or each.batch_size > chosen.batch_size]
+    doubt = next((reason for each in larger if (reason := _doubt(each, p99_ms))), "")
+    if chosen is None:
+        words = [f"no batch size is known to be within {p99_ms:g} ms at p99"]
+        words += [doubt or _too_slow(points)]
+        return Budget(p99_ms=p99_ms, sentence="; ".join(filter(None, words)))
+    words = [
+        f"within {p99_ms:g} ms at p99: batch {chosen.batch_size}, {_rate(chosen)} images/s",
+        doubt,
+    ]
+    if not larger:
+        words.append(f"no larger one was measured ({stopped_because})")
+    best = max(inside, key=lambda point: point.throughput_per_s)
+    if best.throughput_per_s > _WORTH_NAMING * chosen.throughput_per_s:
+        words.append(f"batch {best.batch_size} gives more: {_rate(best)} images/s")
+    return Budget(
+        p99_ms=p99_ms,
+        batch_size=chosen.batch_size,
+        throughput_per_s=chosen.throughput_per_s,
+        sentence="; ".join(filter(None, words)),
+    )
+
+
+def _doubt(point: SweepPoint, limit_ms: float) -> str:
+    """Why a batch size that may be inside is not said to be; empty where it clearly is not."""
+    if not point.fit:
+        return f"batch {point.batch_size} is not decided: other work disturbed it"
+    if point.p50_ms.value > limit_ms:
+        return ""
+    if point.p99_ms is None:
+        return (
+            f"batch {point.batch_size} is not decided: p99 needs {needed(0.99)} calls,"
+            f" {point.samples} fit into the time cap"
+        )
+    if is_surely_over({0.5: point.p50_ms, 0.99: point.p99_ms}, limit_ms, point.waited or 0.0):
+        return ""
+    if point.p99_ms.low is not None and point.p99_ms.low > limit_ms:
+        return f"batch {point.batch_size} is not decided: other work may have caused its p99"
+    return f"batch {point.batch_size} is not clearly within the limit (p99 {_interval(point.p99_ms)})"
+
+
+def _too_slow(points: Sequence[SweepPoint]) -> str:
+    if not points:
+        return ""
+    first = next((point for point in points if point.fit), points[0])
+    name, shown = ("p99", first.p99_ms) if first.p99_ms else ("p50", first.p50_ms)
+    return f"batch {first.batch_size} takes {_interval(shown)} at {name}"
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3g} ms"
+    return f"{estimate.value:.3g} ms [{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
+def _rate(point: SweepPoint) -> str:
+    rate = point.throughput_per_s
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"

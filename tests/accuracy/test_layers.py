@@ -6,7 +6,7 @@ from tiny_networks import INPUTS, Noise, apply, artifact, feed, onnx_file, torch
 
 from optcli import data, workers
 from optcli.accuracy.layers import LayersRequest, advice, compare, process
-from optcli.accuracy.layers.tally import Tally, worst_channel
+from optcli.accuracy.layers.measured import Tally, worst_channel
 from optcli.artifact import Artifact, Format
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format

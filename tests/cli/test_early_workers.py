@@ -8,7 +8,7 @@ from tiny_project import DATA
 
 from optcli import sources
 from optcli.artifact import Format
-from optcli.cli import early_workers
+from optcli.cli import build as early_workers
 from optcli.pipeline import orders
 from optcli.store import Store
 from optcli.workers import early, environment_of_steps, parent

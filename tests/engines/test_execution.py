@@ -6,7 +6,7 @@ import pytest
 from fake_driver import LONG, SHORT, plan
 
 from optcli.engines import EngineError
-from optcli.engines.running.elements import Element
+from optcli.engines.running.slots import Element
 
 RNG = np.random.default_rng(0)
 

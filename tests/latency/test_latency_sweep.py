@@ -7,10 +7,8 @@ import pytest
 
 from optcli import workers
 from optcli.errors import OptcliError, StepError
-from optcli.latency.budget import budget
 from optcli.latency.messages import Held, Opening, Round, WarmUp
-from optcli.latency.sweep import sweep
-from optcli.latency.sweep_plan import allot, cost_s, ladder
+from optcli.latency.sweep import allot, budget, cost_s, ladder, sweep
 from optcli.observer import Silent
 from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, SweepPoint, flags

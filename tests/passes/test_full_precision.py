@@ -11,7 +11,7 @@ from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import graphs, output_names
 from optcli.onnx_graphs.precision import precision_of
-from optcli.passes._onnx.full_precision import widened
+from optcli.passes._onnx.models import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -15,7 +15,7 @@ from optcli.engines.driver import Device
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Traits
-from optcli.passes._tensorrt.sparsity import two_of_four
+from optcli.passes._tensorrt.engine import two_of_four
 from optcli.passes.tensorrt_engine import TensorrtEngine
 from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine
 from optcli.settings import TensorSpec

@@ -13,7 +13,7 @@ from small_variants import variant
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.drift import Drift
-from optcli.serving.drift import causes, comparing, input_statistics, reference, testing
+from optcli.serving.drift import comparing, input_statistics, reference, testing
 from optcli.serving.drift.kept import About
 from optcli.settings import TensorSpec
 
@@ -351,7 +351,7 @@ def test_no_cause_is_named_for_features():
         }
     ).inputs[0]
     rows = np.zeros((2, 6), np.float32)
-    assert causes.looks_like(tensor, rows, rows + 1, np.array([0.5, 0.5])) is None
+    assert comparing.looks_like(tensor, rows, rows + 1, np.array([0.5, 0.5])) is None
 
 
 def test_a_recipe_without_data_is_refused(tmp_path: Path):

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,14 +17,21 @@ from optcli.engines import EngineError, child, profiles, sidecar
 from optcli.engines.job import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import array, read
 from optcli.onnx_graphs.interface import input_shapes
+from optcli.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, Prepared, prepare
 from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
-from optcli.passes._tensorrt.sparsity import two_of_four
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+# Where the input channels of a weight lie.
+_INPUT_AXES = {"Conv": 1, "Gemm": 0, "MatMul": -2}
 
 WEIGHTS = "weights"
 _DESCRIBE_S = 120.0
@@ -224,3 +231,23 @@ def _heard(event: Mapping[str, Any], job: Job) -> None:
         job.progress(*event["progress"])
     elif "warned" in event:
         job.warn(event["warned"])
+
+
+def two_of_four(model: ModelProto) -> tuple[int, int]:
+    """How many weights of convolutions and matrix products have the pattern, and how many there are."""
+    import numpy as np
+
+    sparse = total = 0
+    for node in read(model).graph:
+        if node.op_type not in _INPUT_AXES or len(node.inputs) < 2:
+            continue
+        weights = array(behind(node.inputs[1], "Cast", "Identity"))
+        if weights is None or weights.ndim < 2:
+            continue
+        turned = node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
+        weights = np.moveaxis(weights, 1 if turned else _INPUT_AXES[node.op_type], -1)
+        total += 1
+        if weights.shape[-1] % 4 == 0:
+            fours = weights.reshape(-1, 4)
+            sparse += bool(((fours != 0).sum(axis=1) <= 2).all())
+    return sparse, total
