@@ -57,11 +57,6 @@ if TYPE_CHECKING:
     help="Run the baseline in this virtual environment (or Python), to judge new library versions.",
 )
 @click.option(
-    "--against-recorded",
-    is_flag=True,
-    help="Compare with the figures recorded in the baseline instead of measuring it here.",
-)
-@click.option(
     "--accept",
     multiple=True,
     metavar="KIND,...",
@@ -107,7 +102,6 @@ def command(
     timeout: float,
     trust: bool,
     baseline_python: Path | None,
-    against_recorded: bool,
     accept: tuple[str, ...],
     on_inconclusive: Literal["fail", "pass"] | None,
     ray: str | None,
@@ -140,7 +134,6 @@ def command(
                 timeout_s=timeout,
                 trust=trust,
                 baseline_python=baseline_python,
-                against_recorded=against_recorded,
                 on_inconclusive=on_inconclusive,
                 confirm=confirm,
                 ray=ray,

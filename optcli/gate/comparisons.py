@@ -116,31 +116,6 @@ def unfit(comparison: Comparison, why: str, *, blocks: bool) -> Comparison:
     return comparison.model_copy(update=update)
 
 
-def recorded(batch_size: int, baseline: Estimate, candidate: Estimate, limit: float) -> Comparison:
-    """The median beside one that was recorded earlier, or elsewhere, by the ends of both intervals."""
-    growth = candidate.value / baseline.value - 1
-    low, high = growth, growth
-    if None not in (baseline.low, baseline.high, candidate.low, candidate.high):
-        low = float(candidate.low or 0) / float(baseline.high or 1) - 1
-        high = float(candidate.high or 0) / float(baseline.low or 1) - 1
-    outcome: Outcome = "reject" if low > limit else "accept" if high < limit else "inconclusive"
-    change = Estimate(value=growth, low=low, high=high)
-    figures = f"{_growth(growth, 'slower', 'faster')}{_span(change)} than recorded"
-    words = {"reject": "over", "accept": "within", "inconclusive": "not clearly within"}
-    return Comparison(
-        metric="p50",
-        name="p50",
-        batch_size=batch_size,
-        unit="ms",
-        baseline=baseline.value,
-        candidate=candidate.value,
-        change=change,
-        limit=limit,
-        outcome=outcome,
-        reason=f"{figures}: {words[outcome]} the limit of {_percent(limit)}",
-    )
-
-
 def plain(
     metric: Metric,
     name: str,

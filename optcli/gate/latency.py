@@ -14,10 +14,11 @@ from optcli.gate import comparisons
 from optcli.gate.gating import Gating
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
+from optcli.gate.side import Side
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.latency.launches import MEMORY_SLACK_BYTES
-from optcli.pipeline.places import HERE, Pairs, PairsOrder, Place
+from optcli.pipeline.places import HERE, LatencyOrder, Pairs, PairsOrder, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
@@ -52,6 +53,28 @@ def candidate(name: str, kept: Kept, settings: GateSettings, place: Place = HERE
     """An artifact as the gate runs it."""
     options = {**kept.options, "threads": threads_of(settings, place)}
     return Candidate(name, kept.artifact, kept.runner, options)
+
+
+def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
+    """The candidate measured by itself, now. Raises `RunnerError` where it cannot be."""
+    settings = LatencySettings(
+        mode="table",
+        batch_sizes=gating.settings.batch_sizes,
+        threads=threads_of(gating.settings, place),
+    )
+    recipe = gating.made.plan.recipe
+    order = LatencyOrder(
+        candidates=(candidate(side.name, side.now, gating.settings, place),),
+        baseline=side.name,
+        inputs=recipe.inputs,
+        feeds=gating.made.feeds,
+        settings=settings,
+        seed=recipe.seed,
+    )
+    measured = place.measure(STEP, order, gating.logs, gating.observer)
+    for reason in measured.failures.values():
+        raise RunnerError(reason, place=f"{side.name} › gate")
+    return [row for row in latency.to_results(measured)[side.name] if row.region == "host"]
 
 
 def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:

@@ -54,7 +54,6 @@ class Options:
     timeout_s: float = 3600.0
     trust: bool = False
     baseline_python: Path | None = None
-    against_recorded: bool = False
     on_inconclusive: Literal["fail", "pass"] | None = None
     confirm: bool | None = None
     history: Path | None = None

@@ -8,12 +8,12 @@ from dataclasses import replace
 from optcli import environment, latency
 from optcli.artifact import NATIVE
 from optcli.errors import StepError
-from optcli.gate import accuracy, comparisons, recorded
+from optcli.gate import accuracy, comparisons
 from optcli.gate.accuracy import Incomparable
 from optcli.gate.baseline import cannot_run, of_another_cpu, other_versions
 from optcli.gate.explain import explain
 from optcli.gate.gating import Gating
-from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
+from optcli.gate.latency import STEP, Timed, alone, candidate, compare, service_level
 from optcli.gate.side import Side
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.pipeline.places import Place
@@ -106,12 +106,10 @@ def _latency(
 ) -> tuple[list[Comparison], list[Flag], list[str]]:
     """What is said of latency, doubts about it, and the files of raw samples."""
     assert side.before is not None
-    if gating.options.against_recorded:
-        return (*recorded.compare(gating, side, place), [])
     if why is not None:
         promised = []
         if why.declared and gating.slo is not None:
-            rows = recorded.alone(gating, side, place)
+            rows = alone(gating, side, place)
             promised = service_level(rows, gating.slo, side.now.artifact.size_bytes)
         return [why.said("p50"), *promised], [], []
     name = f"{side.name} (baseline)"

@@ -44,7 +44,6 @@ FlagKind = Literal[
     "few-samples",
     "no-float-anchor",
     "confirmed",
-    "recorded-figures",
     "operators-not-compared",
     "other",
 ]
@@ -340,12 +339,6 @@ def no_float_anchor(variant: str) -> str:
 def confirmed() -> str:
     """What failed in the gate was measured twice."""
     return "a failure was measured again, independently"
-
-
-@_kind("recorded-figures")
-def recorded_figures() -> str:
-    """The gate compared with figures of the baseline's report."""
-    return "against figures recorded elsewhere or earlier, not measured side by side"
 
 
 @_kind("operators-not-compared")

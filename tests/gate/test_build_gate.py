@@ -16,7 +16,7 @@ from optcli.gate import explain as explaining
 from optcli.gate import history
 from optcli.gate import saving as builds
 from optcli.gate import variant as gating_variant
-from optcli.results import Report, flags
+from optcli.results import Report
 from optcli.store import Store
 
 EXPLAIN = explaining.explain
@@ -288,16 +288,6 @@ def test_what_is_bound_to_another_cpu_is_never_compared(repository, pairs):
     report = judge(repository, "main")
     assert report.exit_code == ExitCode.INCONCLUSIVE
     assert "lacks avx9000" in of(report, "p50").reason
-
-
-@pytest.mark.long
-def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, pairs):
-    saved(repository)
-    report = judge(repository, "main", against_recorded=True)
-    # On a machine that is busy just now it cannot be told; either way it is not measured in pairs.
-    assert "recorded" in of(report, "p50").reason
-    assert report.variants["copied"].flags == (flags.recorded_figures(),)
-    assert pairs.seen == []
 
 
 @pytest.mark.long

@@ -9,12 +9,11 @@ from edge_device import DEVICES, Edge
 from gated_project import COPIED, git, judge, of
 from tiny_project import HEAD
 
-from optcli import baselines, environment
+from optcli import environment
 from optcli.artifact import Format
 from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError, UsageError
 from optcli.gate import history
-from optcli.gate import saving as builds
 from optcli.gate import variant as gating_variant
 from optcli.gate.origins import Options
 from optcli.gate.terms import changes
@@ -97,22 +96,6 @@ def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, mo
     report = judge(there)
     assert report.outcome == "inconclusive"
     assert "bound to the CPU it was made on" in report.sentence
-
-
-def saved(project, name):
-    report = project.build()
-    assert report.exit_code == ExitCode.DONE
-    path = baselines.place_of(name, project.artifacts)
-    builds.save(path, report, project.artifacts / "tiny" / "report.json", Store(project.store))
-
-
-@pytest.mark.long
-def test_a_baseline_without_figures_of_the_device_is_inconclusive(there, pairs):
-    saved(there, "main")
-    report = judge(there, "main", against_recorded=True)
-    reasons = {each.name: each.reason for each in report.variants["copied"].comparisons}
-    assert reasons["p50 on edge"] == "not compared: the baseline has no recorded latency on edge"
-    assert report.exit_code == ExitCode.INCONCLUSIVE
 
 
 def test_another_device_than_the_baselines_is_a_change_of_the_rule():

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from optcli.errors import ExitCode
-from optcli.gate import comparisons, recorded
+from optcli.gate import comparisons
 from optcli.gate.answer import answer
 from optcli.gate.latency import latencies, service_level
 from optcli.gate.rule import decide, planned
@@ -109,63 +109,6 @@ def test_words_between_margin_and_limit_do_not_contradict_the_figure():
 def test_a_gate_that_judges_no_latency_is_an_error_of_the_recipe():
     with pytest.raises(ValidationError, match="wanted a bar for one of them"):
         GateSettings(p50=None, p95=None)
-
-
-def compared(known, rows, **settings):
-    return recorded._compared(GateSettings(**settings), known, rows)
-
-
-def of(found, metric):
-    return next(each for each in found if each.metric == metric)
-
-
-def test_recorded_figures_need_the_same_batch_size_threads_and_a_fit_machine():
-    assert of(compared({1: row()}, {1: row()}), "p50").outcome == "accept"
-    for known, now, says in (
-        ({8: row(8)}, {1: row()}, "nothing was recorded at this batch size"),
-        ({1: row(threads=2)}, {1: row()}, "recorded with 2 threads"),
-        ({1: row(fit=False)}, {1: row()}, "not fit to tell when it was recorded"),
-        ({1: row()}, {1: row(fit=False)}, "not fit to tell when it was measured"),
-    ):
-        found = of(compared(known, now), "p50")
-        assert (found.outcome, found.blocking, found.compared) == ("inconclusive", True, False)
-        assert says in found.reason
-    (nothing,) = compared({1: row()}, {})
-    assert (nothing.outcome, nothing.blocking) == ("inconclusive", True)
-
-
-def test_recorded_figures_leave_a_blocking_p95_open():
-    found = of(compared({1: row()}, {1: row()}, p95=BLOCKS), "p95")
-    assert (found.outcome, found.blocking) == ("inconclusive", True)
-    assert not of(compared({1: row()}, {1: row()}), "p95").blocking
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("cpu", {"model": "y", "machine": "x86_64", "flags": []}),
-        ("cores", 4),
-        ("gpu_models", ["H100"]),
-    ],
-)
-def test_recorded_figures_need_the_same_machine(name, other):
-    here = {"cpu": {"model": "x", "machine": "x86_64", "flags": []}, "cores": 2, "gpu_models": []}
-    assert recorded._other_machine(here, {**here, "system": "another kernel"}) is None
-    why = recorded._other_machine({**here, name: other}, here)
-    assert f"recorded on another machine: {name}" in why
-
-
-def test_processors_of_one_name_are_told_apart():
-    here = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "1"}, "kernel": "6.1"}}
-    other = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "17"}, "kernel": "6.1"}}
-    assert "its processor differs" in recorded._other_machine(other, here)
-    assert (
-        recorded._other_machine({**here, "machine": {**here["machine"], "kernel": "6.2"}}, here) is None
-    )
-
-
-def test_a_machine_that_is_no_machine_is_another_one():
-    assert "description cannot be read" in recorded._other_machine({"machine": 5}, {"machine": {}})
 
 
 def test_the_gate_judges_the_promised_size_and_memory_whatever_else_the_machine_does():

@@ -152,10 +152,6 @@ EVERY = [
         flags.no_float_anchor("onnx"),
     ),
     ("a failure was measured again, independently", flags.confirmed()),
-    (
-        "against figures recorded elsewhere or earlier, not measured side by side",
-        flags.recorded_figures(),
-    ),
     ("operators are not compared: no profiler", flags.operators_not_compared("no profiler")),
     ("anything", flags.other("anything")),
 ]

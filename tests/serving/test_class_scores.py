@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -73,7 +72,6 @@ def test_both_bundles_of_a_canary_must_say_it(first, second, names):
     ("scores", "names"), [("scores", ("scores",)), (None, ()), ("unsaid", None), ("odd", ())]
 )
 def test_a_server_says_it_at_its_url(scores, names, monkeypatch):
-    monkeypatch.setitem(sys.modules, "large_json", load("large_json"))
     tensors = [{"name": each, "datatype": "FP32", "shape": [-1, 2]} for each in ("scores", "boxes")]
     bundle = {"model": "m", "inputs": tensors, "outputs": tensors, "batched": True, "platform": "x"}
     about = load("oip").Protocol({**bundle, "class_scores": scores}).metadata()

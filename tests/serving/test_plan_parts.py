@@ -7,12 +7,11 @@ import pytest
 import optcli
 from optcli.errors import UsageError
 from optcli.latency.measured_curve import curve_of
-from optcli.queueing import Batching, Curve, Poisson, Promise
+from optcli.queueing import Curve
 from optcli.queueing.arrivals import parse
-from optcli.queueing.demand import Demand
 from optcli.report import plan_text
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving.planning import cascades, priorities
+from optcli.serving.planning import priorities
 from optcli.serving.planning.traffic import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -52,17 +51,6 @@ def test_a_peak_is_planned_for_and_the_mean_is_paid_for():
     plan = optcli.plan(**GIVEN, peak_factor=2, price_per_hour=1)
     assert plan.planned_rate_per_s == 600
     assert plan.recommended.cost_per_1000 == pytest.approx(plan.recommended.machines / 1080)
-
-
-def test_a_cascade_adds_the_heavy_model_for_its_share() -> None:
-    """So rarely that nothing queues: 2 ms for all, and 20 ms more for three of ten."""
-    demand = Demand(Poisson(0.1), Promise({0.95: 100.0}))
-    quick, heavy = Curve.parse("2ms"), Curve.parse("20ms")
-    both = cascades._together(quick, demand, Batching(1), heavy, Batching(1), 0.3)
-    assert (both.p50_ms, both.p95_ms) == pytest.approx((2, 22))
-    assert not both.grows
-    alone = cascades._together(quick, demand, Batching(1), heavy, Batching(1), 0.0)
-    assert alone.p99_ms == pytest.approx(2)
 
 
 @pytest.mark.slow
