@@ -81,7 +81,7 @@ def gate(
         demanded, slo = _demanded(loaded, origin, options)
         to_do = planned(recipe, kept, options.overrides, list(names))
         labels.say(to_do.recipe, observer)
-        places = stack.enter_context(reached(options.ray, demanded, to_do, kept, observer))
+        places = stack.enter_context(devices_of(options.ray, demanded, to_do, kept, observer))
         made = make(to_do, kept, observer, settings, Phases())
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})
@@ -195,7 +195,7 @@ def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:
 
 
 @contextmanager
-def reached(
+def devices_of(
     ray: str | None, settings: GateSettings, plan: Plan, store: Store, observer: Observer
 ) -> Iterator[tuple[Place, ...]]:
     """The places of `gate.devices` in their order; this machine where it names none.

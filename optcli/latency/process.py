@@ -74,7 +74,7 @@ class Process:
             return self._open()
         if command.do == "warm":
             call = partial(self.call, self._feeds[command.batch_size])
-            warm_up = until_steady if command.steady else by_count
+            warm_up = warm_up_until_steady if command.steady else warm_up_by_count
             with self._gpu.looking() if self._gpu else nullcontext():
                 return warm_up(call, command.calls, command.seconds)
         if command.do == "round":
@@ -239,7 +239,7 @@ class GpuMemory:
 # for seconds. What was still on its way would be a difference between launches.
 
 
-def by_count(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
+def warm_up_by_count(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
     """Call until `calls` or `seconds` are reached; `usual_ns` is the median of the later half.
 
     `call` gives its own nanoseconds.
@@ -251,7 +251,7 @@ def by_count(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
     return _warm_up(times, begin, times[len(times) // 2 :], steady_after=len(times), steady=None)
 
 
-def until_steady(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
+def warm_up_until_steady(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
     """Call until two successive windows of 0.2 s differ by less than 3 % in their medians.
 
     At least `calls` calls and half a second, at most `seconds`. `steady` says whether it was reached,

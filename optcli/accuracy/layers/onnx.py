@@ -39,7 +39,7 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
         for piece in work.sums.pieces(matched):
             work.look(piece, feeds)
     rows = [work.error(pair) for pair in matched if pair.tensor in work.sums]
-    return work.sums.measured(rows, errors(floats, other, matched))
+    return work.sums.measured(rows, weight_rows(floats, other, matched))
 
 
 class _Work:
@@ -169,7 +169,7 @@ class _Session:
         return {tensor: arrays.get(x, feed.get(x)) for tensor, x in self._called.items()}  # type: ignore[misc]
 
 
-def errors(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[LayerError]:
+def weight_rows(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[LayerError]:
     """One row for every layer whose weights both networks have, in the same shape."""
     import numpy as np
 

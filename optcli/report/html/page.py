@@ -63,7 +63,7 @@ def page(
     """
     (first, its_notes), *others = views(report)
     further = [
-        section_of(each, notes, (of_devices or {}).get(str(each.device), {}), number)
+        device_section(each, notes, (of_devices or {}).get(str(each.device), {}), number)
         for number, (each, notes) in enumerate(others, 2)
     ]
     seen = pictures.shown(report, images or {})
@@ -227,20 +227,20 @@ def _operating(report: Report) -> Iterator[Markup]:
     yield section(name, f"{lead}Whiskers are 95 % intervals.".strip(), chart, id_="operating")
 
 
-def section_of(report: Report, its_notes: Notes, quantiles: Quantiles, number: int) -> Markup:
+def device_section(report: Report, its_notes: Notes, quantiles: Quantiles, number: int) -> Markup:
     """What one device gave: its tables, notes and machine. `number` counts devices from 1."""
     return section(
         f"Results on {report.device}",
         its_notes.recommendation or None,
-        *_tables(report, quantiles),
-        *_said(its_notes),
+        *_device_tables(report, quantiles),
+        *_device_notes(its_notes),
         folded("How it was measured", tag("ul", *(tag("li", line) for line in its_notes.footer))),
         folded("Environment", tables.environment(report.environment)),
         id_=f"device-{number}",
     )
 
 
-def _tables(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
+def _device_tables(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
     for size in batch_sizes(report):
         if size is not None:
             yield tag("h3", f"Batch size {size}")
@@ -253,7 +253,7 @@ def _tables(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
         yield folded("More figures: processor time, loading, memory, flags", more)
 
 
-def _said(its_notes: Notes) -> Iterator[Markup]:
+def _device_notes(its_notes: Notes) -> Iterator[Markup]:
     for name, lines in its_notes.sections:
         yield tag("h3", name)
         yield tag("ul", *(tag("li", line) for line in lines))
