@@ -70,7 +70,7 @@ class _Engine(click.Choice[str]):
 )
 @click.option(
     "--out",
-    type=options.OUT_FOLDER,
+    type=options.OUT_PATH,
     metavar="FOLDER",
     help="A new or empty folder.  [default: VARIANT-TARGET]",
 )

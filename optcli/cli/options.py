@@ -25,6 +25,7 @@ PATH = click.Path(path_type=Path)
 # What is written.
 OUT_FILE = OutputPath(path_type=Path, dir_okay=False)
 OUT_FOLDER = OutputPath(path_type=Path, file_okay=False)
+OUT_PATH = OutputPath(path_type=Path)
 
 
 def examples(*commands: str) -> str:
