@@ -101,11 +101,14 @@ def look(request: LookRequest, channel: Channel) -> Interface:
     inspection = importlib.import_module(f"optcli.inspection.{artifact.format.value}")
     trust = {"trust": artifact.trusted} if artifact.format in SCANNED else {}
     findings = inspection.look(artifact.path, request.inputs, **trust)
-    inputs = tuple(map(Tensor.model_validate, findings["inputs"] or ()))
-    outputs = tuple(map(Tensor.model_validate, findings.get("outputs") or ()))
-    inputs, outputs, rows, settings = targets.find(request.target).declared(
-        artifact, request.inputs, (inputs, outputs), request.profile
+    files = targets.Declared(
+        tuple(map(Tensor.model_validate, findings["inputs"] or ())),
+        tuple(map(Tensor.model_validate, findings.get("outputs") or ())),
     )
+    target = targets.find(request.target)
+    declared = target.declared(artifact, request.inputs, files, request.profile)
+    inputs, outputs, rows = declared.inputs, declared.outputs, declared.rows
+    settings = declared.settings
     if not request.runs:
         return Interface(inputs, outputs, rows=rows)
     kind = runners.find(request.runner)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,6 +37,19 @@ class Asked:
     sample_inputs: int = 0
     known_answers: str | None = None
     force: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Inputs and outputs, the fewest and the most rows of a call where they are known.
+
+    `settings` are those that only the opened artifact shows.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    rows: tuple[int, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,18 +110,13 @@ class Target(ABC):
 
     @classmethod
     def declared(
-        cls,
-        artifact: Artifact,
-        specs: Sequence[TensorSpec],
-        tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
-        profile: int,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
-        """Inputs and outputs as the server has them, the rows that a call may have, and settings.
+        cls, artifact: Artifact, specs: Sequence[TensorSpec], files: Declared, profile: int
+    ) -> Declared:
+        """What the server has of what the artifact's files declare, and settings.
 
-        `tensors` are those that the files declare. Settings are those that only the opened artifact
-        shows. Raises `InputError` for what the server cannot hand out.
+        Raises `InputError` for what the server cannot hand out.
         """
-        return (*tensors, (), {})
+        return files
 
     @abstractmethod
     def write(self, folder: Path, deployment: Deployment) -> Written:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from optcli.artifact import Artifact
-from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan, Semantics
 from optcli.serving import class_scores, own_bundles
@@ -24,7 +23,7 @@ from optcli.serving.deploy import (
 )
 from optcli.serving.deploy import samples as samples_file
 from optcli.serving.deploy.ray_runtimes import Runtime
-from optcli.serving.targets import Asked, Deployment, Target, Written
+from optcli.serving.targets import Asked, Declared, Deployment, Target, Written
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
@@ -57,13 +56,9 @@ class Ray(Target):
 
     @classmethod
     def declared(
-        cls,
-        artifact: Artifact,
-        specs: Sequence[TensorSpec],
-        tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
-        profile: int,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
-        return (*tensors, (), ray_runtimes.found_in(artifact, specs))
+        cls, artifact: Artifact, specs: Sequence[TensorSpec], files: Declared, profile: int
+    ) -> Declared:
+        return replace(files, settings=ray_runtimes.found_in(artifact, specs))
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         built, interface, plan = deployment.built, deployment.interface, deployment.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from optcli.serving.deploy import (
 )
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.model_configuration import Served
-from optcli.serving.targets import Asked, Deployment, Target, Written
+from optcli.serving.targets import Asked, Declared, Deployment, Target, Written
 from optcli.settings import TensorSpec
 
 # How an engine's sidecar writes the types of its inputs and outputs.
@@ -51,24 +52,19 @@ class Triton(Target):
 
     @classmethod
     def declared(
-        cls,
-        artifact: Artifact,
-        specs: Sequence[TensorSpec],
-        tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]],
-        profile: int,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...], dict[str, Any]]:
-        inputs, outputs = tensors
-        rows: tuple[int, ...] = ()
+        cls, artifact: Artifact, specs: Sequence[TensorSpec], files: Declared, profile: int
+    ) -> Declared:
         if artifact.format == Format.TORCHSCRIPT:
             _require_flat_outputs(artifact)
             # The file names none, and both its runner and Triton go by their order.
             names = map(str, artifact.facts["outputs"])
-            pairs = zip(outputs, names, strict=True)
-            outputs = tuple(tensor.model_copy(update={"name": name}) for tensor, name in pairs)
+            pairs = zip(files.outputs, names, strict=True)
+            named = tuple(tensor.model_copy(update={"name": name}) for tensor, name in pairs)
+            return replace(files, outputs=named)
         if artifact.format == Format.TENSORRT:
             rows = _rows_of_engine(artifact, specs, profile)
-            inputs, outputs = _of_engine(inputs), _of_engine(outputs)
-        return inputs, outputs, rows, {}
+            return Declared(_of_engine(files.inputs), _of_engine(files.outputs), rows)
+        return files
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         built, plan, name = deployment.built, deployment.plan, deployment.name
