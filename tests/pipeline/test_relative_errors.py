@@ -110,6 +110,19 @@ def test_what_is_detected_where_the_parent_detects_nothing_is_refused():
     assert "detects nothing" in failure.value.hint
 
 
+def test_one_more_at_the_threshold_of_scores_is_no_difference():
+    expected = detections()
+    assert relative_error(expected, {name: each[:, :-1] for name, each in expected.items()}) == 0
+    assert relative_error({name: each[:, :-1] for name, each in expected.items()}, expected) == 0
+    # But one of the surest is.
+    with_score = {name: each[:, 1:] for name, each in expected.items()}
+    assert relative_error(expected, with_score) > 0.01
+    for wrong in ({"boxes": expected["boxes"][:, :15]}, {"labels": expected["labels"][:, :-1] + 1}):
+        cut = {name: each[:, :-1] for name, each in expected.items()}
+        with pytest.raises(StepError, match="has shape"):
+            relative_error(expected, {**cut, **wrong})
+
+
 def queries(order=None, images=1, **changes):
     """Boxes and logits of all classes, as of RT-DETR; the best logits of the first two are equal."""
     random = np.random.default_rng(1)
