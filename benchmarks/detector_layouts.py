@@ -19,20 +19,20 @@ import numpy as np
 import onnx
 import yaml
 from onnx import helper, numpy_helper
-from output_mutations import PREPARE, SIZE
 
 from optcli.outputs import postprocess
 from optcli.pipeline import build
 from optcli.results import VariantReport
 
 CLASSES = 80
+SIZE = 416
+PREPARE = {"letterbox": {"size": SIZE, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
 VARIANTS = {
     "fp32": [],
     "ort": ["quantize_onnxruntime"],
     "ort-all": [{"quantize_onnxruntime": {"least_layer_sqnr": None}}],
     "ort-percentile": [{"quantize_onnxruntime": {"method": "percentile"}}],
     "nncf": ["quantize_nncf"],
-    "nncf-mixed": [{"quantize_nncf": {"preset": "mixed"}}],
     "nncf-all": [{"quantize_nncf": {"least_layer_sqnr": None}}],
     "dynamic": ["quantize_dynamic"],
     "fp16": [{"convert_precision": {"precision": "fp16"}}],
@@ -40,7 +40,6 @@ VARIANTS = {
     "openvino": ["to_openvino"],
     "openvino-fp16": [{"convert_precision": {"precision": "fp16"}}, "to_openvino"],
     "openvino-nncf": ["to_openvino", "quantize_nncf"],
-    "openvino-mixed": ["to_openvino", {"quantize_nncf": {"preset": "mixed"}}],
 }
 
 BRIEF = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.5}
@@ -49,9 +48,8 @@ BRIEF = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.5
 class Graph:
     """Nodes added behind a model's output."""
 
-    def __init__(self, path: Path) -> None:
-        self.model = onnx.load(path)
-        self.graph = self.model.graph
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model, self.graph = model, model.graph
         self.rows = self.graph.output[0].name
         self.graph.output.pop()
 
@@ -117,14 +115,15 @@ class Graph:
 GRID = postprocess._grid((8, 16, 32), (SIZE, SIZE))
 
 
-def yolox(path: Path) -> onnx.ModelProto:
-    """The file as it is."""
-    return onnx.load(path)
+def yolox(graph: Graph) -> onnx.ModelProto:
+    """The rows as they are."""
+    if graph.rows != "output":
+        graph.add("Identity", graph.rows, to="output")
+    return graph.gives(output=(onnx.TensorProto.FLOAT, (1, GRID[0].shape[0], 5 + CLASSES)))
 
 
-def rows(path: Path) -> onnx.ModelProto:
+def rows(graph: Graph) -> onnx.ModelProto:
     """Rows of box, score and class, as exports with NMS give."""
-    graph = Graph(path)
     boxes, scores, classes = graph.chosen(0.01)
     last = np.array([1], np.int64)
     columns = (graph.add("Unsqueeze", each, axes=[1]) for each in (scores, graph.cast(classes)))
@@ -133,9 +132,8 @@ def rows(path: Path) -> onnx.ModelProto:
     return graph.gives(detections=(onnx.TensorProto.FLOAT, (1, "rows", 6)))
 
 
-def rtdetr(path: Path) -> onnx.ModelProto:
+def rtdetr(graph: Graph) -> onnx.ModelProto:
     """Logits and boxes in fractions of the picture, of the 300 best, as RT-DETR gives."""
-    graph = Graph(path)
     centres, sizes, scores = graph.decoded()
     boxes = graph.add("Concat", centres, sizes, axis=2)
     boxes = graph.add("Mul", boxes, np.float32(1 / SIZE))
@@ -154,9 +152,8 @@ def rtdetr(path: Path) -> onnx.ModelProto:
     return graph.gives(logits=(float_, (1, 300, CLASSES)), pred_boxes=(float_, (1, 300, 4)))
 
 
-def torchvision(path: Path) -> onnx.ModelProto:
+def torchvision(graph: Graph) -> onnx.ModelProto:
     """Boxes, labels from 1 on and scores above a threshold, any number of them."""
-    graph = Graph(path)
     boxes, scores, classes = graph.chosen(0.05)
     graph.add("Identity", boxes, to="boxes")
     graph.add("Add", classes, np.array(1, np.int64), to="labels")
@@ -165,7 +162,7 @@ def torchvision(path: Path) -> onnx.ModelProto:
     return graph.gives(boxes=(float_, ("n", 4)), labels=(int64, ("n",)), scores=(float_, ("n",)))
 
 
-LAYOUTS: dict[str, tuple[Callable[[Path], onnx.ModelProto], dict[str, object]]] = {
+LAYOUTS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], dict[str, object]]] = {
     "yolox": (yolox, {"yolox": {}}),
     "rows": (rows, {"rows": {}}),
     "rtdetr": (
@@ -246,11 +243,11 @@ def main() -> int:
     lines = []
     for name in options.layouts:
         made, how = LAYOUTS[name]
-        onnx.save(made(options.detector), options.folder / f"{name}.onnx")
+        onnx.save(made(Graph(onnx.load(options.detector))), options.folder / f"{name}.onnx")
         content = recipe(name, how, options)
         path = options.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(content, sort_keys=False))
-        report = build(path)
+        report = build(path, artifacts=options.folder / "artifacts")
         lines += [row(name, each, variant) for each, variant in report.variants.items()]
     print("| layout | variant | mAP in % | speed, fp32 = 1 | verdicts |")
     print("| --- | --- | ---: | ---: | --- |")
