@@ -223,7 +223,8 @@ def test_twenty_requests_of_tritonclient_equal_direct_inference(served):
     assert asking.is_model_ready("small")
     metadata = asking.get_model_metadata("small")
     assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 3, 4, 4]}]
-    assert metadata["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [-1, 1]}]
+    said = {"parameters": {"class_scores": False}}
+    assert metadata["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [-1, 1], **said}]
     for number in range(20):
         binary = number % 2 == 0
         # Up to the eight rows that the model takes: in two parts where they are more than a batch.
