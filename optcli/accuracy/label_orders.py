@@ -24,7 +24,7 @@ def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) ->
     Tried are labels one larger and one smaller, all of them or from some class on, as where one role
     lacks a class, and `orders`: a name, and for each label its number there; and the best of all
     orders, if none of these comes near it. Of a detector these are the classes of boxes that were
-    found. The gain is that of the same samples.
+    found, of a class map those of some pixels of each image. The gain is that of the same samples.
     """
     import numpy as np
 
@@ -33,6 +33,10 @@ def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) ->
     if label is None:
         label, predicted = evaluation.array("pair_label"), evaluation.array("pair_class")
         what, clusters = "boxes that were found", None
+    if label is None:
+        label, predicted = evaluation.array("pixel_label"), evaluation.array("pixel_class")
+        # Those of one image are one piece of evidence.
+        what, clusters = "pixels", evaluation.array("pixel_sample")
     if label is None or predicted is None or len(label) < _FEWEST:
         return None
     right = label == predicted

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy import detections, labels, objects, resampling, shards
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.metrics import Metric
+from optcli.accuracy.metrics.miou import PIXELS
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
     if metric is not None:
         records = metric.over_all(records)
-    beside = (*detections.PAIRS, *objects.NAMES)
+    beside = (*detections.PAIRS, *objects.NAMES, *PIXELS)
     stored = ("predicted", "label", "confidence", "embedding", *detections.NAMES, *beside)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,

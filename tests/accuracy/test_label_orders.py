@@ -71,6 +71,21 @@ def test_any_order_is_found_and_the_classes_that_it_moves_are_named():
     assert "sorted by name" in named
 
 
+def test_pixels_tell_the_classes_of_a_map():
+    label = np.random.default_rng(2).integers(0, 4, (60, 64))
+    images = np.repeat(np.arange(60), 64)
+    order = np.array([0, 2, 1, 3])
+    asked = {"pixel_label": label.ravel(), "pixel_class": order[label].ravel()}
+    found = better_order(Answers(**asked, pixel_sample=images), {})
+    assert "of the pixels would be right with the classes in another order" in found
+    assert {"1 as 2" in found, "2 as 1" in found} == {True}
+    few = images < 6
+    assert (
+        better_order(Answers(**{k: v[few] for k, v in asked.items()}, pixel_sample=images[few]), {})
+        is None
+    )
+
+
 def test_copies_are_one_piece_of_evidence():
     label = np.tile(np.arange(5), 40)
     copies = Answers(label=label, predicted=label + 1, cluster=np.tile(np.arange(5), 40))

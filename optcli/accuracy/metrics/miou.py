@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from optcli.accuracy.metrics import Records
 
+_PIXELS = 64  # of an image, by which classes are told apart from each other in another order
+PIXELS = ("pixel_sample", "pixel_label", "pixel_class")
+"""What is kept of some pixels: their image, their class, and the one that was predicted."""
+
 
 class Miou(Metric):
     """Intersection over union of each class over all pixels of the set, averaged.
@@ -47,10 +51,18 @@ class Miou(Metric):
         outputs = seen.scores()
         count = self._count(outputs)
         areas = np.empty((len(seen.ids), 3, count), np.int64)
+        pixels: list[np.ndarray] = []
         for row, (target, name) in enumerate(zip(seen.targets, seen.ids, strict=True)):
             truth = self._truth(target, count, name)
-            areas[row] = self._areas(self._labels(outputs[row], truth.shape, name), truth, count)
-        return {"areas": areas}
+            labels = self._labels(outputs[row], truth.shape, name)
+            areas[row] = self._areas(labels, truth, count)
+            chosen = np.random.default_rng(row).choice(
+                truth.size, min(truth.size, _PIXELS), replace=False
+            )
+            found = np.stack([np.full(len(chosen), row), truth.ravel()[chosen], labels.ravel()[chosen]])
+            pixels.append(found[:, found[1] != self.ignore_index])
+        every = np.concatenate(pixels, axis=1).astype(np.int64)
+        return {"areas": areas, **dict(zip(PIXELS, every, strict=True))}
 
     def check(self, target: Any, place: str, seen: Predictions) -> None:
         self._truth(target, self._count(seen.scores()), place)
