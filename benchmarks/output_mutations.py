@@ -255,7 +255,7 @@ class Judging:
             ]
             post = PostprocessSettings.model_validate(LAYOUTS[layout][1])
             meanings = outputs.describe(both[1].outputs, postprocess=post)
-            found = accuracy.compare(*both, meanings=meanings, score=LEAST_SCORE)
+            found = accuracy.compare(both[0], both[1], meanings=meanings, score=LEAST_SCORE)
             (verdict,) = (each for each in verdicts(found, None) if each.name == "outputs")
             return verdict, found
 
