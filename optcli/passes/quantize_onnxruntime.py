@@ -185,6 +185,7 @@ class QuantizeOnnxruntime(Pass):
             feeds = Feeds(job, model_inputs(model), self.samples)
             tensors = float_tensors(model, scope.types, scope.ignored)
             replaced = replaced_ranges(model, tensors, scope)
+            masked: set[str] = set()
             ranges = activation_ranges(
                 model,
                 tensors - replaced.keys(),
@@ -193,8 +194,10 @@ class QuantizeOnnxruntime(Pass):
                 self.percentile or 99.99,
                 job.threads,
                 work / "prepared",
+                masked,
             )
-            ranges |= {name: ranges[by] for name, by in replaced.items()}
+            ranges |= {name: ranges[by] for name, by in replaced.items() if by in ranges}
+            scope = _without_masks(model, scope, masked)
             ranges = without_vanishing(model, ranges)
             job.progress(None, "quantizing")
             scope, ruined = self._without_ruined(model, scope, grids, ranges, feeds, job, work)
@@ -335,6 +338,18 @@ class QuantizeOnnxruntime(Pass):
         if self.model_type != "auto":
             return self.model_type == "transformer"
         return transformers.in_onnx(model)
+
+
+def _without_masks(model: ModelProto, scope: Scope, masked: set[str]) -> Scope:
+    """The scope without what reads or writes values down to minus infinity: no scale has them."""
+    near = {n.name for n in model.graph.node if masked.intersection((*n.input, *n.output))}
+    names = {*scope.names} - near
+    if scope.names and not names:
+        raise StepError(
+            f"all named nodes read or write values that reach minus infinity ({min(masked)!r})",
+            hint="masks stay in floating point: name other nodes",
+        )
+    return replace(scope, names=names, ignored={*scope.ignored, *near})
 
 
 def _products_of_activations(model: ModelProto) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.shapes import without_weights
 from optcli.passes._quantization import activation_ranges as ranges
@@ -70,6 +71,21 @@ def test_what_nobody_asks_for_is_followed_by_nothing(model):
     few = found(model, ("x", "r", "s", "m"))
     everything = found(model)
     assert few == {name: everything[name] for name in few}
+
+
+def test_what_reaches_minus_infinity_is_a_mask_without_a_range(model):
+    import onnx
+
+    model.graph.node.append(onnx.helper.make_node("Log", ["r"], ["masked"], "log"))
+    model.graph.node.append(onnx.helper.make_node("Neg", ["masked"], ["endless"], "neg"))
+    masked: set[str] = set()
+    mine = ranges.activation_ranges(model, ("c", "masked"), FEEDS, "entropy", 99.9, 1, masked=masked)
+    assert masked == {"masked"}
+    assert mine.keys() == {"c"}
+    with pytest.raises(StepError, match="'masked' is not finite"):
+        found(model, ("c", "masked"))
+    with pytest.raises(StepError, match="'endless' is not finite"):
+        ranges.activation_ranges(model, ("endless",), FEEDS, "minmax", 99.9, 1, masked=masked)
 
 
 def test_types_are_inferred_without_the_weights(model):

@@ -414,3 +414,58 @@ def test_nothing_is_printed(tmp_path, conv, capfd, caplog):
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")
     assert not caplog.records
+
+
+def masked_scores(folder):
+    """Scores of which a mask leaves five of eight in front of Softmax."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.normal(0, 0.3, (16, 3, 3, 3)).astype(np.float32),
+        "v": rng.normal(0, 0.5, (16, 8)).astype(np.float32),
+        "mask": np.array([True] * 5 + [False] * 3),
+        "never": np.float32(-np.inf),
+    }
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["a"], "conv"),
+        helper.make_node("GlobalAveragePool", ["a"], ["b"], "pool"),
+        helper.make_node("Flatten", ["b"], ["c"], "flat"),
+        helper.make_node("MatMul", ["c", "v"], ["d"], "dense"),
+        helper.make_node("Where", ["mask", "d", "never"], ["m"], "where"),
+        helper.make_node("Softmax", ["m"], ["scores"], "softmax"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 8])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    folder.mkdir()
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx_format.save(made, folder)
+    return artifact(folder, Format.ONNX, ["scores"])
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "percentile"}])
+def test_a_mask_of_minus_infinity_stays_in_floating_point(tmp_path, options):
+    source = masked_scores(tmp_path / "onnx")
+    pass_ = QuantizeOnnxruntime(output_tail="quantized", **options)
+    made = apply(pass_, source, tmp_path / "int8", OLD, calibration=Noise(OLD, count=8))
+    kept = made.facts["kept_in_floating_point"]
+    assert "where" in kept
+    assert "conv" not in kept
+    values = feed(OLD, 8, seed=99)
+    wanted, found = (
+        outputs(OnnxruntimeRunner(threads=1), each, OLD, values) for each in (source, made)
+    )
+    assert not found[:, 5:].any()
+    assert sqnr_db(wanted, found) > 25
+
+
+def test_named_nodes_that_are_all_masks_are_refused(tmp_path):
+    source = masked_scores(tmp_path / "onnx")
+    pass_ = QuantizeOnnxruntime(output_tail="quantized", names=("where",))
+    with pytest.raises(StepError, match="minus infinity"):
+        apply(pass_, source, tmp_path / "int8", OLD, calibration=Noise(OLD, count=8))

@@ -53,17 +53,26 @@ def activation_ranges(
     percentile: float,
     threads: int,
     weights: Path | None = None,
+    masked: set[str] | None = None,
 ) -> dict[str, Range]:
     """Smallest and largest value to represent, for each of `tensors`; behind Relu zero is the smallest.
 
     `minmax` takes the extremes; `percentile` leaves (100 - percentile)/2 per cent of the values out on
     either side; `entropy` clips where the Kullback-Leibler divergence of the quantized distribution
     from the real one is smallest (Migacz, "8-bit inference with TensorRT", GTC 2017). `weights` is the
-    folder with the model's external data. Raises `StepError` where an activation is not finite.
+    folder with the model's external data. Activations that reach minus infinity, as masks do in front
+    of Softmax, have no range: their names are added to `masked`. Raises `StepError` where an activation
+    is not finite otherwise, or where `masked` is None.
     """
     if not tensors:
         return {}
     seen = _extremes(model, tensors, feeds, threads, weights)
+    endless = {name for name, each in seen.items() if each.low == -math.inf}
+    if endless and masked is None:
+        raise _not_finite(min(endless))
+    seen = {name: each for name, each in seen.items() if name not in endless}
+    if masked is not None:
+        masked |= endless
     if method == "minmax":
         return {name: (each.low, each.high) for name, each in seen.items()}
     ranges = {name: (each.low, each.high) for name, each in seen.items()}
@@ -138,12 +147,8 @@ def _extremes(
         for name in names:
             high, size = values[name, "ReduceMax"], values[name, "Size"]
             low = values.get((name, "ReduceMin"), 0.0)
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise StepError(
-                    f"the activation {name!r} is not finite on a calibration sample",
-                    hint="check what `prepare` feeds the model; where infinity is intended (a mask of "
-                    "attention), keep the node in floating point with ignored_names",
-                )
+            if math.isnan(low) or math.isnan(high) or high == math.inf:
+                raise _not_finite(name)
             span = seen[name]
             span.low, span.high = min(span.low, low), max(span.high, high)
             span.elements = max(span.elements, int(size))
@@ -153,6 +158,14 @@ def _extremes(
             span if kind != "Relu" else _Seen(max(span.low, 0), max(span.high, 0), span.elements)
         )
     return {name: seen[name] for name in sorted(seen)}
+
+
+def _not_finite(name: str) -> StepError:
+    return StepError(
+        f"the activation {name!r} is not finite on a calibration sample",
+        hint="check what `prepare` feeds the model; where infinity is intended (a mask of attention), "
+        "keep the node in floating point with ignored_names",
+    )
 
 
 def _derived(model: ModelProto, tensors: Collection[str]) -> dict[str, tuple[str, str]]:
