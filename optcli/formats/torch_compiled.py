@@ -105,7 +105,16 @@ def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterat
 
 @contextmanager
 def caching_in(folder: Path) -> Iterator[None]:
-    """Let the compiler cache in a folder. Importing any of it makes the folder: enter this before."""
+    """Let the compiler cache in a folder. Importing any of it makes the folder: enter this before.
+
+    Raises `MissingError` for a path with a space, where PyTorch splits the compiler's command line
+    (pytorch issue 148271).
+    """
+    if len(str(folder).split()) > 1:
+        raise MissingError(
+            f"compiling needs a temporary folder without a space in its path, and got {str(folder)!r}",
+            hint="set the variable TMPDIR to another folder, such as /tmp",
+        )
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     with torch_devices.variables(**folders):
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from optcli import folders
 from optcli.artifact import (
     PACKS_EACH_CALL,
     ROUTES,
@@ -87,7 +87,7 @@ class AotInductor(Pass):
         return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
 
     def run(self, source: Artifact, job: Job) -> Made:
-        with raised_as(StepError, "AOTInductor failed"), _own_cache(job.beside) as cache:
+        with raised_as(StepError, "AOTInductor failed"), _own_cache() as cache:
             torch_compiled.require_compiler()
             program = self._program(source, job)
             compiling = Compiling(program, job, self._settings(), cache)
@@ -198,12 +198,7 @@ def _require_integers(kernels: int, freezing: bool) -> None:
 
 
 @contextmanager
-def _own_cache(beside: Path) -> Iterator[Path]:
+def _own_cache() -> Iterator[Path]:
     """Let Inductor cache into a folder of this step alone, which goes with it."""
-    with (
-        tempfile.TemporaryDirectory(
-            dir=beside, prefix="inductor-", ignore_cleanup_errors=True
-        ) as folder,
-        torch_compiled.caching_in(Path(folder)),
-    ):
-        yield Path(folder)
+    with folders.temporary("inductor") as folder, torch_compiled.caching_in(folder):
+        yield folder

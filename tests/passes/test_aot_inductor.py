@@ -52,10 +52,11 @@ def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_pa
     monkeypatch.setattr(codecache, "_HEADER_DIR", str(temporary / "headers"))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
-    made = apply(AotInductor(strict=False), source, tmp_path / "steps" / "made", inputs)
+    store = tmp_path / "my steps"  # the compiler's command line is split at spaces
+    made = apply(AotInductor(strict=False), source, store / "made", inputs)
     assert os.listdir(temporary) == []
     assert os.listdir(home) == []
-    assert os.listdir(tmp_path / "steps") == ["made"]
+    assert os.listdir(store) == ["made"]
     assert os.listdir(made.path) == ["model.pt2"]
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     assert "inductor" not in children()
@@ -109,6 +110,14 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path):
     with config.patch(nowhere), pytest.raises(MissingError) as failure:
         AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
     assert "g++" in failure.value.hint
+
+
+def test_a_temporary_folder_with_a_space_is_refused_before_it_compiles(tmp_path, monkeypatch):
+    (tmp_path / "my tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my tmp"))
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    with pytest.raises(MissingError, match=r"without a space.*my tmp"):
+        AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
 
 
 def test_its_result_is_bound_to_the_machine_and_the_measured_sizes():
