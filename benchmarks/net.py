@@ -40,7 +40,8 @@ MASKED = {
     *("latency", "protocol", "took_s", "seconds", "build_s", "started", "finished", "log", "repeat"),
     *("share_of_time", "static_gains", "packs_each_call", "measured_at", "machine", "environment"),
     *("speedup", "frontier", "recommended", "slowest", "saved", "created", "key", "cached", "code"),
-    *("parent", "digest", "figures", "flags", "comparisons", "operators", "sentence"),
+    *("parent", "digest", "figures", "flags", "comparisons", "operators", "sentence", "causes"),
+    *("recommendation", "recommendations", "exit_reason"),
 }
 # Files that hold addresses, times, or the order in which a compiler ran: only their presence counts.
 UNSTABLE = {".html", ".md", ".log", ".jpg", ".parquet", ".so", ".ort", ".pt", ".npz"}
@@ -142,9 +143,10 @@ def _project(folder: Path) -> None:
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """The values of a JSON document by their places; a masked one as its name alone."""
     if isinstance(value, dict):
+        timed = value.get("name") == "speed-up"  # a verdict on it
         for name, inner in value.items():
             below = f"{place}.{name}"
-            if name in MASKED or name.endswith(("_s", "_ms")):
+            if name in MASKED or name.endswith(("_s", "_ms")) or (timed and name != "name"):
                 yield below, "masked"
             else:
                 yield from _leaves(inner, below)
