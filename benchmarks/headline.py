@@ -296,7 +296,7 @@ def doubts(runs: Sequence[Run]) -> dict[str, float | None]:
 
 
 def _doubts(row: Row) -> set[str]:
-    """The kinds of a row's flags; older runs have them as sentences."""
+    """The kinds of a row's flags."""
     return {Flag.model_validate(flag).kind for flag in row["flags"]}
 
 

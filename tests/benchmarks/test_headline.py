@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# As runs have them that were made before flags had kinds, and as they have them now.
-UNFIT = "environment not fit (in too many launches)"
+UNFIT = {"kind": "environment-not-fit", "figures": {}}
 NOISY = {"kind": "noisy", "figures": {"lost": 0.09}}
 
 

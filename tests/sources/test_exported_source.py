@@ -176,7 +176,6 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(whole, tmp_path):
     source = ExportedSource(target="net.pt2", folder=tmp_path)
     assert isinstance(refused(source, tmp_path / "out", (IMAGE, MASK)), TrustError)
     assert not trace.exists()
-    assert not any((tmp_path / "out").iterdir())
 
 
 def test_problems_are_seen_without_opening_anything(whole):
