@@ -25,6 +25,17 @@ _DTYPES = {
 }
 
 
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BYTES = {f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G"))}
+_BYTES |= {"KB": 1000, **{f"{prefix}iB": 1024 ** (power + 1) for power, prefix in enumerate("KMG")}}
+# By the end of a key: what one of a unit is in the key's own.
+_SCALES = {
+    "_ms": {unit: 1000 * seconds for unit, seconds in _SECONDS.items()},
+    "_bytes": _BYTES,
+    "seconds": _SECONDS,
+}
+
+
 def hint_for(kind: str, value: Any, choices: Sequence[str], path: Sequence[Any]) -> str:
     """What to do about a value that pydantic refuses with an error of a kind, standing under a path."""
     if kind == "extra_forbidden":
@@ -36,7 +47,7 @@ def hint_for(kind: str, value: Any, choices: Sequence[str], path: Sequence[Any])
     if "shape" in path and len(path) > 1:
         return "write a size of at least 1, or for what varies a symbol such as batch"
     if kind.startswith(("int", "float", "finite")):
-        return _number(value, kind)
+        return _number(value, kind, str(path[-1]) if path else "")
     if kind.startswith("bool"):
         return _truth(value)
     if kind.startswith("string_type"):
@@ -46,8 +57,8 @@ def hint_for(kind: str, value: Any, choices: Sequence[str], path: Sequence[Any])
     if kind.startswith(("dict", "mapping", "model")):
         return "write KEY: VALUE pairs, indented below it"
     if kind.startswith("less") and isinstance(value, int | float) and 1 < value <= 100:
-        is_drop = path[-1:] == ("max_drop",)
-        return f"if {value} % is meant, write {value / 100:g}" if is_drop else "lower it"
+        is_share = path[-1:] in (("max_drop",), ("expected",))
+        return f"if {value} % is meant, write {value / 100:g}" if is_share else "lower it"
     return _RANGES.get(kind, "change the value")
 
 
@@ -70,7 +81,7 @@ def _choice(value: str, choices: Sequence[str], path: Sequence[Any]) -> str:
     return did_you_mean(value, choices)
 
 
-def _number(value: Any, kind: str) -> str:
+def _number(value: Any, kind: str, key: str) -> str:
     if isinstance(value, bool):
         return "write a number"
     if isinstance(value, float):
@@ -85,8 +96,17 @@ def _number(value: Any, kind: str) -> str:
     if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text):
         return f"remove the quotes: write {text}"
     if unit := re.fullmatch(r"([-+]?[\d.]+)\s*([a-zA-Z/]+)", text):
-        return f"write the number alone: {unit[1]}"
+        return f"write the number alone: {_in_unit_of(key, *unit.groups())}"
     return "write a whole number" if kind.startswith("int") else "write a number"
+
+
+def _in_unit_of(key: str, number: str, unit: str) -> str:
+    """A number with a unit as one in the unit that the key's name ends in, such as `load_ms`."""
+    scales = next((scales for end, scales in _SCALES.items() if key.endswith(end)), {})
+    try:
+        return f"{float(number) * scales.get(unit, 1):.15g}"
+    except ValueError:
+        return number
 
 
 def _divided(text: str) -> str:
