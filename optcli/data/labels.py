@@ -225,17 +225,24 @@ class LabelledItems(Items):
         if targets is None:
             return range(len(self._items))
         return [
-            place
-            for place, (_, target) in enumerate(targets)
-            if target is None or self._labels.target(target) is not None
+            position
+            for position, (place, target) in enumerate(targets)
+            if target is None or self._target(place, target) is not None
         ]
+
+    def _target(self, place: str, target: Any) -> Any:
+        """A target with the model's numbers. Raises `InputError` that names the sample."""
+        try:
+            return None if target is None else self._labels.target(target)
+        except InputError as error:
+            raise InputError(error.message, place=place, hint=error.hint) from error
 
     def __len__(self) -> int:
         return len(self._places)
 
     def read(self, index: int) -> Item:
         item = self._items.read(self._places[index])
-        target = None if item.target is None else self._labels.target(item.target)
+        target = self._target(item.place, item.target)
         if target is None and item.target is not None:
             raise InputError(
                 f"the sample has the class {item.target}, which `labels` ignores",
@@ -248,7 +255,7 @@ class LabelledItems(Items):
         targets = self._items.targets()
         if targets is None:
             return None
-        mapped = ((place, None if t is None else self._labels.target(t)) for place, t in targets)
+        mapped = ((place, self._target(place, target)) for place, target in targets)
         places = set(self._places)
         return (pair for position, pair in enumerate(mapped) if position in places)
 

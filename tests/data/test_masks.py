@@ -68,6 +68,7 @@ def test_colours_are_numbered_as_the_recipe_lists_them(tmp_path):
     with pytest.raises(InputError, match=r"the colour \[0, 64, 0\], which is none of") as raised:
         samples(tmp_path, labels={"colours": listed[1:]})[0]
     assert "add it" in raised.value.hint
+    assert raised.value.place.endswith("a.jpg")
 
 
 def test_a_palette_and_a_mask_in_the_key(tmp_path):
