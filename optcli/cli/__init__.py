@@ -16,9 +16,10 @@ from optcli.errors import NO_ROOM, ExitCode, OptcliError, UsageError, did_you_me
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType, ModuleType
+    from types import FrameType
 
     from pydantic import BaseModel
+    from rich.console import RenderableType
 
 # So many new objects until Python looks for garbage: importing a verb makes as many, and all stay.
 # With this, and with no last look at the end, a build with nothing to do takes 0.43 s instead of 0.46.
@@ -223,16 +224,18 @@ def tell(findings: BaseModel, lines: Callable[[Any], Iterable[str]], *, as_json:
         click.echo("\n".join(lines(findings)))
 
 
-def show(result: Any, forms: ModuleType, *, as_json: bool = False) -> None:
+def show(result: Any, renderable: RenderableType, *, as_json: bool = False) -> None:
     """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe.
 
-    `forms` makes the last two of it: it has the functions `table` and `text`.
+    `renderable` is it for rich.
     """
     if as_json:
         click.echo(result.to_json())
         return
     if not sys.stdout.isatty():
-        click.echo(forms.text(result), nl=False)
+        from optcli.report.terminal import plain
+
+        click.echo(plain(renderable), nl=False)
         return
     from rich.console import Console
     from rich.segment import Segment
@@ -246,4 +249,4 @@ def show(result: Any, forms: ModuleType, *, as_json: bool = False) -> None:
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else streams.printable(text), style, control)
 
-    Printable(file=streams.controlling(sys.stdout)).print(forms.table(result))
+    Printable(file=streams.controlling(sys.stdout)).print(renderable)

@@ -79,5 +79,5 @@ def command(
             store=store,
             observer=progress,
         )
-    show(report, forms, as_json=as_json)
+    show(report, forms.table(report), as_json=as_json)
     return report.exit_code

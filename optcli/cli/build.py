@@ -110,7 +110,7 @@ def command(
             ray=ray,
             observer=progress,
         )
-    show(report, forms, as_json=as_json)
+    show(report, forms.table(report), as_json=as_json)
     if as_json:
         click.echo(forms.ending(report), err=True)
     return report.exit_code

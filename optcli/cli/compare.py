@@ -83,14 +83,14 @@ def _compare(
     store: Path | None,
 ) -> int:
     from optcli import report as forms
-    from optcli.report import changes
+    from optcli.report import changes, terminal
 
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
         report = _near_the_limit(report, path.parent, place.opened(store)) if roofline else report
         if form == "terminal" and output is None:
-            show(report, forms)
+            show(report, forms.table(report))
         else:
             _give(_one(report, path, form), output)
         return report.exit_code
@@ -103,7 +103,7 @@ def _compare(
     named = [(str(each), reports.find(each, artifacts).report) for each in where]
     comparisons = _compared(named, force)
     if form == "terminal" and output is None:
-        show(comparisons, changes)
+        show(comparisons, terminal.renderable(changes.document(comparisons)))
     else:
         _give(_several(comparisons, form), output)
     return 0
@@ -160,14 +160,16 @@ def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparis
 
 
 def _several(comparisons: Sequence[Comparison], form: str) -> str:
-    from optcli.report import changes, html
+    from optcli.report import changes, html, markdown_text, terminal
     from optcli.report.csv_text import csv_of_changes
 
     if form == "json":
         records = [each.model_dump(mode="json", by_alias=True) for each in comparisons]
         return json.dumps(records, indent=2) + "\n"
-    forms = {"markdown": changes.markdown, "csv": csv_of_changes, "html": html.changes_page}
-    return forms.get(form, changes.text)(comparisons)
+    if form == "csv":
+        return csv_of_changes(comparisons)
+    forms = {"markdown": markdown_text.markdown, "html": html.html}
+    return forms.get(form, terminal.text)(changes.document(comparisons))
 
 
 def _give(text: str, output: Path | None) -> None:

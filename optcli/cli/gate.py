@@ -122,6 +122,7 @@ def command(
     from optcli.gate.terms import accepted
     from optcli.pipeline.jobs import usual_jobs
     from optcli.report import gate as shown
+    from optcli.report import markdown_text, terminal
 
     with Progress() as progress:
         report = gate(
@@ -144,8 +145,10 @@ def command(
             artifacts=reports.root_to_write(artifacts),
             observer=progress,
         )
+    document = shown.document(report)
+    if markdown is not None:
+        options.write(markdown, markdown_text.markdown(document))
     forms: dict[Path | None, Callable[[GateReport], str]] = {
-        markdown: shown.markdown,
         junit: shown.junit,
         gitlab_metrics: shown.gitlab_metrics,
         benchmark_json: shown.benchmark_json,
@@ -153,7 +156,7 @@ def command(
     for path, form in forms.items():
         if path is not None:
             options.write(path, form(report))
-    show(report, shown, as_json=as_json)
+    show(report, terminal.renderable(document), as_json=as_json)
     _tell_github(report)
     return report.exit_code
 
@@ -163,6 +166,7 @@ def _tell_github(report: GateReport) -> None:
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return
     from optcli.report import gate as shown
+    from optcli.report.markdown_text import markdown
 
     # Workflow commands are read from both streams; stdout may be somebody's JSON.
     for line in shown.github_annotations(report):
@@ -170,4 +174,4 @@ def _tell_github(report: GateReport) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         with Path(summary).open("a", encoding="utf-8") as stream:
-            stream.write(shown.markdown(report))
+            stream.write(markdown(shown.document(report)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report import class_figures, layers_text, wording
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results import Accuracy, Report, VariantReport
 from optcli.results.outcomes import ACCURACY_VERDICTS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from optcli.document import Cell
 from optcli.report import wording
-from optcli.report.column import Cell, estimate_cells
 from optcli.report.rows import Row, accuracy_label
 from optcli.results import Estimate
 from optcli.statistics import needed
@@ -39,7 +39,7 @@ def latency_cell(name: str) -> Callable[[Row], dict[str, Any]]:
 
 def latency_estimate(name: str) -> Callable[[Row], dict[str, Any]]:
     """An estimate of the latency for CSV: value and interval."""
-    return lambda row: estimate_cells(name, getattr(row.latency, name, None))
+    return lambda row: wording.estimate_cells(name, getattr(row.latency, name, None))
 
 
 def number(name: str) -> Callable[[Row], Cell]:
@@ -103,7 +103,7 @@ def against_cells(name: str) -> Callable[[Row], dict[str, Any]]:
         against = getattr(row.latency, name, None)
         return {
             f"{name}_variant": against.variant if against else None,
-            **estimate_cells(f"speedup_{name}", against.speedup if against else None),
+            **wording.estimate_cells(f"speedup_{name}", against.speedup if against else None),
         }
 
     return cells
@@ -177,7 +177,7 @@ def accuracy_cells(row: Row) -> dict[str, Any]:
         "metric": judged.metric if judged else None,
         "accuracy": judged.value if judged else None,
         "accuracy_samples": judged.samples if judged else None,
-        **estimate_cells("accuracy_drop", judged.drop if judged else None),
+        **wording.estimate_cells("accuracy_drop", judged.drop if judged else None),
         "sqnr_db": error.sqnr_db if error else None,
     }
 

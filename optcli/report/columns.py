@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from optcli.document import Cell, Column, Layout
 from optcli.report import cells, wording
-from optcli.report.column import Cell, Column, Layout
 from optcli.report.rows import Row, accuracy_label, fastest_fp32
 from optcli.results import Report
 

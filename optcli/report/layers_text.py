@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results.layers import LayerError, Layers
 
 WORST = 10

@@ -1,15 +1,63 @@
-"""Parts of a document in GitHub's Markdown; all text of others is escaped here."""
+"""A document in GitHub's Markdown; all text of others is escaped here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from optcli.report.column import Column, R
+from optcli.document import Column, Document, Items, Names, R, Section, Table
 
 # The end of a link's text; intervals stand in brackets, too.
 _LINK = re.compile(r"\](?=[(\[:])")
 _ADDRESS = re.compile(r"@|\b(?:https?|ftp|mailto|xmpp):|\bwww(?=\.)", re.IGNORECASE)
+
+
+def markdown(document: Document) -> str:
+    """A GitHub-flavoured document: the answer first, then what it is read from."""
+    return "\n".join(_document(document)) + "\n"
+
+
+def _document(document: Document) -> Iterator[str]:
+    if document.mark:
+        yield f"<!-- {document.mark} -->"
+    yield f"## {escaped(document.title)}"
+    if document.answer:
+        yield from ("", f"**{escaped(document.answer)}**")
+    for section in document.sections:
+        yield from _section(section)
+    for line in filter(None, (document.hint, *document.footer)):
+        yield from ("", f"_{escaped(line)}_")
+
+
+def _section(section: Section) -> Iterator[str]:
+    lines = list(_parts(section))
+    if not lines:
+        return
+    if section.folded:
+        yield from (
+            "",
+            f"<details><summary>{escaped(section.name)}</summary>",
+            *lines,
+            "",
+            "</details>",
+        )
+        return
+    if section.name:
+        heading = any(isinstance(part, Table) for part in section.parts)
+        name = escaped(section.name)
+        yield from ("", f"### {name}" if heading else f"{name}:")
+    yield from lines
+
+
+def _parts(section: Section) -> Iterator[str]:
+    """Each part behind an empty line; pictures are left out."""
+    for part in section.parts:
+        if isinstance(part, Table) and part.rows:
+            yield from ("", *table_of(part.columns, part.rows, strong=True))
+        elif isinstance(part, Names) and part.rows:
+            yield from ("", *(f"- {escaped(name)}: {escaped(value)}" for name, value in part.rows))
+        elif isinstance(part, Items) and part.lines:
+            yield from ("", *(f"- {escaped(line)}" for line in part.lines))
 
 
 def table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report import wording
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results.plan import Configuration, Plan, PlanCurve, PriorityLatency
 
 _BAR = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optcli.report import wording
 from optcli.report.markdown_text import table
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results import Report, Sweep, SweepFit
 
 # Of the interquartile range over the median, as everywhere.

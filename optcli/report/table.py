@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from optcli.document import Layout
 from optcli.report import columns
 from optcli.report.by_device import views
-from optcli.report.column import Cell, Layout
 from optcli.report.columns import Figure
 from optcli.report.notes import Notes
-from optcli.report.plain_text import UNBOUNDED, plain
 from optcli.report.rows import Row, batch_sizes, rows
 from optcli.report.sweep_text import sweep_lines
+from optcli.report.terminal import STYLES, UNBOUNDED, plain
 from optcli.results import Report
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
     from rich.text import Text
-
-# How the tones of cells are shown.
-STYLES = {
-    "accept": "green",
-    "baseline": "green",
-    "inconclusive": "yellow",
-    "reject": "red",
-    "none": "dim",
-    "": "",
-}
 
 
 def table(report: Report) -> RenderableType:
@@ -137,12 +127,3 @@ def _cell(stack: Sequence[Sequence[Figure]], row: Row, layout: Layout) -> Text:
         cell.stylize("bold", 0, len(first))
     cell.stylize(STYLES[top.cell(row).tone])
     return cell
-
-
-def coloured(cell: Cell) -> Text:
-    """A cell in the colour of its tone."""
-    from rich.text import Text
-
-    text = Text(cell.full)
-    text.stylize(STYLES[cell.tone])
-    return text

@@ -10,7 +10,7 @@ from optcli.report.html import marks, scales
 from optcli.report.html.document import document, section
 from optcli.report.html.marks import Area
 from optcli.report.html.tags import Markup, tag
-from optcli.report.plain_text import plain
+from optcli.report.terminal import plain
 from optcli.results.gate import Entry, Trend
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optcli.paths import shown
 from optcli.report import wording
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results import Estimate
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, TuningTrial
 

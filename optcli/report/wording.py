@@ -179,3 +179,13 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def estimate_cells(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """The value and its interval for CSV: `p50_ms`, `p50_low_ms`, `p50_high_ms`."""
+    stem, unit = (name[:-3], "_ms") if name.endswith("_ms") else (name, "")
+    return {
+        name: estimate.value if estimate else None,
+        f"{stem}_low{unit}": estimate.low if estimate else None,
+        f"{stem}_high{unit}": estimate.high if estimate else None,
+    }

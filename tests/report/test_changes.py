@@ -12,9 +12,10 @@ import pytest
 from example import accuracy, both, latency, report, variant
 from test_html_report import HOSTILE, Parsed
 
-from optcli.report import changes, html
+from optcli.report import changes, html, terminal
 from optcli.report.changes import intervals
 from optcli.report.csv_text import csv_of_changes
+from optcli.report.markdown_text import markdown
 from optcli.results import Estimate
 
 MACHINE = {
@@ -279,17 +280,17 @@ def test_accuracies_on_other_samples_are_not_subtracted(other, reason):
     change = found.variants[0].accuracy
     assert (change.outcome, change.difference, change.reason) == ("not comparable", None, reason)
     assert f"a: the accuracies are not comparable: {reason}." in found.notes
-    shown = changes.text([found])
+    shown = terminal.text(changes.document([found]))
     assert "(not comparable)" in shown
     assert changes.Comparison.model_validate_json(found.model_dump_json(by_alias=True)) == found
     assert "not comparable" in csv_of_changes([found])
-    assert "not comparable" in html.changes_page([found])
+    assert "not comparable" in html.html(changes.document([found]))
 
 
 def test_a_failed_variant_has_a_row():
     gone = made("1", []).model_copy(update={"status": "failed", "artifact": None})
     found = compare(built({"a": made("1", both(2, 1))}), built({"a": gone}))
-    assert "built → failed, no latency to compare" in changes.text([found])
+    assert "built → failed, no latency to compare" in terminal.text(changes.document([found]))
 
 
 def everything():
@@ -303,8 +304,9 @@ def everything():
 
 def test_text_and_markdown_say_all_of_it():
     found = everything()
-    text = changes.text([found])
-    assert text.startswith("before → after\n")
+    text = terminal.text(changes.document([found]))
+    assert text.startswith("What changed\n")
+    assert "\nbefore → after\n" in text
     line = next(line for line in text.splitlines() if line.lstrip().startswith("a "))
     for figure in (
         "2.00 → 1.00",
@@ -316,7 +318,7 @@ def test_text_and_markdown_say_all_of_it():
         assert figure in line
     assert "onnxruntime 1.22.0 → 1.23.0" in text
     assert "not measured side by side" in text
-    written = changes.markdown([found])
+    written = markdown(changes.document([found]))
     assert "x\\|y" in written
     assert len({line.count(" | ") for line in written.splitlines() if line.startswith("| a")}) == 1
 
@@ -340,7 +342,7 @@ def test_csv_has_one_row_per_variant_and_batch_size():
 
 def test_the_page_is_well_formed_complete_and_safe():
     found = everything()
-    page = html.changes_page([found, found])
+    page = html.html(changes.document([found, found]))
     parsed = Parsed(page)
     assert "http" not in page.replace("http-equiv", "")
     assert {"a", "x|y"} <= {text for name, text in parsed.texts if name == "th"}
@@ -348,7 +350,7 @@ def test_the_page_is_well_formed_complete_and_safe():
     assert len([each for each in parsed.all("svg") if each.get("role") == "img"]) == 4
     hostile = compare(built({HOSTILE: made("1", both(2, 1))}), built({HOSTILE: made("2", both(2, 1))}))
     hostile = hostile.model_copy(update={"reasons": (HOSTILE,), "comparable": False})
-    page = html.changes_page([hostile])
+    page = html.html(changes.document([hostile]))
     Parsed(page)
     assert "<script" not in page
-    assert "not comparable, shown by force" in page
+    assert "<h2>Not comparable</h2>" in page

@@ -6,15 +6,22 @@ import io
 import pytest
 from example import TOO_FEW, accuracy, both, latency, report, variant
 
-from optcli.report import columns, csv_text, layers_text, markdown, text, wording
+from optcli.document import Cell, Column, Layout
+from optcli.report import (
+    columns,
+    csv_text,
+    layers_text,
+    markdown,
+    markdown_text,
+    terminal,
+    text,
+    wording,
+)
 from optcli.report.changes import columns as of_changes
-from optcli.report.changes import compare
-from optcli.report.changes import markdown as changes_markdown
-from optcli.report.changes import text as changes_text
-from optcli.report.column import Cell, Column, Layout
+from optcli.report.changes import compare, document
 from optcli.report.columns import Figure
 from optcli.report.csv_text import csv_of_changes
-from optcli.report.html import changes_page, tables
+from optcli.report.html import html, tables
 from optcli.report.rows import rows
 from optcli.results import Operations, Share
 from optcli.results.layers import LayerError, Layers
@@ -73,10 +80,10 @@ def test_a_column_more_is_in_every_view_of_a_comparison(monkeypatch):
     )
     monkeypatch.setattr(of_changes, "COLUMNS", (*of_changes.COLUMNS, added))
     found = [compare(("before", report()), ("after", report()))]
-    assert "eager W" in changes_text(found)
-    assert "| accuracy | W |" in changes_markdown(found)
-    assert "| eager W |" in changes_markdown(found)
-    assert "<td>eager W</td>" in changes_page(found)
+    assert "eager W" in terminal.text(document(found))
+    assert "| accuracy | W |" in markdown_text.markdown(document(found))
+    assert "| eager W |" in markdown_text.markdown(document(found))
+    assert "<td>eager W</td>" in html(document(found))
     assert csv_of_changes(found).splitlines()[0].endswith(",settings,power_w")
 
 
@@ -263,20 +270,18 @@ def test_a_comparison_names_size_and_accuracy_once_and_colours_verdicts():
         return report({**found.variants, "onnx": made.model_copy(update={"artifact": other})})
 
     changed = [compare(("before", found), ("after", after(both(1.8, 1.3))))]
-    lines = changes_text(changed).splitlines()
-    head = next(place for place, line in enumerate(lines) if line.lstrip().startswith("variant"))
-    assert "verdict" not in lines[head]
+    lines = terminal.text(document(changed)).splitlines()
     onnx = next(place for place, line in enumerate(lines) if line.lstrip().startswith("onnx "))
     assert "2.48 MB → 5.00 MB" in lines[onnx]
     assert "98.89 %, unchanged" in lines[onnx]
     assert "MB" not in lines[onnx + 1]
     assert "%, unchanged" not in lines[onnx + 1]
-    page = changes_page(changed)
+    page = html(document(changed))
     assert "chip reject" in page
     assert "chip none" in page
     row = latency(1.8, 1.3)
     unknown = row.model_copy(update={"p50_ms": row.p50_ms.model_copy(update={"low": None})})
-    page = changes_page([compare(("before", found), ("after", after([unknown])))])
+    page = html(document([compare(("before", found), ("after", after([unknown])))]))
     assert '<span class="chip inconclusive">? not known</span>' in page
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from optcli.gate import comparisons
 from optcli.gate.rule import decide, planned
-from optcli.report import gate
+from optcli.report import gate, terminal
 from optcli.report.gate import changes
 from optcli.report.gate.rows import COLUMNS, rows
+from optcli.report.markdown_text import markdown
 from optcli.results import Estimate, RecipeSummary, Verdict, flags
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
@@ -103,7 +104,7 @@ def test_verdicts_of_other_rooms_are_taken_over():
     assert (found.outcome, found.limit, found.change) == (
         "reject", 0.01, Estimate(value=0.03, low=0.02, high=0.04),
     )  # fmt: skip
-    row = gate.text(made(found))
+    row = terminal.text(gate.document(made(found)))
     assert "-3.00 points [-4.0, -2.0]" in row
     assert "100.00 %" in row
     assert "97.00 %" in row
@@ -118,22 +119,22 @@ def test_the_worst_decides():
 
 
 def test_the_terminal_shows_figures_reasons_and_the_answer():
-    shown = gate.text(FAILED)
+    shown = terminal.text(gate.document(FAILED))
     for part in ("1.07 ms", "+5 %", "FAIL", "Why onnx | int8", "opset 17, now 18", "Conv: 0.500 ms"):
         assert part in shown
     assert "not counted: 3 of 8 rounds" in shown
     assert "onnx: p50 7 % slower." in shown
-    assert max(map(len, gate.text(FAILED, width=80).splitlines())) <= 80
+    assert max(map(len, terminal.text(gate.document(FAILED), width=80).splitlines())) <= 80
 
 
 def test_markdown_is_a_sound_table():
-    shown = gate.markdown(FAILED)
+    shown = markdown(gate.document(FAILED))
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {8}
     assert "**FAIL**" in shown
     assert "flow\\_ers" in shown
-    assert "Why `onnx | int8`" in shown
-    assert shown.startswith(gate.markdown(made(p50(SAME))).splitlines()[0])
+    assert "Why onnx \\| int8:" in shown
+    assert shown.startswith(markdown(gate.document(made(p50(SAME)))).splitlines()[0])
 
 
 def test_junit_has_a_case_for_every_figure():
@@ -182,7 +183,7 @@ def test_a_comparison_without_figures_can_be_shown():
         reason="new: nothing to compare with",
     )  # fmt: skip
     report = made(new)
-    assert "reported" in gate.text(report)
+    assert "reported" in terminal.text(gate.document(report))
     assert json.loads(gate.benchmark_json(report)) == []
 
 
@@ -215,12 +216,12 @@ def test_the_terminal_colours_verdicts_and_names_a_variant_once():
     advice = p50(WILD, ADVICE).model_copy(update={"outcome": "reject"})
     both = made(p50(SLOWER), advice, p50(SAME), name="onnx-int8")
     console = Console(file=StringIO(), force_terminal=True, width=120)
-    console.print(gate.table(both))
+    console.print(terminal.renderable(gate.document(both)))
     shown = console.file.getvalue()
     assert "\x1b[31mFAIL" in shown
     assert "\x1b[33mfail (advice)" in shown
     assert "\x1b[32mpass" in shown
-    plain = gate.text(both).splitlines()
+    plain = terminal.text(gate.document(both)).splitlines()
     assert sum(line.startswith("onnx-int8 ") for line in plain) == 1
     heads = next(line for line in plain if line.startswith("variant"))
     cells = next(line for line in plain if line.startswith("onnx-int8 "))
@@ -229,7 +230,7 @@ def test_the_terminal_colours_verdicts_and_names_a_variant_once():
 
 
 def test_markdown_has_failures_in_bold_and_figures_at_the_right():
-    lines = gate.markdown(FAILED).splitlines()
+    lines = markdown(gate.document(FAILED)).splitlines()
     assert "| --- | --- | ---: | ---: | ---: | ---: | --- |" in lines
     assert any(line.endswith("| **FAIL** |") for line in lines)
     assert any(line.endswith("| pass |") for line in lines)

@@ -1,6 +1,6 @@
 """Columns of plain text are as wide as their widest cell."""
 
-from optcli.report.plain_text import aligned, plain
+from optcli.report.terminal import aligned, plain
 
 ROWS = (("own", "layer"), ("3.2 dB", "a"), ("NaN", "conv/1"))
 

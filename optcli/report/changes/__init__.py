@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optcli.report.changes.by_device import compare_devices
 from optcli.report.changes.comparing import compare
-from optcli.report.changes.forms import markdown, table, text
+from optcli.report.changes.document import document
 from optcli.report.changes.model import Comparison
 
-__all__ = ["Comparison", "compare", "compare_devices", "markdown", "table", "text"]
+__all__ = ["Comparison", "compare", "compare_devices", "document"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from optcli.document import Cell, Column
 from optcli.report import wording
 from optcli.report.changes.model import AccuracyChange, SpeedChange, VariantChange
 from optcli.report.changes.rows import Row
-from optcli.report.column import Cell, Column, estimate_cells
 from optcli.results import Estimate
 
 _TONES = {"faster": "accept", "slower": "reject", "no clear change": "none", "same artifact": "none"}
@@ -62,9 +62,9 @@ def _speed(name: str) -> Callable[[Row], dict[str, Any]]:
     def cells(row: Row) -> dict[str, Any]:
         change = getattr(row.batch, name, None) or SpeedChange()
         return {
-            **estimate_cells(f"{name}_before_ms", change.before),
-            **estimate_cells(f"{name}_after_ms", change.after),
-            **estimate_cells(f"{name}_ratio", change.ratio),
+            **wording.estimate_cells(f"{name}_before_ms", change.before),
+            **wording.estimate_cells(f"{name}_after_ms", change.after),
+            **wording.estimate_cells(f"{name}_ratio", change.ratio),
             f"{name}_outcome": change.outcome,
         }
 
@@ -81,7 +81,7 @@ def _accuracies(row: Row) -> dict[str, Any]:
         "metric": accuracy.metric if accuracy else None,
         "accuracy_before": accuracy.before if accuracy else None,
         "accuracy": accuracy.after if accuracy else None,
-        **estimate_cells("accuracy_difference", accuracy.difference if accuracy else None),
+        **wording.estimate_cells("accuracy_difference", accuracy.difference if accuracy else None),
         "accuracy_outcome": accuracy.outcome if accuracy else None,
     }
 
@@ -141,7 +141,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("region", csv=_of_batch("region"), in_table=False),
     Column("p50 ms", _p50, _speed("p50")),
     Column("change", lambda row: Cell(moved(row.batch.p50.ratio) if row.batch else "")),
-    Column("verdict", _verdict, align="left", headings=("verdict", "")),
+    Column("verdict", _verdict, align="left"),
     Column("p95", lambda row: Cell(_short(row.batch.p95) if row.batch else ""), _speed("p95")),
     Column("p99", csv=_speed("p99"), in_table=False),
     Column("size", lambda row: Cell(_size(row.variant) if row.is_first else ""), _sizes, "left"),

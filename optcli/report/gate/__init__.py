@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 from optcli.report.gate.ci import benchmark_json, github_annotations, gitlab_metrics, junit
-from optcli.report.gate.markdown import markdown
-from optcli.report.gate.terminal import table, text
+from optcli.report.gate.document import document
 
-__all__ = [
-    "github_annotations",
-    "benchmark_json",
-    "gitlab_metrics",
-    "junit",
-    "markdown",
-    "table",
-    "text",
-]
+__all__ = ["benchmark_json", "document", "github_annotations", "gitlab_metrics", "junit"]

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from optcli import __version__
-from optcli.report.html.tags import Child, Markup, tag
+from optcli.document import Document, Items, Names, Part, Picture, Section, Table
+from optcli.report.html import tables
+from optcli.report.html.tags import Child, Markup, join, tag
 
 # A browser that obeys it fetches nothing and runs nothing, whatever a name in a recipe holds.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _WITH_IMAGES = f"{_POLICY}; img-src data:"
+
+
+def html(shown: Document) -> str:
+    """A document as one HTML file: the answer first, then what it is read from."""
+    chip = tables.chip(shown.label, shown.outcome) if shown.label else None
+    hint = tag("p", shown.hint, class_="hint") if shown.hint else None
+    header = tag("header", tag("div", tag("h1", shown.title), chip, class_="title"), hint)
+    parts = [each for each in map(_section, shown.sections) if each is not None]
+    if shown.answer:
+        kind = "answer" if shown.outcome == "accept" else "answer none"
+        parts.insert(0, tag("section", tag("p", shown.answer), class_=kind, id="answer"))
+    footer = [tag("p", line) for line in shown.footer]
+    return document(f"{shown.title}: optcli", header, tag("main", *parts), footer=footer)
+
+
+def _section(shown: Section) -> Markup | None:
+    parts = [part for each in shown.parts for part in _part(each, shown.name)]
+    if not parts:
+        return None
+    if shown.folded:
+        return tag("section", folded(shown.name, *parts))
+    return section(shown.name, shown.lead or None, *parts)
+
+
+def _part(part: Part, name: str) -> Iterator[Markup]:
+    if isinstance(part, Table) and part.rows:
+        yield tables.table_of(part.columns, part.rows, name)
+    elif isinstance(part, Names) and part.rows:
+        yield tag("dl", *(join([tag("dt", key), tag("dd", value)]) for key, value in part.rows))
+    elif isinstance(part, Items) and part.lines:
+        yield tag("ul", *(tag("li", line) for line in part.lines))
+    elif isinstance(part, Picture) and (drawn := part.markup()):
+        yield Markup(drawn)
 
 
 def document(title: str, *body: Child, footer: Child = None, images: bool = False) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from optcli.document import Cell, Column, R
 from optcli.report import class_figures, columns, engines, layers_text, wording
-from optcli.report.column import Cell, Column, R
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import batch_sizes, every_row, rows
 from optcli.results import Accuracy, Report, VariantReport

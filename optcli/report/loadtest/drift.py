@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.markdown_text import escaped, items, table
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results.drift import Drift, DriftInput, DriftStatistic
 
 WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}

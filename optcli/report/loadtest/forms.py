@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from optcli.document import Column
 from optcli.report import junit as junit_xml
 from optcli.report import wording
-from optcli.report.column import Column
 from optcli.report.loadtest.rows import (
     about,
     columns,
@@ -20,7 +20,7 @@ from optcli.report.loadtest.rows import (
     with_server,
 )
 from optcli.report.markdown_text import escaped, items, table_of
-from optcli.report.plain_text import aligned
+from optcli.report.terminal import aligned
 from optcli.results.loadtest import LoadTest
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optcli.document import Cell, Column
 from optcli.report import wording
-from optcli.report.column import Cell, Column
 from optcli.results import Estimate
 from optcli.results.loadtest import LoadPoint, LoadTest, PriorityLoad, ServedPriority
 

@@ -1,13 +1,15 @@
-"""What a column of a table is: one definition for the terminal, Markdown, HTML and CSV."""
+"""What a verb answers with: one document, which `report/` writes for every kind of reader.
+
+A room says what is in its document. How all documents look in a terminal, in Markdown and in HTML is
+said by `report.terminal`, `report.markdown_text` and `report.html.document`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, Literal, TypeVar
-
-from optcli.results import Estimate
 
 R = TypeVar("R")
 
@@ -54,7 +56,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column(Generic[R]):
-    """One column of rows of type `R`.
+    """One column of rows of type `R`, defined once for the terminal, Markdown, HTML and CSV.
 
     Its heading is its name, or one of `headings`: from the widest layout to the narrowest, of which the
     last holds for all that are narrower. Markdown and HTML are as the widest. Cells are `brief_in` some
@@ -90,11 +92,80 @@ def of_table(columns: Iterable[Column[R]]) -> list[Column[R]]:
     return [column for column in columns if column.in_table]
 
 
-def estimate_cells(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    """The value and its interval for CSV: `p50_ms`, `p50_low_ms`, `p50_high_ms`."""
-    stem, unit = (name[:-3], "_ms") if name.endswith("_ms") else (name, "")
-    return {
-        name: estimate.value if estimate else None,
-        f"{stem}_low{unit}": estimate.low if estimate else None,
-        f"{stem}_high{unit}": estimate.high if estimate else None,
-    }
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """Rows of one kind in columns; in a terminal, a first cell like that above it is left empty."""
+
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+
+
+def table_of_texts(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], left: Iterable[int] = (0,)
+) -> Table[Sequence[str]]:
+    """A table whose cells are texts; `left` are the columns that stand left."""
+    stand_left = set(left)
+
+    def column(place: int, head: str) -> Column[Sequence[str]]:
+        side: Literal["left", "right"] = "left" if place in stand_left else "right"
+        return Column(head, lambda row: Cell(row[place]), align=side)
+
+    return Table([column(place, head) for place, head in enumerate(heads)], list(rows))
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names and their values, a line each."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart; `markup` draws it. It is shown in HTML alone, since its figures stand in tables too."""
+
+    markup: Callable[[], str]
+
+
+Part = Table[Any] | Names | Items | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it.
+
+    `lead` says in one sentence what is shown. `tone` colours the heading by an outcome. A reader opens
+    what is `folded` where the form can fold.
+    """
+
+    name: str
+    parts: Sequence[Part]
+    lead: str = ""
+    tone: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """A title, the answer with its outcome, and sections.
+
+    A terminal shows the answer last, where people look; other forms show it first. `label` says the
+    outcome in a word or two, `hint` what was asked or compared, `footer` how it was come by. `mark` is
+    a comment by which a program finds the document again where it posted it.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    answer: str = ""
+    outcome: str = ""
+    label: str = ""
+    hint: str = ""
+    footer: Sequence[str] = ()
+    mark: str = ""

@@ -1,56 +1,26 @@
-"""The page of a comparison: what moved, by how much, and what else differs."""
+"""How much latencies moved, as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optcli.report.changes import columns
 from optcli.report.changes.columns import moved
 from optcli.report.changes.model import BatchChange, Comparison, SpeedChange
-from optcli.report.changes.rows import MEANING, remarks, rows, title
-from optcli.report.column import of_table
-from optcli.report.html import marks, tables
-from optcli.report.html.document import document, section
+from optcli.report.html import marks
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale
-from optcli.report.html.tags import Markup, join, tag
+from optcli.report.html.tags import Markup
 
 _ROW = 26.0
 # At least this factor to both sides: a change of one per cent shall not fill the picture.
 _LEAST_RANGE = 1.2
 
 
-def changes_page(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons on one page, one below the other."""
-    first = comparisons[0]
-    parts = [part for each in comparisons for part in _sections(each)]
-    about = f"{first.before.recipe} · {first.before.started.replace('T', ' ')} · {first.before.machine}"
-    header = tag("header", tag("h1", "What changed"), tag("p", f"From: {about}", class_="hint"))
-    return document("What changed: optcli", header, tag("main", *parts), footer=tag("p", MEANING))
+def chart(comparison: Comparison) -> Markup:
+    """One row per variant and batch size, the ratio with its interval on a log axis around 1.
 
-
-def _sections(comparison: Comparison) -> Iterator[Markup]:
-    after = comparison.after
-    about = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
-    remark_lists = [
-        join([tag("h3", name), tag("ul", *(tag("li", line) for line in lines))])
-        for name, lines in remarks(comparison)
-    ]
-    warning = (
-        tag("p", tables.chip("not comparable, shown by force", "reject"))
-        if not comparison.comparable
-        else None
-    )
-    table = tables.table_of(of_table(columns.COLUMNS), rows(comparison), title(comparison))
-    yield section(title(comparison), about, warning, table, *remark_lists)
-    chart = _chart(comparison)
-    if chart is not None:
-        lead = "p50 after over before: left of 1 is faster. Whiskers are 95 % intervals."
-        yield section("How much the latency moved", lead, chart)
-
-
-def _chart(comparison: Comparison) -> Markup | None:
-    """One row per variant and batch size, the ratio with its interval on a log axis around 1."""
+    Empty where no ratio is known.
+    """
     ratios = [
         (index, variant.name, row, row.p50.ratio)
         for index, variant in enumerate(comparison.variants)
@@ -58,7 +28,7 @@ def _chart(comparison: Comparison) -> Markup | None:
         if row.p50.ratio is not None
     ]
     if not ratios:
-        return None
+        return Markup()
     ends = [end for _, _, _, ratio in ratios for end in marks.ends(ratio)]
     most = max([_LEAST_RANGE, *(max(value, 1 / value) for value in ends)]) * 1.05
     lines = []
