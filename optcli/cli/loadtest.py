@@ -14,7 +14,7 @@ from optcli.errors import ExitCode, UsageError
 from optcli.paths import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from optcli.document import Document
 
 # What goes with --drift, which sends nothing.
 _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
@@ -262,8 +262,6 @@ def command(
         client_cpus=_processors(client_cpus, "--client-cpus"),
     )
     from optcli.report import loadtest as forms
-    from optcli.report.html.canary import canary_page
-    from optcli.report.html.loadtest import loadtest_page
     from optcli.report.loadtest import canary as canary_forms
     from optcli.store import Store
 
@@ -275,13 +273,7 @@ def command(
                 raise UsageError("there is no second server", place=option, hint="name two servers")
         with Progress() as progress:
             test = load_test(target, asked, progress)
-        written = {
-            "report.json": test.to_json() + "\n",
-            "report.html": loadtest_page(test),
-            "report.md": forms.markdown(test),
-            "junit.xml": forms.junit(test),
-        }
-        _give(written, forms.text(test), out, as_json)
+        _give(test.to_json(), forms.document(test), forms.junit(test), out, as_json)
         return ExitCode.of(test.outcome)
     for option, is_given in (
         ("--find-limit", find_limit),
@@ -297,13 +289,8 @@ def command(
     )
     with Progress() as progress:
         canary = canary_test(target, second, split, asked, progress)
-    written = {
-        "report.json": canary.to_json() + "\n",
-        "report.html": canary_page(canary),
-        "report.md": canary_forms.markdown(canary),
-        "junit.xml": canary_forms.junit(canary),
-    }
-    _give(written, canary_forms.text(canary), out, as_json)
+    document, junit = canary_forms.document(canary), canary_forms.junit(canary)
+    _give(canary.to_json(), document, junit, out, as_json)
     return ExitCode.of(canary.outcome)
 
 
@@ -318,18 +305,12 @@ def _require_no_traffic() -> None:
 
 
 def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> int:
-    from optcli.report.html.drift import drift_page
     from optcli.report.loadtest import drift as forms
     from optcli.serving.drift.comparing import drift_of
 
     comparison = drift_of(target, model)
-    written = {
-        "report.json": comparison.to_json() + "\n",
-        "report.html": drift_page(comparison),
-        "report.md": forms.markdown(comparison),
-        "junit.xml": forms.junit(comparison),
-    }
-    _give(written, forms.text(comparison), out, as_json)
+    document, junit = forms.document(comparison), forms.junit(comparison)
+    _give(comparison.to_json(), document, junit, out, as_json)
     return ExitCode.of(comparison.outcome)
 
 
@@ -387,8 +368,10 @@ def _processors(text: str | None, place: str) -> tuple[int, ...]:
     return chosen
 
 
-def _give(written: Mapping[str, str], text: str, out: Path | None, as_json: bool) -> None:
-    """Write the files into `out`, and print the text, or the JSON."""
+def _give(json: str, document: Document, junit: str, out: Path | None, as_json: bool) -> None:
+    """Write every form into `out`, and print the text, or the JSON."""
+    from optcli.report import html, markdown_text, terminal
+
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -396,8 +379,10 @@ def _give(written: Mapping[str, str], text: str, out: Path | None, as_json: bool
             raise UsageError(
                 f"cannot be made: {error.strerror}", place=str(out), hint="name another folder"
             ) from error
-        for name, content in written.items():
-            options.write(out / name, content)
-    click.echo(written["report.json"] if as_json else text, nl=False)
+        options.write(out / "report.json", json + "\n")
+        options.write(out / "report.html", html.html(document))
+        options.write(out / "report.md", markdown_text.markdown(document))
+        options.write(out / "junit.xml", junit)
+    click.echo(json + "\n" if as_json else terminal.text(document), nl=False)
     if out is not None:
         click.echo(f"wrote {shown(out)}", err=True)

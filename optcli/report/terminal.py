@@ -97,7 +97,7 @@ def _part(part: Part) -> Iterator[RenderableType]:
     from rich.padding import Padding
     from rich.text import Text
 
-    if isinstance(part, Table):
+    if isinstance(part, Table) and part.rows:
         yield _grid(part)
     elif isinstance(part, Names) and part.rows:
         yield from (Text(line, no_wrap=True, overflow="fold") for line in aligned(part.rows, (0, 1)))

@@ -16,7 +16,9 @@ from test_loadtest_windows import client, records
 from optcli.errors import UsageError
 from optcli.queueing import Constant, Poisson
 from optcli.report import loadtest as forms
-from optcli.report.html.loadtest import loadtest_page
+from optcli.report import terminal
+from optcli.report.html import html
+from optcli.report.markdown_text import markdown
 from optcli.results.loadtest import LoadTest, Predicted, Served, ServedPriority
 from optcli.serving.loadtest import by_priority, predicting, verdicts
 from optcli.serving.loadtest.judging import Judged, Terms
@@ -183,14 +185,14 @@ def _is_shown(point, served) -> None:
         outcome="reject", sentence="reject", verdicts=decided, served=served, slo_ms={"p95": 1.0},
         error_budget=0.001, arrivals="constant", seed=0, payload="random", points=(point,),
     )  # fmt: skip
-    text = forms.text(test)
+    text = terminal.text(forms.document(test))
     assert "By priority" in text
     assert "high 0.2 of the requests; low 0.8 of the requests" in text
     assert f"queue_full {point.priorities[1].requests}" in text
-    assert "| low |" in forms.markdown(test).replace("**", "")
-    assert 'id="priorities"' in loadtest_page(test)
+    assert "| low |" in markdown(forms.document(test)).replace("**", "")
+    assert 'id="by-priority"' in html(forms.document(test))
     cases = {case.get("name") for case in ET.fromstring(forms.junit(test)).iter("testcase")}
     assert "load 100/s, priority low" in cases
     assert LoadTest.model_validate_json(test.to_json()) == test
     plain = test.model_copy(update={"points": (point.model_copy(update={"priorities": ()}),)})
-    assert "By priority" not in forms.text(plain)
+    assert "By priority" not in terminal.text(forms.document(plain))

@@ -34,7 +34,7 @@ def _section(shown: Section) -> Markup | None:
         return None
     if shown.folded:
         return tag("section", folded(shown.name, *parts))
-    return section(shown.name, shown.lead or None, *parts)
+    return section(shown.name, shown.lead or None, *parts, id_=shown.name.lower().replace(" ", "-"))
 
 
 def _part(part: Part, name: str) -> Iterator[Markup]:

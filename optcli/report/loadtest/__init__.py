@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from optcli.report.loadtest.forms import junit, markdown, text
+from optcli.report.loadtest.document import document, junit
 
-__all__ = ["junit", "markdown", "text"]
+__all__ = ["document", "junit"]

@@ -1,17 +1,17 @@
-"""A canary as text, Markdown and JUnit XML: two servers side by side, and the decision."""
+"""A canary: two servers side by side, and the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from optcli.document import Document, Items, Section, Table, table_of_texts
 from optcli.report import junit as junit_xml
 from optcli.report import wording
-from optcli.report.markdown_text import escaped, items, table
-from optcli.report.terminal import aligned
+from optcli.report.terminal import figures
 from optcli.results import Estimate
 from optcli.results.loadtest import Canary
 
-HEADS = ("", "first", "second")
+HEADS = ("figure", "first", "second")
 
 
 def rows(canary: Canary) -> Iterator[tuple[str, str, str]]:
@@ -36,42 +36,34 @@ def about(canary: Canary) -> str:
     return f"{rate} requests a second, {canary.share:.0%} of them to both; {canary.payload}"
 
 
-def text(canary: Canary) -> str:
-    """The whole answer as lines."""
-    lines = [
-        *aligned([HEADS, *rows(canary)], left=(0,)),
-        "",
-        about(canary),
-        *(f"  - {each.name}: {each.outcome}, {each.reason}" for each in canary.verdicts),
-        "",
-        canary.sentence,
-    ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def markdown(canary: Canary) -> str:
-    """A GitHub-flavoured Markdown document."""
-    lines = [
-        f"## optcli loadtest: {canary.decision}",
-        "",
-        f"**{escaped(canary.sentence)}**",
-        "",
-        *table(HEADS, rows(canary), left=(0,)),
-        *items("Verdicts", [f"{each.name}: {each.outcome}, {each.reason}" for each in canary.verdicts]),
-        "",
-        f"_{escaped(about(canary))}_",
-    ]
-    return "\n".join(lines) + "\n"
+def document(canary: Canary) -> Document:
+    """Two servers side by side, and the decision."""
+    verdicts = [f"{each.name}: {each.outcome}, {each.reason}" for each in canary.verdicts]
+    return Document(
+        title="optcli loadtest: canary",
+        label=canary.decision,
+        outcome=canary.outcome,
+        answer=canary.sentence,
+        hint=about(canary),
+        sections=[
+            Section("Side by side", [_side_by_side(canary)]),
+            Section("Verdicts", [Items(verdicts)]),
+        ],
+    )
 
 
 def junit(canary: Canary) -> str:
     """JUnit XML: one test case for each verdict."""
-    figures = "\n".join(aligned([HEADS, *rows(canary)], left=(0,)))
+    side_by_side = figures(_side_by_side(canary))
     cases = [
-        junit_xml.judged("loadtest.canary", each.name, each, figures, figures)
+        junit_xml.judged("loadtest.canary", each.name, each, side_by_side, side_by_side)
         for each in canary.verdicts
     ]
     return junit_xml.junit("optcli loadtest canary", canary.started, cases)
+
+
+def _side_by_side(canary: Canary) -> Table[Sequence[str]]:
+    return table_of_texts(HEADS, rows(canary))
 
 
 def _estimate(estimate: Estimate | None) -> str:

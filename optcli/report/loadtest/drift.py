@@ -1,13 +1,13 @@
-"""Drift as text, Markdown and JUnit XML: the answer of each input, its channels, what drifted."""
+"""Drift: the answer of each input, its channels, what drifted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
+from optcli.document import Document, Items, Names, Section, Table, table_of_texts
 from optcli.report import junit as junit_xml
 from optcli.report import wording
-from optcli.report.markdown_text import escaped, items, table
-from optcli.report.terminal import aligned
+from optcli.report.terminal import figures
 from optcli.results.drift import Drift, DriftInput, DriftStatistic
 
 WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}
@@ -74,49 +74,39 @@ def statistics(drift: Drift) -> list[tuple[str, ...]]:
     ]
 
 
-def text(drift: Drift) -> str:
-    """The whole answer as lines."""
-    return "\n".join(line.rstrip() for line in _lines(drift)) + "\n"
-
-
-def _lines(drift: Drift) -> Iterator[str]:
-    yield from aligned(about(drift), left=(0, 1))
-    if channels(drift):
-        yield ""
-        yield from aligned([CHANNELS, *channels(drift)], left=(0,))
-    if statistics(drift):
-        yield ""
-        yield "What drifted"
-        yield from aligned([STATISTICS, *statistics(drift)], left=(0, 1, 2))
-    yield ""
-    yield from (f"  - {each.name}: {WORDS[each.outcome]}, {each.reason}" for each in drift.inputs)
-    yield from (f"  - Note: {note}" for note in drift.notes)
-    yield ""
-    yield drift.sentence
-
-
-def markdown(drift: Drift) -> str:
-    """A GitHub-flavoured Markdown document."""
-    lines = [f"## optcli loadtest --drift: {escaped(drift.model)}", ""]
-    lines.append(f"**{escaped(drift.sentence)}**")
-    if channels(drift):
-        lines += ["", *table(CHANNELS, channels(drift), left=(0,))]
-    if statistics(drift):
-        lines += ["", *table(STATISTICS, statistics(drift), left=(0, 1, 2))]
+def document(drift: Drift) -> Document:
+    """The answer of each input, its channels, and what drifted."""
     answers = [f"{each.name}: {WORDS[each.outcome]}, {each.reason}" for each in drift.inputs]
-    lines += items("Inputs", answers)
-    lines += items("Notes", drift.notes)
-    lines += items("Compared", [f"{name}: {value}" for name, value in about(drift)])
-    return "\n".join(lines) + "\n"
+    return Document(
+        title=f"optcli loadtest --drift: {drift.model}",
+        label=WORDS[drift.outcome],
+        outcome=drift.outcome,
+        answer=drift.sentence,
+        sections=[
+            Section("Compared", [Names(about(drift))]),
+            Section("Channels", [_channels(drift)]),
+            Section("What drifted", [_statistics(drift)]),
+            Section("Inputs", [Items(answers)]),
+            Section("Notes", [Items(drift.notes)]),
+        ],
+    )
 
 
 def junit(drift: Drift) -> str:
     """JUnit XML: one test case for each input; inconclusive ones are skipped."""
-    figures = "\n".join(aligned([CHANNELS, *channels(drift)], left=(0,)))
-    failed = "\n".join([figures, "", *aligned([STATISTICS, *statistics(drift)], left=(0, 1, 2))])
+    usual = figures(_channels(drift))
+    failed = f"{usual}\n\n{figures(_statistics(drift))}"
     place = f"drift.{drift.model}"
-    cases = [junit_xml.judged(place, each.name, each, figures, failed) for each in drift.verdicts]
+    cases = [junit_xml.judged(place, each.name, each, usual, failed) for each in drift.verdicts]
     return junit_xml.junit(f"optcli loadtest --drift {drift.model}", drift.started, cases)
+
+
+def _channels(drift: Drift) -> Table[Sequence[str]]:
+    return table_of_texts(CHANNELS, channels(drift))
+
+
+def _statistics(drift: Drift) -> Table[Sequence[str]]:
+    return table_of_texts(STATISTICS, statistics(drift), left=(0, 1, 2))
 
 
 def _shown(one: DriftInput) -> set[int]:
