@@ -142,7 +142,7 @@ class Section:
     """A heading and what stands below it.
 
     `lead` says in one sentence what is shown. `tone` colours the heading by an outcome. A reader opens
-    what is `folded` where the form can fold.
+    what is `folded` where the form can fold. What is `on_pages` alone explains the words.
     """
 
     name: str
@@ -150,6 +150,7 @@ class Section:
     lead: str = ""
     tone: str = ""
     folded: bool = False
+    on_pages: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,3 +170,8 @@ class Document:
     hint: str = ""
     footer: Sequence[str] = ()
     mark: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title with its label."""
+        return f"{self.title}: {self.label}" if self.label else self.title

@@ -20,7 +20,7 @@ def markdown(document: Document) -> str:
 def _document(document: Document) -> Iterator[str]:
     if document.mark:
         yield f"<!-- {document.mark} -->"
-    yield f"## {escaped(document.title)}"
+    yield f"## {escaped(document.heading)}"
     if document.answer:
         yield from ("", f"**{escaped(document.answer)}**")
     for section in document.sections:
@@ -31,7 +31,7 @@ def _document(document: Document) -> Iterator[str]:
 
 def _section(section: Section) -> Iterator[str]:
     lines = list(_parts(section))
-    if not lines:
+    if section.on_pages or not lines:
         return
     if section.folded:
         yield from (

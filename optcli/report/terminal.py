@@ -71,7 +71,7 @@ def coloured(cell: Cell) -> Text:
 def _blocks(document: Document) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    yield Text(document.title, style="bold")
+    yield Text(document.heading, style="bold")
     if document.hint:
         yield Text(document.hint)
     for section in document.sections:
@@ -86,7 +86,7 @@ def _section(section: Section) -> Iterator[RenderableType]:
     from rich.text import Text
 
     shown = [shown for part in section.parts for shown in _part(part)]
-    if shown:
+    if shown and not section.on_pages:
         yield Text()
         if section.name:
             yield Text(section.name, style=STYLES[section.tone] or "bold")

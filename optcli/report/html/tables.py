@@ -80,7 +80,8 @@ def of_texts(
 
 
 def _heads(shown: Sequence[Column[R]]) -> list[tuple[str, bool]]:
-    return [(column.heading(), column.left) for column in shown]
+    # The first column names the rows, at the left.
+    return [(column.heading(), column.left or not place) for place, column in enumerate(shown)]
 
 
 def _line(shown: Sequence[Column[R]], row: R, kind: str | None = None) -> Markup:

@@ -78,7 +78,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
     yield Section("Verdicts", [Items(verdicts)])
     yield Section("Not answered", [Items(failures(test))])
     yield Section("Notes", [Items([each.text for each in test.notes])])
-    yield Section("What the words mean", [Names(_GLOSSARY)], folded=True)
+    yield Section("What the words mean", [Names(_GLOSSARY)], folded=True, on_pages=True)
 
 
 def junit(test: LoadTest) -> str:
