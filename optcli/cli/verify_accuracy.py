@@ -234,10 +234,10 @@ def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
 def _show(
     report: Report, as_json: bool, as_markdown: bool, junit: Path | None, per_class: bool
 ) -> None:
-    from optcli.report import accuracy_forms, accuracy_text
+    from optcli.report import accuracy, markdown_text, terminal
 
     if junit is not None:
-        options.write(junit, accuracy_forms.junit(report))
+        options.write(junit, accuracy.junit(report))
     if as_json:
         variants = {
             name: {
@@ -252,6 +252,6 @@ def _show(
         }
         click.echo(json.dumps({"baseline": report.baseline, "variants": variants}, indent=2))
     elif as_markdown:
-        click.echo(accuracy_forms.markdown(report), nl=False)
+        click.echo(markdown_text.markdown(accuracy.document(report, per_class=per_class)), nl=False)
     else:
-        click.echo(accuracy_text(report, per_class=per_class), nl=False)
+        click.echo(terminal.text(accuracy.document(report, per_class=per_class)), nl=False)

@@ -5,11 +5,10 @@ The only room besides `cli/` that shapes text for the screen: fractions become p
 
 from __future__ import annotations
 
-from optcli.report.accuracy_text import accuracy_text
 from optcli.report.csv_text import csv_text
 from optcli.report.markdown import markdown
 from optcli.report.notes import ending
 from optcli.report.recommendation import Advice, recommend
 from optcli.report.table import table, text
 
-__all__ = ["Advice", "accuracy_text", "csv_text", "ending", "markdown", "recommend", "table", "text"]
+__all__ = ["Advice", "csv_text", "ending", "markdown", "recommend", "table", "text"]

@@ -1,10 +1,7 @@
-"""Where the error starts: the layers that add most, as lines of text and as rows of a table."""
+"""Where the error starts: the layers that add most, as rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from optcli.report.terminal import aligned
 from optcli.results.layers import LayerError, Layers
 
 WORST = 10
@@ -13,20 +10,17 @@ HEADS = ("own", "so far", "tensor", "layer", "operator", "shape", "try")
 LEFT = range(2, len(HEADS))
 
 
-def lines(layers: Layers) -> Iterator[str]:
-    """The worst layers in columns, each with one thing to try; or why there are none."""
-    worst = rows(layers)
-    if worst:
-        yield (
+def sentence(layers: Layers) -> str:
+    """What the table shows, or why there is none."""
+    if rows(layers):
+        why = f"; {layers.reason}" if layers.reason else ""
+        return (
             "where the error starts: signal to noise of what layers add by themselves (own) and in all"
-            f" (so far), on {layers.samples} samples, the worst of {layers.compared} tensors"
+            f" (so far), on {layers.samples} samples, the worst of {layers.compared} tensors{why}"
         )
-        heads = ["" if head == "tensor" else head for head in HEADS]
-        yield from (line.rstrip() for line in aligned([heads, *worst], LEFT))
     if layers.reason:
-        yield f"where the error starts: {layers.reason}" if not worst else layers.reason
-    elif not worst:
-        yield f"no layer adds an error, of {layers.compared} tensors"
+        return f"where the error starts: {layers.reason}"
+    return f"no layer adds an error, of {layers.compared} tensors"
 
 
 def rows(layers: Layers) -> list[tuple[str, ...]]:

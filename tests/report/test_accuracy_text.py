@@ -2,7 +2,8 @@
 
 from example import accuracy, both, report, variant
 
-from optcli.report.accuracy_text import accuracy_text
+from optcli.report.accuracy import document
+from optcli.report.terminal import text as shown
 from optcli.results.outcomes import PartDistance, ScoreChange
 
 
@@ -11,7 +12,7 @@ def told(**changed):
     error = judged.output_error.model_copy(update={"parts": changed.pop("parts", ())})
     judged = judged.model_copy(update={"output_error": error, **changed})
     base = variant(1, both(1, 1), accuracy(), runtime="torch")
-    return accuracy_text(report({"eager": base, "int8": variant(1, both(1, 1), judged)}))
+    return shown(document(report({"eager": base, "int8": variant(1, both(1, 1), judged)})))
 
 
 def test_scores_that_moved_are_told_with_the_threshold_that_lets_as_many_through():

@@ -10,7 +10,6 @@ from optcli.document import Cell, Column, Layout
 from optcli.report import (
     columns,
     csv_text,
-    layers_text,
     markdown,
     markdown_text,
     terminal,
@@ -283,14 +282,6 @@ def test_a_comparison_names_size_and_accuracy_once_and_colours_verdicts():
     unknown = row.model_copy(update={"p50_ms": row.p50_ms.model_copy(update={"low": None})})
     page = html(document([compare(("before", found), ("after", after([unknown])))]))
     assert '<span class="chip inconclusive">? not known</span>' in page
-
-
-def test_layers_as_text_name_no_column_of_tensors():
-    worst = LayerError(
-        tensor="t", node="conv", operator="Conv", shape=(1,), kind="weight", own_db=1.0, sqnr_db=2.0
-    )
-    _, head, *_ = layers_text.lines(Layers(rows=(worst,), compared=1, samples=8))
-    assert head.split() == ["own", "so", "far", "layer", "operator", "shape", "try"]
 
 
 def test_points_have_no_negative_zero():

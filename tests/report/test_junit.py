@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 from example import accuracy, report, variant, verdict
 
-from optcli.report import accuracy_forms
+from optcli.report import accuracy as of_accuracy
 from optcli.report.junit import Case, junit
 
 CASES = (
@@ -52,7 +52,7 @@ def test_what_xml_cannot_hold_is_replaced_everywhere():
 
 
 def test_an_accuracy_report_has_a_case_per_verdict_and_failure():
-    (suite,) = ElementTree.fromstring(accuracy_forms.junit(report()))
+    (suite,) = ElementTree.fromstring(of_accuracy.junit(report()))
     counts = {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")}
     assert counts == {"tests": "5", "failures": "1", "skipped": "0", "errors": "1"}
     failure = suite.find("testcase[@classname='digits.pruned-onnx']/failure")
@@ -64,6 +64,6 @@ def test_an_accuracy_report_has_a_case_per_verdict_and_failure():
 def test_a_rejection_that_does_not_block_is_no_failure():
     advice = verdict("samples", "reject", blocking=False)
     one = report({"eager": variant(1000, [], accuracy(), [advice])})
-    (suite,) = ElementTree.fromstring(accuracy_forms.junit(one))
+    (suite,) = ElementTree.fromstring(of_accuracy.junit(one))
     assert suite.get("failures") == "0"
     assert suite[0][0].tag == "system-out"

@@ -1,0 +1,202 @@
+"""What each artifact costs in accuracy: a table, and for each artifact figures, verdicts and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from optcli.document import Cell, Column, Document, Items, Part, Section, Table, table_of_texts
+from optcli.report import class_figures, layers_text, wording
+from optcli.report import junit as junit_xml
+from optcli.report.junit import Case
+from optcli.results import Accuracy, Report, VariantReport, Verdict
+from optcli.results.outcomes import ACCURACY_VERDICTS
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One artifact that was judged."""
+
+    name: str
+    variant: VariantReport
+    accuracy: Accuracy
+    is_baseline: bool
+
+
+def document(report: Report, *, per_class: bool = False) -> Document:
+    """For every kind of reader; `per_class` adds the metric of every class, where it has one."""
+    judged = [
+        _Row(name, variant, variant.accuracy, name == report.baseline)
+        for name, variant in report.variants.items()
+        if variant.accuracy is not None
+    ]
+    missing = [
+        f"{name}: {variant.status}, no accuracy: {variant.reason or 'see the report'}"
+        for name, variant in report.variants.items()
+        if variant.accuracy is None
+    ]
+    return Document(
+        title=f"Accuracy of {report.recipe.name}",
+        sections=[
+            Section("", [Table(_columns(judged), judged)]),
+            *(_of_variant(row, report.baseline, per_class) for row in judged),
+            Section("Not judged", [Items(missing)], tone="reject"),
+        ],
+    )
+
+
+def _columns(judged: Sequence[_Row]) -> list[Column[_Row]]:
+    metric = next((row.accuracy.metric for row in judged if row.accuracy.metric), None)
+    labelled = [
+        Column[_Row](metric or "", lambda row: Cell(wording.percent(row.accuracy.value))),
+        Column[_Row](
+            "change", lambda row: Cell("" if row.is_baseline else wording.change(row.accuracy))
+        ),
+        Column[_Row]("lost, gained", _sides),
+    ]
+    return [
+        Column("variant", lambda row: Cell(row.name), align="left"),
+        Column(
+            "runtime", lambda row: Cell(str((row.variant.runner or {}).get("name", ""))), align="left"
+        ),
+        *(labelled if metric else ()),
+        Column("SQNR", _apart),
+        Column("verdict", _verdict, align="left"),
+    ]
+
+
+def _sides(row: _Row) -> Cell:
+    one = row.accuracy
+    return Cell("" if row.is_baseline or one.regressed is None else f"{one.regressed}, {one.improved}")
+
+
+def _apart(row: _Row) -> Cell:
+    return Cell("reference" if row.is_baseline else wording.difference(row.accuracy.output_error))
+
+
+def _verdict(row: _Row) -> Cell:
+    text, tone = wording.verdict(row.variant, row.is_baseline)
+    return Cell(text, tone=tone)
+
+
+def _of_variant(row: _Row, baseline: str, per_class: bool) -> Section:
+    """Its figures and verdicts; folded where all is well."""
+    runner = row.variant.runner or {}
+    what = (runner.get("name"), runner.get("precision"), row.accuracy.isa)
+    verdicts = [each for each in row.variant.verdicts if each.name in ACCURACY_VERDICTS]
+    return Section(
+        f"{row.name}  ({', '.join(str(each) for each in what if each)})",
+        list(_parts(row, baseline, per_class)),
+        folded=all(each.outcome == "accept" for each in verdicts),
+    )
+
+
+def _parts(row: _Row, baseline: str, per_class: bool) -> Iterator[Part]:
+    yield Items(list(_lines(row, baseline)))
+    if per_class:
+        classes = class_figures.rows(row.accuracy)
+        yield table_of_texts(class_figures.HEADS, classes)
+        if not classes:
+            yield Items([f"{row.accuracy.metric or 'outputs'}: no metric by class"])
+    layers = row.variant.layers
+    if layers is not None:
+        yield Items([layers_text.sentence(layers)])
+        yield table_of_texts(layers_text.HEADS, layers_text.rows(layers), layers_text.LEFT)
+
+
+def _lines(row: _Row, baseline: str) -> Iterator[str]:
+    accuracy = row.accuracy
+    if accuracy.metric is not None:
+        different = accuracy.samples if accuracy.distinct is None else accuracy.distinct
+        repeated = f", {different} of them different" if different < accuracy.samples else ""
+        value = wording.percent(accuracy.value)
+        yield f"{accuracy.metric} {value} on {accuracy.samples} samples{repeated}"
+    if not row.is_baseline:
+        yield from _against(accuracy, baseline)
+    else:
+        for figure, values in accuracy.figures.items():
+            yield f"{figure} {wording.percent(values.baseline)}"
+    for verdict in row.variant.verdicts:
+        judging = verdict.name in ACCURACY_VERDICTS
+        sound = verdict.outcome == "accept" and verdict.name != "decoding"
+        if not judging or (row.is_baseline and sound):
+            continue
+        named = verdict.name in ("accuracy", "outputs")
+        yield f"{verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"
+
+
+def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
+    """The change, figure by figure."""
+    if accuracy.drop is not None:
+        sides = ""
+        if accuracy.regressed is not None:
+            sides = f": {accuracy.regressed} lost, {accuracy.improved} gained"
+        yield f"change {_change(accuracy)}{sides}"
+    for figure, values in accuracy.figures.items():
+        points = wording.points(values.value - values.baseline)
+        yield f"{figure} {wording.percent(values.value)} ({points})"
+    # One sample of a class says nothing of the class.
+    several = [each for each in accuracy.classes if each.samples > 1]
+    if several:
+        changed = [
+            f"{each.label} ({each.regressed} lost, {each.improved} gained of {each.samples})"
+            for each in several
+        ]
+        yield f"classes that changed most: {', '.join(changed)}"
+    moved = accuracy.scores
+    if moved is not None and moved.equal is not None:
+        yield (
+            f"scores: {moved.count} {moved.of} with {moved.threshold:g} or more, the baseline"
+            f" {moved.baseline}; as many at {moved.equal:.3g}"
+        )
+    if accuracy.output_error is not None:
+        error = accuracy.output_error
+        largest = "" if error.max_abs is None else f", largest difference {error.max_abs:.3g}"
+        same = ""
+        if accuracy.agreement is not None:
+            same = f", the same class for {wording.percent(accuracy.agreement)}"
+        yield f"outputs against {baseline}: {wording.difference(error)}{largest}{same}"
+        faded = sum(part.faded_count for part in error.parts)
+        if faded:
+            yield f"{faded} channels or classes that hardly vary in {baseline} are constant here"
+
+
+def _change(accuracy: Accuracy) -> str:
+    drop = accuracy.drop
+    assert drop is not None
+    if drop.low is None or drop.high is None:
+        return f"{wording.change(accuracy)} points"
+    ends = (drop.low, drop.high) if accuracy.better == "lower" else (-drop.high, -drop.low)
+    return f"{wording.change(accuracy)} points [{wording.points(ends[0])}, {wording.points(ends[1])}]"
+
+
+def junit(report: Report) -> str:
+    """JUnit XML: a test case per artifact and verdict; inconclusive ones are skipped."""
+    name = report.recipe.name
+    return junit_xml.junit(f"optcli verify-accuracy {name}", report.started, list(_cases(report)))
+
+
+def _cases(report: Report) -> Iterator[Case]:
+    for name, variant in report.variants.items():
+        for verdict in variant.verdicts:
+            if verdict.name in ACCURACY_VERDICTS:
+                place, figures = f"{report.recipe.name}.{name}", "\n".join(_figures(variant, verdict))
+                # Some CI systems show the text of a failure alone.
+                failed = f"{verdict.reason}\n{figures}"
+                yield junit_xml.judged(place, verdict.name, verdict, figures, failed)
+    for name, variant in report.variants.items():
+        if variant.status == "failed":
+            yield Case(f"{report.recipe.name}.{name}", "evaluation", "error", variant.reason or "")
+
+
+def _figures(variant: VariantReport, verdict: Verdict) -> Iterator[str]:
+    """Estimate, interval, margin and count, a line each."""
+    for label, value in (("drop", verdict.actual), ("limit", verdict.limit)):
+        if value is not None:
+            yield f"{label} {value:.6f}"
+    if verdict.interval is not None:
+        yield f"interval [{verdict.interval[0]:.6f}, {verdict.interval[1]:.6f}]"
+    if variant.accuracy is not None:
+        yield f"samples {variant.accuracy.samples}"
+    if verdict.isa is not None:
+        yield f"in {verdict.runner} on {verdict.isa}"
