@@ -189,8 +189,7 @@ class RecipeError(OptcliError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        count = len(self.problems)
-        super().__init__(f"{count} problem{'s' if count != 1 else ''} in the recipe")
+        super().__init__(f"{counted(len(self.problems), 'problem')} in the recipe")
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
@@ -246,6 +245,17 @@ def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None
 def excerpt(text: str, most: int = 80) -> str:
     """The beginning of a text that may be very long, with its length where something is left out."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+def plural(count: float, one: str, many: str | None = None) -> str:
+    """The word for a count: `image` or `images`, and with `many` any other pair, such as is and are."""
+    return one if count == 1 else many or f"{one}s"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 image`, `2 images`, `12,000 images`; `many` is a plural without s."""
+    number = f"{count:,}" if count >= 10_000 else str(count)
+    return f"{number} {plural(count, one, many)}"
 
 
 def first_line(error: BaseException) -> str:

@@ -106,7 +106,6 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     show_default=True,
     help="How inputs are sent: tensors, or the bytes of image files.",
 )
-@click.option("--compare-encodings", is_flag=True, help="Show what JSON tensors and images cost.")
 @click.option(
     "--images",
     type=options.FOLDER,
@@ -117,8 +116,8 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     "--recipe",
     type=options.FILE,
     metavar="FILE",
-    help="Send samples of this recipe's data. With SECOND its metric also says which output holds"
-    " scores of classes.",
+    help="Send samples of this recipe's data. With SECOND they are compared, and its metric says which"
+    " output holds scores of classes.  [default with SECOND: the first bundle's]",
 )
 @click.option(
     "--golden",
@@ -186,7 +185,6 @@ def command(
     settle: str,
     timeout: str,
     encoding: Literal["binary", "json", "image"],
-    compare_encodings: bool,
     images: Path | None,
     recipe: Path | None,
     golden: Path | None,
@@ -249,7 +247,6 @@ def command(
         find_limit=find_limit,
         calibrate=calibrate,
         encoding=encoding,
-        compare_encodings=compare_encodings,
         model=model,
         plan=plan,
         recipe=recipe,
@@ -278,7 +275,6 @@ def command(
     for option, is_given in (
         ("--find-limit", find_limit),
         ("--calibrate", calibrate),
-        ("--compare-encodings", compare_encodings),
         ("--priority", bool(priority)),
     ):
         if is_given:

@@ -127,7 +127,7 @@ class LoadPoint(Result):
     """
 
     rate_per_s: float
-    purpose: Literal["rate", "ramp", "bisect", "confirm", "calibrate", "encoding"]
+    purpose: Literal["rate", "ramp", "bisect", "confirm", "calibrate"]
     encoding: Encoding
     seconds: float
     requests: int

@@ -118,24 +118,6 @@ def test_several_rates_and_a_trace(url, say, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_encodings_side_by_side(url, say, tmp_path):
-    from PIL import Image
-
-    (tmp_path / "images").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "one.png")
-    code, out, err = say(
-        "loadtest", url, *QUICK, "--rate", "40", "--compare-encodings", "--images", "images", "--json"
-    )
-    assert code == 0, err
-    test = LoadTest.model_validate_json(out)
-    assert [each.encoding for each in test.points] == ["binary", "json", "image"]
-    notes = [each for each in test.notes if each.kind == "encoding"]
-    assert [each.text.split(" take ")[0] for each in notes] == ["JSON tensors", "image files"]
-    assert notes[0].figures["bytes"] != notes[0].figures["binary_bytes"]
-
-
-@pytest.mark.long
-@pytest.mark.slow
 def test_the_limit_of_a_server_that_breaks(say, monkeypatch):
     monkeypatch.setattr(limit, "PRECISION", 0.2)  # one bisection
     # 25 ms a call and one row a call: 40 a second at most, whatever the machine.

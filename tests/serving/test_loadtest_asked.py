@@ -140,7 +140,7 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
 
 @pytest.mark.parametrize(
     "more",
-    [["--encoding", "image"], ["--encoding", "image", "--images"], ["--compare-encodings", "--images"]],
+    [["--encoding", "image"], ["--encoding", "image", "--images"]],
 )
 def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, more):
     """Whoever then named some would only hear that the bundle takes none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from oip_server import serving
 from optcli import cli
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
-from optcli.serving.loadtest import canary, payloads, verdicts
+from optcli.serving.loadtest import agreement, canary, payloads, verdicts
+from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.canary import Shadow
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
@@ -70,6 +72,50 @@ def test_agreement_is_held_with_its_interval():
     assert decided(agreement=of(40, 64))["agreement"] == "reject"
 
 
+def outcomes_of(samples, true_share):
+    """The chance of each outcome where each sample agrees with this probability: exact, no drawing."""
+    from scipy.special import comb
+
+    chances = dict.fromkeys(("accept", "inconclusive", "reject"), 0.0)
+    for agreeing in range(samples + 1):
+        low, high = share_interval(agreeing, samples)
+        share = Estimate(value=agreeing / samples, low=low, high=high)
+        of = Agreement(samples=samples, agreeing=agreeing, share=share, largest_difference=0.0)
+        chance = (
+            comb(samples, agreeing) * true_share**agreeing * (1 - true_share) ** (samples - agreeing)
+        )
+        chances[agreement.verdict(of, Shadow().agreement).outcome] += chance
+    return chances
+
+
+def test_300_samples_promote_a_model_that_agrees_on_97_percent_and_none_of_85_percent():
+    assert outcomes_of(300, 0.97)["accept"] > 0.95
+    assert outcomes_of(300, 0.85)["accept"] < 1e-4
+    # The samples of a bundle alone are too few for it.
+    assert outcomes_of(64, 0.97)["accept"] < 0.5
+    assert outcomes_of(64, 0.97)["reject"] < 1e-6
+    assert sum(outcomes_of(300, 0.97).values()) == pytest.approx(1)
+
+
+def test_a_verdict_that_cannot_tell_says_how_many_samples_would():
+    def of(agreeing, samples):
+        low, high = share_interval(agreeing, samples)
+        share = Estimate(value=agreeing / samples, low=low, high=high)
+        found = Agreement(samples=samples, agreeing=agreeing, share=share, largest_difference=0.1)
+        return agreement.verdict(found, 0.9)
+
+    unsure = of(62, 64)
+    assert unsure.outcome == "inconclusive"
+    assert f"about {unsure.samples_needed} samples would decide" in unsure.reason
+    assert "--recipe" in unsure.reason
+    # So many decide in four of five runs where the share that agrees is the one that was seen.
+    assert outcomes_of(unsure.samples_needed, 62 / 64)["accept"] >= 0.75
+    assert of(16, 16).samples_needed == 36  # where all agree
+    assert of(36, 36).outcome == "accept"
+    assert of(300, 300).samples_needed is None
+    assert of(90, 100).samples_needed is None  # at the bound no number of samples decides
+
+
 def test_errors_and_wrong_answers_of_the_second_reject():
     assert decided(side(failed=50))["errors"] == "reject"
     assert decided(side(failed=6))["errors"] == "inconclusive"
@@ -104,14 +150,14 @@ def test_errors_and_latencies_are_said_with_their_intervals():
 def test_classes_agree_where_the_largest_score_is_the_same():
     one = {"scores": np.array([[1.0, 0.0], [0.2, 0.3], [0.5, 0.4]])}
     other = {"scores": np.array([[0.9, 0.1], [0.3, 0.2], [0.5, 0.45]]), "more": np.zeros(3)}
-    found = canary.agreed(one, other, {"scores"})
+    found = agreement.agreed(one, other, {"scores"})
     assert (found.agreeing, found.samples) == (2, 3)
     assert found.largest_difference == pytest.approx(0.1)
     assert (found.share.low, found.share.high) == share_interval(2, 3)
-    assert canary.agreed({"ids": np.array([1, 2])}, {"ids": np.array([1, 3])}).agreeing == 1
-    near = canary.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
+    assert agreement.agreed({"ids": np.array([1, 2])}, {"ids": np.array([1, 3])}).agreeing == 1
+    near = agreement.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
     assert near.agreeing == 1
-    assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
+    assert agreement.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
 
 
 def test_values_that_moved_are_not_the_same_for_keeping_their_order():
@@ -119,10 +165,10 @@ def test_values_that_moved_are_not_the_same_for_keeping_their_order():
     values = np.random.default_rng(0).uniform(0.1, 1, (64, 8))
     moved = 1.2 * values
     assert (values.argmax(1) == moved.argmax(1)).all()
-    found = canary.agreed({"y": values}, {"y": moved})
+    found = agreement.agreed({"y": values}, {"y": moved})
     assert (found.agreeing, found.rules) == (0, {"y": "near"})
     assert decided(agreement=found)["agreement"] == "reject"
-    found = canary.agreed({"y": values}, {"y": moved}, {"y"})
+    found = agreement.agreed({"y": values}, {"y": moved}, {"y"})
     assert (found.agreeing, found.rules) == (64, {"y": "class"})
 
 
@@ -130,13 +176,13 @@ def test_each_column_of_a_regressor_is_held_to_its_own_magnitude():
     """[samples, (a price, a grade)]: beside the price every change of the grade is small."""
     values = np.random.default_rng(0).uniform((5e4, 1), (5e5, 5), (64, 2))
     regraded = values + np.array([0, 1])
-    assert canary.agreed({"y": values}, {"y": regraded}).agreeing == 0
-    assert canary.agreed({"y": values}, {"y": values * 1.001}).agreeing == 64
+    assert agreement.agreed({"y": values}, {"y": regraded}).agreeing == 0
+    assert agreement.agreed({"y": values}, {"y": values * 1.001}).agreeing == 64
 
 
 def test_an_output_that_one_server_lacks_is_named_and_a_missing_one_rejects():
     one = {"scores": np.eye(64), "boxes": np.zeros((64, 5, 4)), "masks": np.zeros((64, 2, 2))}
-    found = canary.agreed(one, {"scores": np.eye(64), "embedding": np.eye(64)})
+    found = agreement.agreed(one, {"scores": np.eye(64), "embedding": np.eye(64)})
     assert (found.missing, found.added) == (("boxes", "masks"), ("embedding",))
     assert (found.agreeing, found.samples) == (64, 64)
     (verdict,) = [each for each in judged(agreement=found) if each.name == "agreement"]
@@ -145,7 +191,7 @@ def test_an_output_that_one_server_lacks_is_named_and_a_missing_one_rejects():
         "the second server lacks the outputs 'boxes', 'masks' of the first"
     )
     assert "only the second server gives the output 'embedding'" in verdict.reason
-    more = canary.agreed({"scores": np.eye(64)}, one)
+    more = agreement.agreed({"scores": np.eye(64)}, one)
     (verdict,) = [each for each in judged(agreement=more) if each.name == "agreement"]
     assert verdict.outcome == "accept"  # no client reads it yet
     assert "only the second server gives the outputs 'boxes', 'masks'" in verdict.reason
@@ -175,7 +221,7 @@ def test_boxes_agree_where_every_coordinate_and_score_is_near():
     nearly = one + np.random.default_rng(1).uniform(-0.01, 0.01, one.shape)
     for other, agreeing in ((one, 4), (nearly, 4), (moved, 3), (unsure, 3)):
         for axes in ((0, 1, 2), (0, 2, 1)):
-            found = canary.agreed({"boxes": one.transpose(axes)}, {"boxes": other.transpose(axes)})
+            found = agreement.agreed({"boxes": one.transpose(axes)}, {"boxes": other.transpose(axes)})
             assert found.agreeing == agreeing
             assert found.rules == {"boxes": "near"}
 
@@ -186,8 +232,8 @@ def test_masks_agree_where_every_pixel_is_near():
     nearly = one + np.random.default_rng(1).uniform(-0.02, 0.02, one.shape)
     other = one.copy()
     other[2, 0, :4] += 0.5
-    assert canary.agreed({"mask": one}, {"mask": nearly}).agreeing == 3
-    assert canary.agreed({"mask": one}, {"mask": other}).agreeing == 2
+    assert agreement.agreed({"mask": one}, {"mask": nearly}).agreeing == 3
+    assert agreement.agreed({"mask": one}, {"mask": other}).agreeing == 2
 
 
 def test_a_class_that_is_never_there_decides_nothing():
@@ -195,18 +241,18 @@ def test_a_class_that_is_never_there_decides_nothing():
     one[..., 5] = 1e-6
     other = one.copy()
     other[..., 5] = 3e-6
-    assert canary.agreed({"boxes": one}, {"boxes": other}).agreeing == 4
+    assert agreement.agreed({"boxes": one}, {"boxes": other}).agreeing == 4
 
 
 def test_outputs_without_values_agree():
     none = {"boxes": np.zeros((3, 0, 4)), "ids": np.zeros((3, 0), int)}
-    assert canary.agreed(none, none).agreeing == 3
+    assert agreement.agreed(none, none).agreeing == 3
 
 
 def test_the_report_says_when_an_output_counts_as_the_same():
     scores = np.array([[1.0, 0.0]])
     outputs = {"scores": scores, "ids": np.array([1]), "boxes": np.zeros((1, 3, 4)), "more": scores}
-    found = canary.agreed(
+    found = agreement.agreed(
         outputs, {name: outputs[name] for name in ("scores", "ids", "boxes")}, {"scores"}
     )
     assert found.rules == {"boxes": "near", "ids": "equal", "scores": "class"}
@@ -254,8 +300,12 @@ def test_two_servers_get_the_same_requests(capsys, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_recipe_says_which_output_of_two_urls_holds_scores_of_classes(capsys, tmp_path):
-    np.savez(tmp_path / "set.npz", image=np.random.default_rng(0).random((64, 2, 4), np.float32))
+def test_a_recipe_has_more_samples_and_says_which_output_of_two_urls_holds_scores_of_classes(
+    capsys, tmp_path
+):
+    images = np.random.default_rng(0).random((300, 2, 4), np.float32)
+    images[:, 0, 0] = np.arange(300) / 300
+    np.savez(tmp_path / "set.npz", image=images)
     recipe = {
         "version": 1,
         "name": "digits",
@@ -267,7 +317,10 @@ def test_a_recipe_says_which_output_of_two_urls_holds_scores_of_classes(capsys, 
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     (tmp_path / "model.onnx").write_text("not opened")
-    with serving(outputs="scores,more") as first, serving(times=3, outputs="scores,other") as second:
+    with (
+        serving(outputs="scores,more") as first,
+        serving(times=3, outputs="scores,other", other_below=0.0299) as second,
+    ):
         cli.run(
             ["loadtest", f"{first}/v2/models/digits", f"{second}/v2/models/digits", "--rate", "60",
              "--seconds", "0.6", "--settle", "0s", "--shadow", "50%", "--json",
@@ -275,9 +328,26 @@ def test_a_recipe_says_which_output_of_two_urls_holds_scores_of_classes(capsys, 
         )  # fmt: skip
     found = Canary.model_validate_json(capsys.readouterr().out)
     assert found.agreement.rules == {"scores": "class"}
-    assert found.agreement.agreeing == 64
+    # 97 % of all samples of the recipe, which are enough to tell.
+    assert (found.agreement.agreeing, found.agreement.samples) == (291, 300)
+    assert found.agreement.share.low > 0.9
     assert (found.agreement.missing, found.agreement.added) == (("more",), ("other",))
     assert found.decision == "reject"
+
+
+def test_a_bundle_is_compared_on_the_samples_of_its_recipe_where_that_is_still_there(
+    tmp_path, monkeypatch
+):
+    recipe = tmp_path / "recipe.yaml"
+    written = SimpleNamespace(recipe=SimpleNamespace(path=str(recipe)))
+    monkeypatch.setattr(canary.bundle, "read", lambda folder: written)
+    options = Options()
+    assert canary._with_recipe("released", options).recipe is None
+    recipe.write_text("version: 1")
+    assert canary._with_recipe("released", options).recipe == recipe
+    assert canary._with_recipe("http://127.0.0.1:1", options).recipe is None
+    golden = Options(golden=tmp_path)
+    assert canary._with_recipe("released", golden).recipe is None
 
 
 @pytest.mark.slow

@@ -52,8 +52,6 @@ def columns(test: LoadTest) -> list[Column[Row]]:
     ]
     if any(_fill(point) for point in test.points):
         shown.append(Column("mean batch", lambda row: Cell(_fill(row.point))))
-    if len({point.encoding for point in test.points}) > 1:
-        shown.insert(1, Column("encoding", lambda row: Cell(row.point.encoding), align="left"))
     shown.append(Column("promise", _answer, align="left"))
     return shown
 

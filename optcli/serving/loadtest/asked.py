@@ -46,7 +46,6 @@ class Options:
     calibrate: bool = False
     priorities: Mapping[str, float] = field(default_factory=dict)
     encoding: Encoding = "binary"
-    compare_encodings: bool = False
     model: str | None = None
     plan: Path | None = None
     recipe: Path | None = None
@@ -93,8 +92,10 @@ def terms_of(server: Endpoint, options: Options) -> Terms:
     return Terms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
 
 
-def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, str]:
-    """What the client sends, and in words where it is from."""
+def setup_of(
+    server: Endpoint, options: Options, scratch: Path, most: int = inputs.MOST
+) -> tuple[Setup, str]:
+    """What the client sends, at most so many samples of a recipe, and in words where it is from."""
     images = payloads.image_files(options.images) if options.images else ()
     golden = server.golden if options.golden is None else golden_images.found(options.golden)
     golden = golden if images or options.encoding == "image" else None
@@ -115,7 +116,7 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
     )
     taken = None
     if options.recipe is not None:
-        taken = inputs.of_recipe(options.recipe, scratch)
+        taken = inputs.of_recipe(options.recipe, scratch, most)
     elif options.golden is not None:
         taken = inputs.of_golden(options.golden, scratch)
     if taken is None:
@@ -136,14 +137,13 @@ def require_options(options: Options, target: str) -> None:
             place="--with-cache",
             hint="calibrate without it",
         )
-    compared = options.compare_encodings and options.images is not None
-    if options.encoding != "image" and not compared:
+    if options.encoding != "image":
         return
     # No image helps a bundle that takes none.
     if not is_url(target) and not bundle.read(Path(target)).images:
         raise UsageError(
             "the bundle takes no images",
-            place="--images" if compared else "--encoding image",
+            place="--encoding image",
             hint="deploy the variant again with --images",
         )
     folder = options.golden or Path(target)
@@ -192,7 +192,7 @@ def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
         return options.rates_per_s
     if options.arrivals.startswith(_TRACE):
         return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
-    if options.calibrate and not options.compare_encodings:
+    if options.calibrate:
         return ()
     if server.plan is not None:
         return (server.plan.planned_rate_per_s,)

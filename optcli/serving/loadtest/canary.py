@@ -14,10 +14,11 @@ from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.queueing.arrivals import kept_at_random
 from optcli.results import Estimate
-from optcli.results.loadtest import Agreement, Canary, CanarySide, Rule
+from optcli.results.loadtest import Agreement, Canary, CanarySide
 from optcli.results.outcomes import Outcome, Verdict
-from optcli.serving import class_scores
-from optcli.serving.loadtest import payloads, verdicts
+from optcli.serving import bundle, class_scores
+from optcli.serving.loadtest import endpoint, inputs, payloads, verdicts
+from optcli.serving.loadtest.agreement import agreed, verdict
 from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.driving import Driver, drawn, driver
 from optcli.serving.loadtest.judging import Terms, described
@@ -38,16 +39,6 @@ if TYPE_CHECKING:
 
 # The second server may be so many times as slow at p95, where no promise was asked for.
 _SLOWER = 1.10
-# How far apart numbers may be that count as the same, as a share of their largest magnitude, and which
-# magnitude is tiny beside the largest of an output. Columns of a table are quantities of their own, and
-# tiny where float32 no longer tells them from zero.
-_NEAR, _TINY, _TINY_COLUMN = 0.05, 1e-3, 1e-6
-_TABLE = 2  # dimensions
-_RULES: Mapping[Rule, str] = {
-    "class": "the same class",
-    "equal": "equal numbers",
-    "near": f"within {_NEAR:.0%} of the largest magnitude",
-}
 _WORDS = {"accept": "promote", "reject": "reject", "inconclusive": "hold"}
 
 
@@ -82,14 +73,16 @@ def canary_test(
             scratch.mkdir()
             server, known = stack.enter_context(opened(target, options, scratch, observer))
             terms = terms or terms_of(server, known)
-            setup, said = setup_of(server, known, scratch)
             if index == 0:
+                known = _with_recipe(target, known)
+                setup, said = setup_of(server, known, scratch, inputs.MOST_COMPARED)
                 source, rates = (setup.samples, said), rates_of(server, known)
                 # An output that the file of expected outputs lacks would not be compared.
                 setup = setup if payloads.expects_all(setup) else replace(setup, expected=None)
             else:
                 _require_alike(drivers[0], server.inputs, server.outputs, second)
                 # Both get the same samples; what one of them expects of its own does not fit others.
+                setup, _ = setup_of(server, replace(known, recipe=None, golden=None), scratch)
                 setup = replace(setup, samples=source[0], expected=None)
             made = driver(
                 server, setup, terms, scratch, observer,
@@ -102,6 +95,17 @@ def canary_test(
                 f"a canary has one rate, found {len(rates)}", place="--rate", hint="name one rate"
             )
         return _compared(drivers, rates[0], shadow, options, terms, (first, second), source[1], started)
+
+
+def _with_recipe(target: str, options: Options) -> Options:
+    """The options with the recipe that a bundle was deployed from, where it is still in its place.
+
+    A bundle has only some of its samples, too few to tell two good models apart.
+    """
+    if endpoint.is_url(target) or options.recipe is not None or options.golden is not None:
+        return options
+    path = Path(bundle.read(Path(target)).recipe.path)
+    return replace(options, recipe=path) if path.is_file() else options
 
 
 def _compared(
@@ -129,17 +133,22 @@ def _compared(
             hint="give it a larger share, or more seconds",
         )
     requests = [(times, None), (times[chosen], chosen)]
-    names = ("first", "second")
+    names = ("first server", "second server")
 
-    def send(index: int) -> tuple[Records, Sent, Mapping[str, np.ndarray]]:
+    def ask(index: int) -> Mapping[str, np.ndarray]:
+        return drivers[index].answers(options.encoding, f"{names[index]}, sample by sample")
+
+    def send(index: int) -> tuple[Records, Sent]:
         planned, samples = requests[index]
         records, sent, _ = drivers[index].send(
-            planned, spans, options.encoding, f"{names[index]} server", samples=samples
+            planned, spans, options.encoding, names[index], samples=samples
         )
-        return records, sent, drivers[index].answers()
+        return records, sent
 
     with ThreadPoolExecutor(2) as both:
-        (of_first, sent_first, out_first), (of_second, sent_second, out_second) = both.map(send, (0, 1))
+        # Both loads begin at the same time: neither server is still asked for samples.
+        out_first, out_second = both.map(ask, (0, 1))
+        (of_first, sent_first), (of_second, sent_second) = both.map(send, (0, 1))
     agreement = agreed(out_first, out_second, _class_scores(drivers, options))
     sides = (
         _side(targets[0], of_first, sent_first, spans),
@@ -199,7 +208,7 @@ def judged(
         limit=0,
         reason=", ".join(said),
     )
-    yield _agreement(agreement, shadow)
+    yield verdict(agreement, shadow.agreement)
     failed, requests = second.failed, second.requests
     surely = failed_share_low(failed, requests) > terms.error_budget
     over = failed > terms.error_budget * requests
@@ -215,37 +224,6 @@ def judged(
         f" [{least:.2%}, {most:.2%}], {first.failed} of {first.requests} by the first",
     )
     yield _latency(second, ratio, terms, promise_asked=promise_asked, late_ms=late_ms, short=short)
-
-
-def _agreement(agreement: Agreement, shadow: Shadow) -> Verdict:
-    """By the interval of the share that agrees. Clients that read a missing output have no answer."""
-    share = agreement.share
-    ends = (share.low or 0.0, share.high or 1.0)
-    outcome: Outcome = "accept" if ends[0] >= shadow.agreement else "inconclusive"
-    if agreement.missing or ends[1] < shadow.agreement:
-        outcome = "reject"
-    rules = ", ".join(f"{name}: {_RULES[rule]}" for name, rule in agreement.rules.items())
-    said = [
-        f"{agreement.agreeing} of {agreement.samples} samples give the same answer"
-        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must ({rules})"
-    ]
-    if agreement.missing:
-        said.insert(0, f"the second server lacks {_outputs(agreement.missing)} of the first")
-    if agreement.added:
-        said.append(f"only the second server gives {_outputs(agreement.added)}")
-    return Verdict(
-        name="agreement",
-        outcome=outcome,
-        blocking=True,
-        limit=shadow.agreement,
-        actual=share.value,
-        interval=ends,
-        reason="; ".join(said),
-    )
-
-
-def _outputs(names: Sequence[str]) -> str:
-    return f"the {'output' if len(names) == 1 else 'outputs'} {', '.join(map(repr, names))}"
 
 
 def _latency(
@@ -305,70 +283,6 @@ def _class_scores(drivers: Sequence[Driver], options: Options) -> Collection[str
         return () if name is None else (name,)
     told = [each.endpoint.class_scores for each in drivers if each.endpoint.class_scores is not None]
     return set(told[0]).intersection(*told[1:]) if told else ()
-
-
-def agreed(
-    first: Mapping[str, np.ndarray],
-    second: Mapping[str, np.ndarray],
-    scores: Collection[str] = (),
-) -> Agreement:
-    """On how many samples two servers say the same; outputs by name, the first axis is the sample.
-
-    The outputs `scores` [samples, classes] agree where the same class has the largest score, whole
-    numbers where they are equal, all other numbers where they are near. An output of that shape alone
-    may be one of a regressor, an embedding or a detector.
-    """
-    import numpy as np
-
-    rules: dict[str, Rule] = {}
-    count = min(len(each[name]) for each in (first, second) for name in first if name in second)
-    same = np.ones(count, dtype=bool)
-    apart = 0.0
-    for name in first.keys() & second.keys():
-        one, other = (np.asarray(each[name][:count]) for each in (first, second))
-        of_classes = name in scores and one.ndim == _TABLE and one.shape[1] > 1
-        rules[name] = "equal" if one.dtype.kind != "f" else "class" if of_classes else "near"
-        if one.shape != other.shape:
-            same[:] = False
-            continue
-        values = tuple(range(1, one.ndim))
-        if rules[name] == "equal":
-            same &= (one == other).all(axis=values)
-            continue
-        magnitudes = _magnitudes(one, together=rules[name] == "class")
-        difference = (np.abs(one - other) / magnitudes).max(axis=values, initial=0.0)
-        apart = max(apart, float(difference.max()))
-        same &= difference <= _NEAR if rules[name] == "near" else one.argmax(1) == other.argmax(1)
-    agreeing = int(same.sum())
-    low, high = share_interval(agreeing, count)
-    return Agreement(
-        samples=count,
-        agreeing=agreeing,
-        share=Estimate(value=agreeing / count, low=low, high=high),
-        largest_difference=apart,
-        rules=dict(sorted(rules.items())),
-        missing=tuple(sorted(first.keys() - second.keys())),
-        added=tuple(sorted(second.keys() - first.keys())),
-    )
-
-
-def _magnitudes(values: np.ndarray, *, together: bool) -> np.ndarray:
-    """The largest magnitude that differences [samples, ...] are a share of.
-
-    Each entry of the shortest axis has its own, such as a column, a coordinate of boxes or the score of
-    a class: scores beside coordinates count too. It is a thousandth of the largest of all at least, so
-    that a class which is never there decides nothing by its noise. The columns [samples, columns] of a
-    regressor may be further apart. `together`: all values have one magnitude, as the scores of classes.
-    """
-    import numpy as np
-
-    axes = set(range(values.ndim))
-    if values.ndim > 1 and not together:
-        axes -= {1 + int(np.argmin(values.shape[1:]))}
-    largest = np.abs(values).max(axis=tuple(axes), keepdims=True, initial=0.0)
-    tiny = _TINY if values.ndim > _TABLE else _TINY_COLUMN
-    magnitudes: np.ndarray = np.maximum(largest, tiny * largest.max(initial=0.0) or 1.0)
-    return magnitudes
 
 
 def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:

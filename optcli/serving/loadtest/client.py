@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import StepError, excerpt, first_line
+from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import answers, payloads
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
@@ -63,15 +63,15 @@ class _Client:
         self.made: dict[tuple[str, int, int], list[Payload]] = {}
         self.references: dict[str, list[Any]] = {}
         if setup.samples is None:
-            self.about = f"{count} random inputs of seed {setup.seed}"
+            self.about = f"{counted(count, 'random input')} of seed {setup.seed}"
         else:
-            self.about = f"{count} samples of {setup.samples.name}"
+            self.about = f"{counted(count, 'sample')} of {setup.samples.name}"
         against = "expected outputs" if self.expected else "first answers of the server"
         self.about += f", answers compared with the {against}"
         if setup.images:
             own = "" if self.golden is None else ", the golden one with its answer"
-            noun = "image" if len(setup.images) == 1 else "images"
-            self.about += f"; {len(setup.images)} {noun}, compared with the first answers{own}"
+            images = counted(len(setup.images), "image")
+            self.about += f"; {images}, compared with the first answers{own}"
 
     def payloads_in(
         self, encoding: Encoding, rows: int = 1, priority: int = 0, of: int = 1
@@ -114,14 +114,15 @@ class _Client:
             cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:
             if load.encoding not in self.references:
-                self.references[load.encoding] = await self._references(load.encoding, session)
-            run = _Run(load, to_send, numbers, self.references[load.encoding], self.setup, session)
+                self.references[load.encoding] = await self._references(load.encoding, session, channel)
+            references = self.references[load.encoding]
+            to_send = {each: made[: len(references)] for each, made in to_send.items()}
+            run = _Run(load, to_send, numbers, references, self.setup, session)
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
         if load.answers is not None:
-            given = self.references[load.encoding]
-            np.savez(load.answers, **self._joined(given))
+            np.savez(load.answers, **self._joined(references))
         np.savez(
             load.records,
             planned_ms=run.planned_ms,
@@ -146,17 +147,26 @@ class _Client:
                 hint="the server does not speak the Open Inference Protocol v2",
             ) from error
 
-    async def _references(self, encoding: Encoding, session: aiohttp.ClientSession) -> list[Any]:
+    async def _references(
+        self, encoding: Encoding, session: aiohttp.ClientSession, channel: Channel
+    ) -> list[Any]:
         """What the answers are compared with: the expected ones, else what the server says first.
 
-        One request at a time, so that a mistake in how it splits batches shows under load.
+        One request at a time, so that a mistake in how it splits batches shows under load. As many as
+        fit into memory.
         """
         to_send = self.payloads_in(encoding)
         if self.expected and encoding != "image":
             return self.expected[: len(to_send)]
         references: list[Any] = []
-        held = _Held()
+        held, told_s = _Held(), time.monotonic()
         for payload in to_send:
+            if held.bytes > payloads.MOST_BYTES:
+                break
+            if time.monotonic() - told_s > _NEWS_EVERY_S:
+                told_s = time.monotonic()
+                asked = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
+                channel.send(News(second=0.0, asked=asked))
             for _ in range(_ATTEMPTS):
                 status, body, headers = await self._asked(payload, session, held)
                 if status not in CAUSES:
@@ -199,7 +209,7 @@ class _Held:
     """The bodies of answers in memory, whose bytes together have a limit."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.bytes = 0
 
     async def body_of(self, answer: aiohttp.ClientResponse) -> bytes:
         """The body of an answer. Raises ValueError where there is no room for it."""
@@ -207,8 +217,8 @@ class _Held:
         try:
             async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                 body += piece
-                self._bytes += len(piece)
-                if self._bytes > _MOST_HELD_BYTES:
+                self.bytes += len(piece)
+                if self.bytes > _MOST_HELD_BYTES:
                     raise ValueError(f"its answers have more than {_MOST_HELD_BYTES:,} bytes")
         except BaseException:
             self.let_go(len(body))
@@ -217,7 +227,7 @@ class _Held:
 
     def let_go(self, count: int) -> None:
         """So many bytes are no longer there."""
-        self._bytes -= count
+        self.bytes -= count
 
 
 def _posted(session: aiohttp.ClientSession, payload: Payload) -> Any:

@@ -24,7 +24,7 @@ from optcli.workers import Child, spawn
 if TYPE_CHECKING:
     import numpy as np
 
-Purpose = Literal["rate", "ramp", "bisect", "confirm", "calibrate", "encoding"]
+Purpose = Literal["rate", "ramp", "bisect", "confirm", "calibrate"]
 _CLIENT = "optcli.serving.loadtest.client:serve"
 _ANSWERS = "answers.npz"
 _READY_S = 300.0
@@ -186,10 +186,14 @@ class Driver:
         np.save(path, array)
         return path
 
-    def answers(self) -> dict[str, np.ndarray]:
-        """What answers are compared with, after a load of tensors: arrays [samples, ...] by output."""
+    def answers(self, encoding: Encoding, name: str) -> dict[str, np.ndarray]:
+        """What answers of tensors are compared with, before any load: arrays [samples, ...] by output.
+
+        Where they are not known, the server is asked for each sample once, one after the other.
+        """
         import numpy as np
 
+        self.send(np.zeros(0), Spans(0.0, 1, 1.0), encoding, name)
         with np.load(self.scratch / _ANSWERS, allow_pickle=False) as archive:
             return dict(archive)
 
@@ -250,10 +254,11 @@ def _within(times_ms: np.ndarray, spans: Spans) -> int:
 
 
 def _named(purpose: str, process: Process) -> str:
-    said = {"rate": "load", "encoding": "load"}.get(purpose, purpose)
-    return f"{said} {process.rate_per_s:.4g}/s"
+    return f"{'load' if purpose == 'rate' else purpose} {process.rate_per_s:.4g}/s"
 
 
 def _live(news: News) -> str:
+    if news.asked:
+        return news.asked
     p95 = "no answer yet" if news.p95_ms is None else f"p95 {news.p95_ms:.1f} ms"
     return f"{p95}, {news.answered_per_s:.0f} answers/s, {news.failed} errors"

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import data, regular_files
 from optcli.data import DataSettings
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError, UsageError, counted
 from optcli.recipe import load
 from optcli.sample import collate
-from optcli.settings import TensorSpec
+from optcli.serving.loadtest import payloads
+from optcli.settings import TensorSpec, size_bytes
 from optcli.workers import Channel, run
 
 if TYPE_CHECKING:
     import numpy as np
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
-MOST = 64
+# Samples that a load sends over and over, and those on which a canary compares two servers: each server
+# is asked for them one by one.
+MOST, MOST_COMPARED = 64, 2000
 # Which role of a recipe is sent: what the accuracy was found on comes first.
 _ROLES = ("evaluation", "calibration", "validation", "training")
 _TIMEOUT_S = 600.0
@@ -37,17 +40,17 @@ class Inputs:
 
 @dataclass(frozen=True)
 class TakeRequest:
-    """Prepare the first samples of a role's data and write them as arrays into `out`."""
+    """Prepare samples of a role's data, drawn evenly, and write them as arrays into `out`."""
 
     data: DataSettings
     folder: Path
     inputs: tuple[TensorSpec, ...]
     out: Path
-    most: int = MOST
+    most: int
 
 
-def of_recipe(recipe: Path, scratch: Path) -> Inputs:
-    """Up to 64 prepared samples of a recipe's data, by a worker. Raises `UsageError` without data."""
+def of_recipe(recipe: Path, scratch: Path, most: int = MOST) -> Inputs:
+    """Prepared samples of a recipe's data, by a worker. Raises `UsageError` without data."""
     read = load(recipe)
     role = next((role for role in _ROLES if role in read.data), None)
     if role is None:
@@ -57,7 +60,7 @@ def of_recipe(recipe: Path, scratch: Path) -> Inputs:
             hint="add data: evaluation, or leave --recipe out",
         )
     out = scratch / "samples.npz"
-    request = TakeRequest(read.data[role], read.folder, tuple(read.inputs), out)
+    request = TakeRequest(read.data[role], read.folder, tuple(read.inputs), out, most)
     count = run(
         "optcli.serving.loadtest.inputs:take",
         request,
@@ -65,7 +68,7 @@ def of_recipe(recipe: Path, scratch: Path) -> Inputs:
         log=scratch / "samples.log",
         timeout_s=_TIMEOUT_S,
     )
-    return Inputs(out, None, f"{count} samples of {read.data[role].source}")
+    return Inputs(out, None, f"{counted(count, 'sample')} of {read.data[role].source}")
 
 
 def take(request: TakeRequest, channel: Channel) -> int:
@@ -73,12 +76,14 @@ def take(request: TakeRequest, channel: Channel) -> int:
     import numpy as np
 
     dataset = data.open(request.data, request.folder, request.inputs)
-    count = min(request.most, len(dataset))
+    fitting = max(1, payloads.MOST_BYTES // max(1, size_bytes(request.inputs, 1)))
+    count = min(request.most, len(dataset), fitting)
     if not count:
         raise InputError(
             "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
         )
-    batch = collate([dataset.prepared(dataset.read(row)) for row in range(count)])
+    rows = (index * len(dataset) // count for index in range(count))
+    batch = collate([dataset.prepared(dataset.read(row)) for row in rows])
     np.savez(request.out, **batch.inputs)  # type: ignore[arg-type]
     return count
 

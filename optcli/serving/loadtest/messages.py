@@ -83,12 +83,13 @@ class Sent:
 class News:
     """One event of the client.
 
-    `ready` says what it will send, once; `second` is how far a load is, with the figures of the last
-    two seconds; `sent` ends a load.
+    `ready` says what it will send, once; `asked` how many samples were asked for before the load;
+    `second` is how far a load is, with the figures of the last two seconds; `sent` ends a load.
     """
 
     ready: str | None = None
     cpus: tuple[int, ...] = ()
+    asked: str = ""
     second: float | None = None
     answered_per_s: float = 0.0
     p95_ms: float | None = None

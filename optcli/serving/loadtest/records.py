@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,10 +181,9 @@ def failed_share_low(failed: int, requests: int) -> float:
     """The lower 97.5 % bound of the share that fails (Clopper and Pearson)."""
     if not failed:
         return 0.0
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
-    low = float(beta.ppf(0.025, failed, requests - failed + 1))
-    return 0.0 if math.isnan(low) else low
+    return float(betaincinv(failed, requests - failed + 1, 0.025))
 
 
 def share_interval(count: int, of: int) -> tuple[float, float]:

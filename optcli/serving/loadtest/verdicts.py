@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from optcli.results import Estimate, Verdict
 from optcli.results.loadtest import (
     Calibration,
-    Encoding,
     LimitFound,
     LoadNote,
     LoadPoint,
@@ -219,32 +218,3 @@ def _of_prediction(p95_ms: Estimate | None, one: Predicted, where: str) -> Itera
         actual=off,
         reason=f"p95 {p95_ms.value:.4g} ms, predicted {one.p95_ms:.4g} ms ({off:+.0%})",
     )
-
-
-def of_encodings(points: Mapping[Encoding, LoadPoint]) -> Iterator[LoadNote]:
-    """What JSON costs beside binary tensors at one rate."""
-    binary = points.get("binary")
-    for name, each in points.items():
-        if binary is None or name == "binary":
-            continue
-        figures = {
-            "p95_ms": each.p95_ms.value if each.p95_ms else None,
-            "binary_p95_ms": binary.p95_ms.value if binary.p95_ms else None,
-            "bytes": each.client.bytes_sent,
-            "binary_bytes": binary.client.bytes_sent,
-            "server_cores": _cores(each),
-            "binary_server_cores": _cores(binary),
-        }
-        said = f"{each.client.bytes_sent / binary.client.bytes_sent:.3g} times the bytes of binary"
-        if each.p95_ms and binary.p95_ms:
-            said += f", p95 {each.p95_ms.value:.4g} ms in place of {binary.p95_ms.value:.4g} ms"
-        if (mine := _cores(each)) is not None and (theirs := _cores(binary)) is not None:
-            said += f", {mine:.2f} processors of the server in place of {theirs:.2f}"
-        noun = "image files" if name == "image" else f"{name.upper()} tensors"
-        yield LoadNote(kind="encoding", figures=figures, text=f"{noun} take {said}")
-
-
-def _cores(point: LoadPoint) -> float | None:
-    if point.server is None or not point.server.cpu_cores:
-        return None
-    return sum(point.server.cpu_cores.values())

@@ -14,7 +14,6 @@ from optcli.observer import Observer
 from optcli.queueing import Batching, Process
 from optcli.results.loadtest import (
     Calibration,
-    Encoding,
     LimitFound,
     LoadNote,
     LoadPoint,
@@ -97,11 +96,9 @@ class _Whole:
             self.calibration = calibrating.calibrated(self.client)
             assert self.options.calibration is not None
             _write(self.options.calibration, self.calibration)
-        for rate in () if self.options.compare_encodings else rates:
+        for rate in rates:
             self.notes += self._unstable(rate)
-            self.points.append(self._point(rate, self.options.encoding, "rate"))
-        if self.options.compare_encodings:
-            self._compare(next(iter(rates or self.options.rates_per_s), None))
+            self.points.append(self._point(rate, "rate"))
         if self.options.find_limit:
             self._search()
 
@@ -161,32 +158,17 @@ class _Whole:
             )
 
         def attempt(rate: float, purpose: Literal["ramp", "bisect", "confirm"]) -> LoadPoint:
-            return self._point(rate, self.options.encoding, purpose)
+            return self._point(rate, purpose)
 
         found, points = limit.found(start, attempt)
         self.points += points
         self.limit = found.model_copy(update={"predicted_per_s": predicted})
         self.notes += self._unstable(found.rate_per_s or start)
 
-    def _compare(self, rate: float | None) -> None:
-        if rate is None:
-            raise UsageError(
-                "there is no rate at which the encodings could be compared",
-                place="--compare-encodings",
-                hint="add --rate",
-            )
-        named: tuple[Encoding, ...] = ("binary", "json")
-        if self.options.images:
-            named = (*named, "image")
-        compared = {each: self._point(rate, each, "encoding") for each in named}
-        self.points += compared.values()
-        self.notes += verdicts.of_encodings(compared)
-
     def _point(
         self,
         rate: float,
-        encoding: Encoding,
-        purpose: Literal["rate", "ramp", "bisect", "confirm", "encoding"],
+        purpose: Literal["rate", "ramp", "bisect", "confirm"],
     ) -> LoadPoint:
         windows = self.options.windows
         if purpose == "confirm":
@@ -199,7 +181,9 @@ class _Whole:
         elif purpose == "ramp":
             spans = replace(spans, window_s=WINDOW_S)
         spans = replace(spans, settle_s=self.options.settle_s)
-        return self.client.point(self._process(rate), spans, encoding=encoding, purpose=purpose)
+        return self.client.point(
+            self._process(rate), spans, encoding=self.options.encoding, purpose=purpose
+        )
 
     def _process(self, rate: float) -> Process:
         return process_of(self.options, rate, first_rate(self.server, self.options))
