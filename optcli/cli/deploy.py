@@ -15,6 +15,7 @@ from optcli.errors import UsageError
 # Options that some servers have a use for: what is said of the others, and what to do.
 _FOR_SOME = {
     "storage_uri": ("--target {} fetches nothing", "leave it out"),
+    "canary_traffic": ("--target {} splits no traffic", "leave it out, or --target {}"),
     "wait_ms": ("--target {} takes the plan's wait", "plan again: optcli plan RECIPE --wait 10ms"),
     "images": ("optcli writes nothing that reads images for --target {}", "take --target {}"),
     "cache": ("optcli writes no cache for --target {}", "leave it out, or --target {}"),
@@ -80,6 +81,12 @@ class _Engine(click.Choice[str]):
     metavar="URI",
     help="For kserve: where the cluster finds a copy of the repository, such as pvc://models/digits.",
 )
+@click.option(
+    "--canary-traffic",
+    metavar="SHARE",
+    help="For kserve: the share of the live requests that VARIANT gets, where another one is served by"
+    " the same --name: 10%.",
+)
 @click.option("--wait", help="For ray: the longest wait for a batch: 10ms.  [default: the plan's]")
 @click.option(
     "--priority",
@@ -129,6 +136,7 @@ def command(
     out: Path | None,
     name: str | None,
     storage_uri: str | None,
+    canary_traffic: str | None,
     wait: str | None,
     priority: tuple[str, ...],
     images: bool,
@@ -155,6 +163,7 @@ def command(
 
     given = {
         "storage_uri": storage_uri,
+        "canary_traffic": canary_traffic,
         "wait_ms": wait,
         "images": images,
         "cache": cache,
@@ -184,6 +193,9 @@ def command(
             recipe=place.recipe,
             name=name,
             storage_uri=storage_uri,
+            canary_traffic=None
+            if canary_traffic is None
+            else quantities.share(canary_traffic, "--canary-traffic"),
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
             priorities=priorities,
             images=images,

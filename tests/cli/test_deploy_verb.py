@@ -63,6 +63,8 @@ def test_a_repository_is_whole_and_says_how_to_serve_it(place, optcli, hand):
     assert deployed["files"] == files
     assert files == [
         "README.md",
+        "alerts.yml",
+        "dashboard.json",
         "golden-request.json",
         "golden-response.json",
         "plain/1/model.onnx",
@@ -92,7 +94,7 @@ def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
         "deploy", "copied", "tiny", "--target", "triton", "--plan", hand, "--name", "digits.v2"
     )
     assert said.code == 0, said.err
-    assert "copied for Triton, as the model digits.v2: 6 files in copied-triton" in said.out
+    assert "copied for Triton, as the model digits.v2: 8 files in copied-triton" in said.out
     assert "Note: Triton cannot drop the oldest request" in said.out
     folder = place.folder / "copied-triton"
     assert model_configuration.read(folder / "digits.v2" / "config.pbtxt").name == "digits.v2"

@@ -132,6 +132,8 @@ def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
     assert {*made.files} == {
         "Dockerfile",
         "README.md",
+        "alerts.yml",
+        "dashboard.json",
         "golden-answer.json",
         "golden-image.jpg",
         "golden-request.json",

@@ -141,6 +141,32 @@ def test_autoscaling_counts_pods_and_requests_in_flight_in_one(plan):
     assert "Knative mode" in " ".join(kserve.notes_of(served(), scaled))
 
 
+@pytest.mark.slow
+def test_a_canary_gets_its_share_of_the_live_traffic(tmp_path, plan):
+    manifest = as_written(tmp_path / "a.yaml", kserve.inference_of(served(), plan, URI, 0.1))
+    require_fields("V1beta1InferenceService", manifest, "InferenceService")
+    assert manifest["spec"]["predictor"]["canaryTrafficPercent"] == 10
+    # The other mode of KServe splits no traffic.
+    mode = manifest["metadata"]["annotations"]["serving.kserve.io/deploymentMode"]
+    assert mode == "Serverless"
+    notes = " ".join(kserve.notes_of(served(), plan, 0.1))
+    assert "sends 10% of the requests to this revision of digits-v2" in notes
+    assert (
+        "canaryTrafficPercent"
+        not in as_written(tmp_path / "b.yaml", kserve.inference_of(served(), plan, URI))["spec"][
+            "predictor"
+        ]
+    )
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.5, 0.005, 0.125])
+def test_a_share_that_kserve_does_not_take_is_refused(share):
+    with pytest.raises(UsageError, match="wanted whole percent") as caught:
+        kserve.checked_traffic(share)
+    assert caught.value.place == "--canary-traffic"
+    assert kserve.checked_traffic(0.1) == 0.1
+
+
 def test_what_the_plan_does_not_name_is_said(plan):
     silent = plan.model_copy(update={"asked": {}})
     one = replace(served(), backend=Backend("model.onnx"))

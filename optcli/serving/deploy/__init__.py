@@ -75,6 +75,7 @@ def deploy(
     recipe: Path | None = None,
     name: str | None = None,
     storage_uri: str | None = None,
+    canary_traffic: float | None = None,
     wait_ms: float | None = None,
     priorities: Mapping[str, float] | None = None,
     images: bool = False,
@@ -90,8 +91,9 @@ def deploy(
     """Write what a server reads for a variant of the build whose report lies at `path`.
 
     For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
-    where `storage_uri` is the place from which the cluster fetches the repository. For `ray` it is a
-    bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
+    where `storage_uri` is the place from which the cluster fetches the repository, and `canary_traffic`
+    the share of the requests that goes to it while another model is served by its name. For `ray` it is
+    a bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
 
     `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
     here; a plan in a file has its own. In Ray each has replicas of its own, in Triton they share one
@@ -117,6 +119,7 @@ def deploy(
     target = targets.find(engine)(
         Asked(
             storage_uri=storage_uri,
+            canary_traffic=canary_traffic,
             wait_ms=wait_ms,
             images=images,
             cache=cache,

@@ -28,7 +28,8 @@ _URI = (
 )
 # Names of a Service in Kubernetes, with room for what KServe appends.
 _LONGEST_NAME = 40
-_MODE = "serving.kserve.io/deploymentMode"
+# Only Knative splits traffic, and scales by requests in flight.
+_MODE = {"serving.kserve.io/deploymentMode": "Serverless"}
 _FILLING = "autoscaling.knative.dev/target-utilization-percentage"
 
 
@@ -104,12 +105,16 @@ class Model(_Part):
 
 
 class Predictor(_Part):
-    """A predictor with its bounds; `scale_target` are requests in flight in one pod."""
+    """A predictor with its bounds; `scale_target` are requests in flight in one pod.
+
+    `canary_traffic_percent` of the requests go to it, the others to the revision before it.
+    """
 
     min_replicas: int = Field(ge=0)
     max_replicas: int = Field(ge=1)
     scale_metric: Literal["concurrency", "rps", "cpu", "memory"] | None = None
     scale_target: int | None = Field(None, ge=1)
+    canary_traffic_percent: int | None = Field(None, ge=0, le=100)
     model: Model
 
 
@@ -180,13 +185,18 @@ def runtime_of(served: Served) -> Runtime:
     )
 
 
-def inference_of(served: Served, plan: Plan, uri: str) -> Inference:
-    """The InferenceService: a pod is a machine of the plan, with all its instances."""
+def inference_of(
+    served: Served, plan: Plan, uri: str, canary_traffic: float | None = None
+) -> Inference:
+    """The InferenceService: a pod is a machine of the plan, with all its instances.
+
+    `canary_traffic` is the share of the requests that go to it where one of this name is served.
+    """
     one, scaling = plan.recommended, plan.autoscaling
     assert one is not None
     in_pod = -(-one.instances // one.machines)
     bounds: dict[str, Any] = {"min_replicas": one.machines, "max_replicas": one.machines}
-    annotations = None
+    annotations = None if canary_traffic is None else _MODE
     if scaling is not None:
         bounds = {
             "min_replicas": max(1, -(-scaling.min_instances // in_pod)),
@@ -195,12 +205,13 @@ def inference_of(served: Served, plan: Plan, uri: str) -> Inference:
             "scale_target": max(1, int(scaling.target_in_flight * in_pod)),
         }
         # The plan's target holds its utilisation cap already: Knative would take 70 % of it again.
-        annotations = {_MODE: "Serverless", _FILLING: "100"}
+        annotations = {**_MODE, _FILLING: "100"}
     return Inference(
         metadata=Metadata(name=object_name(served.name), annotations=annotations),
         spec=Specification(
             predictor=Predictor(
                 **bounds,
+                canary_traffic_percent=None if canary_traffic is None else round(100 * canary_traffic),
                 model=Model(
                     model_format=ModelFormat(name="triton", version="2"),
                     protocol_version="v2",
@@ -226,9 +237,28 @@ def _resources(served: Served, plan: Plan) -> Resources:
     return Resources(requests=asked, limits=asked)
 
 
-def notes_of(served: Served, plan: Plan) -> list[str]:
+def checked_traffic(share: float | None) -> float | None:
+    """A share of the requests as KServe takes it, in whole percent. Raises `UsageError`."""
+    if share is not None and not (0 < share < 1 and abs(100 * share - round(100 * share)) < 1e-6):
+        raise UsageError(
+            f"found {share:g} of the requests, wanted whole percent from 1% to 99%",
+            place="--canary-traffic",
+            hint="such as --canary-traffic 10%",
+        )
+    return share
+
+
+def notes_of(served: Served, plan: Plan, canary_traffic: float | None = None) -> list[str]:
     """What the manifests do not say, or say otherwise than the plan."""
     notes = []
+    if canary_traffic is not None:
+        name = object_name(served.name)
+        notes.append(
+            f"KServe sends {canary_traffic:.0%} of the requests to this revision of {name}, and the"
+            " others to the one that is served now. Without one it gets all. Both need their own"
+            " --storage-uri. To promote it, remove canaryTrafficPercent and apply again; to take it"
+            " back, set it to 0"
+        )
     if plan.autoscaling is None:
         notes.append(
             "the plan has no autoscaling: the number of pods is fixed; `optcli plan --cold-start 30s`"

@@ -30,6 +30,7 @@ class Asked:
     """What a person asks of a server beside the variant and the plan: options of `optcli deploy`."""
 
     storage_uri: str | None = None
+    canary_traffic: float | None = None
     wait_ms: float | None = None
     images: bool = False
     cache: str | None = None

@@ -15,7 +15,7 @@ class Kserve(Triton):
     """A repository for Triton and the manifests that serve it."""
 
     title: ClassVar[str] = "KServe"
-    takes: ClassVar[frozenset[str]] = frozenset({"storage_uri"})
+    takes: ClassVar[frozenset[str]] = frozenset({"storage_uri", "canary_traffic"})
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {
         "images": (
             "the pods that optcli writes for KServe have no Python for images",
@@ -26,17 +26,19 @@ class Kserve(Triton):
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
         self._uri = kserve.checked_uri(asked.storage_uri)
+        kserve.checked_traffic(asked.canary_traffic)
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         plan = deployment.plan
         served, notes = self._served(deployment)
         repository.write(folder / kserve.REPOSITORY, deployment.built, served, plan)
         kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
-        inference = kserve.inference_of(served, plan, self._uri)
+        traffic = self.asked.canary_traffic
+        inference = kserve.inference_of(served, plan, self._uri, traffic)
         kserve.write(folder / kserve.SERVICE, inference)
         manifests = (kserve.RUNTIME, kserve.SERVICE)
         steps = instructions.for_kserve(served, inference.metadata.name, manifests)
         about = f"Manifests for KServe, written by optcli. {plan.sentence} First copy the content of"
         about += f" `{kserve.REPOSITORY}/` to {self._uri}."
         known = self.closing(deployment.built)
-        return Written(about, steps, [*notes, *kserve.notes_of(served, plan)], known)
+        return Written(about, steps, [*notes, *kserve.notes_of(served, plan, traffic)], known)

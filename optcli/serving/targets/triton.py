@@ -18,6 +18,7 @@ from optcli.serving.deploy import (
     golden_images,
     instructions,
     model_configuration,
+    monitoring,
     repository,
 )
 from optcli.serving.deploy.backends import Backend
@@ -70,6 +71,8 @@ class Triton(Target):
         built, plan, name = deployment.built, deployment.plan, deployment.name
         served, notes = self._served(deployment)
         repository.write(folder, built, served, plan)
+        monitoring.write(folder, name, plan, monitoring.of_triton(name, plan))
+        notes.append(monitoring.note("localhost:8002/metrics"))
         steps = instructions.for_triton(served)
         if self.asked.images:
             serving = extras.images_of(built, deployment.interface)
