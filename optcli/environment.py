@@ -48,6 +48,8 @@ _INSTALL = {
     "tensorrt": "pip install 'optcli[tensorrt]' --extra-index-url https://pypi.nvidia.com",
     "tensorrt_rtx": "pip install 'optcli[trt-rtx]'",
     "timm": "pip install 'optcli[timm]'",
+    "transformers": "pip install 'optcli[hf]'",
+    "huggingface_hub": "pip install 'optcli[hf]'",
     "pynvml": "pip install 'optcli[gpu]'",
     "tritonclient": "pip install 'optcli[serve]'",
     "pyarrow": "pip install 'optcli[parquet]'",

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 HEAVY = (
     "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
     "onnxslim", "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib",
-    "numpy", "PIL", "sklearn",
+    "transformers", "numpy", "PIL", "sklearn",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ OPTIONAL = {
     "tensorrt": "tensorrt",
     "tensorrt_rtx": "tensorrt-rtx-cu13",
     "timm": "timm",
+    "transformers": "transformers",
 }
 _CREATE_RULESET, _RULESET_VERSION, _LEAST = 444, 1, 3  # landlock(7); since Linux 6.2
 _NEW_USER, _NEW_PIDS = 0x10000000, 0x20000000  # unshare(2): CLONE_NEWUSER, CLONE_NEWPID

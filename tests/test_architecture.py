@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 HEAVY = {
     "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
     "onnxslim", "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib",
-    "numpy", "PIL", "sklearn", "safetensors",
+    "transformers", "numpy", "PIL", "sklearn", "safetensors",
 }  # fmt: skip
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment, regular_files
-from optcli.data import layouts
+from optcli.data import hf, layouts
 from optcli.data.collection import Collection, Finding
 from optcli.data.identity import disjoint
 from optcli.data.labels import LabelledItems, Labels, with_map
@@ -81,13 +81,17 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
     source = collection(settings, folder)
     with raised_as(InputError, message, of=OSError, reason=str, place=settings.source, hint=hint):
         content = source.ingredients(digests)
-    preset, colon, _ = ((settings.prepare and settings.prepare.preset) or "").partition(":")
-    libraries = {"numpy", "pillow", *source.needs.packages, *([preset] if colon else [])}
+    preset = (settings.prepare and settings.prepare.preset) or ""
+    library = {"hf": "transformers"}.get(kind := preset.partition(":")[0], kind)
+    libraries = {"numpy", "pillow", *source.needs.packages, *([library] if preset else [])}
     if settings.labels is not None:
         labels = with_map(settings.labels, folder)
         settings = settings.model_copy(update={"labels": labels})
+    record = dict(settings.without_paths())
+    if kind == "hf":
+        record["prepare"] = {**record["prepare"], "preset": hf.digest(preset, digests)}
     return {
-        "settings": settings.without_paths(),
+        "settings": record,
         "content": content,
         "code": digests.of_folder(Path(__file__).parent),
         "versions": {name: version(name) for name in sorted(libraries)},

@@ -217,8 +217,8 @@ def transformed(
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
     if steps["resize_in"] == "float32":
         image.pixels = pixels.astype(np.float32)
-    if steps["resize"] is not None:
-        size = _target_size(image.size, steps["resize"])
+    if steps["resize"] is not None or steps["multiple_of"] is not None:
+        size = _target_size(image.size, steps["resize"], steps["longest"], steps["multiple_of"])
         # An image of one pixel by a million grows without end where its shorter side is resized.
         if size[0] * size[1] > most_pixels:
             raise StepError(
@@ -228,7 +228,7 @@ def transformed(
             )
         _resize(image, size, steps["interpolation"])
     if steps["crop"] is not None:
-        _crop(image, steps["crop"])
+        _crop(image, steps["crop"], steps["crop_rounding"])
     if steps["letterbox"] is not None:
         _letterbox(image, steps["letterbox"], steps["interpolation"])
     if steps["channel_order"] is not None:
@@ -262,14 +262,27 @@ def _looked_up(table: np.ndarray, pixels: np.ndarray) -> np.ndarray:
     return planes.transpose(1, 2, 0)
 
 
-def _target_size(size: tuple[int, int], wanted: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width; one number is the shorter side. The longer is cut to whole pixels."""
-    if not isinstance(wanted, int):
-        return wanted[0], wanted[1]
-    height, width = size
-    if height <= width:
-        return wanted, int(wanted * width / height)
-    return int(wanted * height / width), wanted
+def _target_size(
+    size: tuple[int, int],
+    wanted: int | Sequence[int] | None,
+    longest: int | None = None,
+    multiple_of: int | None = None,
+) -> tuple[int, int]:
+    """Height and width; one number is the shorter side. The longer is cut to whole pixels.
+
+    Where the longer would pass `longest`, that decides, and the shorter side is rounded.
+    """
+    if isinstance(wanted, int):
+        shorter, longer = min(size), max(size)
+        exact = float(wanted)
+        if longest is not None and longer / shorter * wanted > longest:
+            exact = longest * shorter / longer
+        sides = round(exact), int(exact * longer / shorter)
+        size = sides if size[0] <= size[1] else sides[::-1]
+    elif wanted is not None:
+        size = wanted[0], wanted[1]
+    step = multiple_of or 1
+    return max(size[0] // step, 1) * step, max(size[1] // step, 1) * step
 
 
 def _resize(image: Placed, size: tuple[int, int], interpolation: str) -> None:
@@ -293,7 +306,7 @@ def _resampled(pixels: np.ndarray, size: tuple[int, int], interpolation: str) ->
     return np.stack(planes, axis=2)
 
 
-def _crop(image: Placed, size: Sequence[int]) -> None:
+def _crop(image: Placed, size: Sequence[int], rounding: str) -> None:
     height, width = image.size
     if height < size[0] or width < size[1]:
         raise StepError(
@@ -301,7 +314,8 @@ def _crop(image: Placed, size: Sequence[int]) -> None:
             "crop",
         )
     # round() goes to the even neighbour, as torchvision's centre crop does.
-    top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
+    whole = round if rounding == "even" else int
+    top, left = whole((height - size[0]) / 2), whole((width - size[1]) / 2)
     image.pixels = image.pixels[top : top + size[0], left : left + size[1]]
     image.padding = (image.padding[0] - top, image.padding[1] - left)
 

@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from optcli.errors import excerpt
 from optcli.settings import Abbreviated, Finite, Settings
+from optcli.settings.references import SourceReference
 
 Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 Pixels = Annotated[int, Field(ge=1)]
@@ -95,17 +96,18 @@ class Preparation(Abbreviated):
 
     `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
     `transforms()` of those torchvision weights give on PIL images (`torchvision:resnet50` means the
-    default weights of that model); `prepare: timm:NAME` is timm's own. Fields set beside `preset` take
-    the place of its own.
+    default weights of that model); `prepare: timm:NAME` is timm's own, `prepare: hf:FOLDER` what the
+    image processor of transformers in a folder, or in a repository in the cache, does. Fields set
+    beside `preset` take the place of its own.
     """
 
     short_for: ClassVar[str] = "preset"
 
-    preset: str | None = Field(
+    preset: Annotated[str, SourceReference(places=("hf",))] | None = Field(
         None,
-        pattern=r"^(torchvision|timm):\w+(\.\w+)?$",
-        description="the preparation of torchvision weights or of a timm model",
-        examples=["torchvision:ResNet50_Weights.DEFAULT", "timm:resnet18.a1_in1k"],
+        pattern=r"^((torchvision|timm):\w+(\.\w+)?|hf:.+)$",
+        description="the preparation of torchvision weights, or of a model of timm or transformers",
+        examples=["torchvision:ResNet50_Weights.DEFAULT", "timm:resnet18.a1_in1k", "hf:models/vit"],
     )
     orient: bool = Field(False, description="turn a photograph as its EXIF orientation says")
     range: tuple[Finite, Finite] | None = Field(
@@ -117,6 +119,12 @@ class Preparation(Abbreviated):
         None,
         description="pixels of the shorter side, with the longer in proportion; or [height, width]",
     )
+    longest: Pixels | None = Field(
+        None, description="pixels of the longer side at most, where `resize` says the shorter"
+    )
+    multiple_of: Pixels | None = Field(
+        None, description="height and width become multiples of this, the next smaller ones"
+    )
     interpolation: Interpolation = Field(
         "bilinear", description="Pillow's filter for resizing; all antialias"
     )
@@ -127,6 +135,11 @@ class Preparation(Abbreviated):
     )
     crop: Size | None = Field(
         None, description="pixels to cut out of the centre: a number or [height, width]"
+    )
+    crop_rounding: Literal["even", "down"] = Field(
+        "even",
+        description="where half a pixel is left before the crop: to the even neighbour, as in"
+        " torchvision, or down, as in transformers",
     )
     letterbox: Letterbox | None = None
     channel_order: Literal["rgb", "bgr", "grey"] | None = Field(
@@ -160,8 +173,10 @@ class Preparation(Abbreviated):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.letterbox and (self.resize or self.crop):
+        if self.letterbox and (self.resize or self.crop or self.multiple_of):
             raise ValueError("letterbox brings its own size: wanted no resize or crop beside it")
+        if self.longest is not None and not isinstance(self.resize, int):
+            raise ValueError("longest bounds `resize: PIXELS`, which is not there")
         if self.range is not None and self.range[0] == self.range[1]:
             raise ValueError(f"found range: {list(self.range)}, wanted two values: black and white")
         if any(value <= 0 for value in self.std):
@@ -178,7 +193,7 @@ class Preparation(Abbreviated):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "pattern": "^(torchvision|timm):"}, handler(schema)]}
+        return {"anyOf": [{"type": "string", "pattern": "^(torchvision|timm|hf):"}, handler(schema)]}
 
 
 def other_values(one: Preparation, other: Preparation) -> list[str]:

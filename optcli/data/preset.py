@@ -1,10 +1,11 @@
-"""The preparation that belongs to weights of torchvision or timm, as these declare it."""
+"""The preparation that belongs to weights of torchvision, timm or transformers, as these declare it."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from optcli.data import hf
 from optcli.data.preparation import Preparation
 from optcli.errors import InputError, MissingError, did_you_mean
 from optcli.formats import torch_timm
@@ -18,7 +19,9 @@ def resolved(steps: Preparation) -> Preparation:
     if steps.preset is None:
         return steps
     own = {name: getattr(steps, name) for name in steps.model_fields_set - {"preset"}}
-    if steps.preset.startswith("timm:"):
+    if steps.preset.startswith("hf:"):
+        declared = hf.steps_of(steps.preset)
+    elif steps.preset.startswith("timm:"):
         declared = _timm(steps.preset)
     else:
         declared = _declared(_transforms(steps.preset), steps.preset)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from optcli import regular_files
 from optcli.data.preparation import Preparation
 from optcli.settings import Abbreviated
 from optcli.settings.labels import LabelSettings
@@ -200,6 +202,15 @@ class DataSettings(Abbreviated):
         if self.split is not None and self.split.file:
             changed["split"] = self.split.model_copy(update={"file": moved(self.split.file)})
         return self.model_copy(update={k: v for k, v in changed.items() if v != getattr(self, k)})
+
+    def located(self, folder: Path) -> DataSettings:
+        """The same data with an absolute path in a preset that names a folder of a recipe's."""
+        kind, _, what = ((self.prepare and self.prepare.preset) or "").partition(":")
+        place = folder / Path(what).expanduser()
+        if kind != "hf" or not regular_files.is_folder(place):
+            return self
+        prepare = self.prepare.model_copy(update={"preset": f"hf:{place.absolute()}"})  # type: ignore[union-attr]
+        return self.model_copy(update={"prepare": prepare})
 
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""

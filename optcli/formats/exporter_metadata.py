@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openvino import Model
 
 _FACT = "exporter_metadata"  # `exporter` is what `export_onnx` calls the one that it used
-_KEYS = ("task", "names", "imgsz", "stride", "batch", "kpt_shape")
+_KEYS = ("task", "names", "imgsz", "stride", "batch", "kpt_shape", "head")
 _MOST_CHARACTERS = 1_000_000
 _LENGTH_BYTES = 4
 

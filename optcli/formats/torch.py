@@ -44,8 +44,8 @@ CODE = "code"
 class Description(Settings):
     """What `model.json` holds: all of an artifact but its weights.
 
-    `source` is `{kind: torchvision, name, weights, arguments}`, `{kind: timm, name, arguments}` or
-    `{kind: python, reference, arguments}`.
+    `source` is `{kind: torchvision, name, weights, arguments}`, `{kind: timm, name, arguments}`,
+    `{kind: hf, architecture, config}` or `{kind: python, reference, arguments}`.
     `transforms` are records with a `name` of `_TRANSFORMS`, in the order they were applied: plain JSON
     data. Applying the same record to the same network always gives the same network.
     """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
 from optcli.errors import InputError, did_you_mean
-from optcli.formats import torch_modules, torch_timm
+from optcli.formats import torch_hf, torch_modules, torch_timm
 
 if TYPE_CHECKING:
     import torch
@@ -36,15 +36,15 @@ def build(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.nn
     caller replaces the whole state: random weights are then not drawn where that
     makes no difference.
     """
-    if not drawn and source["kind"] in ("torchvision", "timm"):
+    if not drawn and source["kind"] in ("torchvision", "timm", "hf"):
         with _without_draws():
-            model = _built(source, code)
+            model = _built(source, code, drawn=drawn)
         if _is_all_state(model):
             return torch_modules.evaluating(model)
     return torch_modules.evaluating(_built(source, code))
 
 
-def _built(source: dict[str, Any], code: Path) -> torch.nn.Module:
+def _built(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.nn.Module:
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -53,6 +53,8 @@ def _built(source: dict[str, Any], code: Path) -> torch.nn.Module:
             return _torchvision(source["name"], source.get("weights"), source["arguments"])
         if source["kind"] == "timm":
             return torch_timm.build(source["name"], source["arguments"])
+        if source["kind"] == "hf":
+            return torch_hf.build(source, drawn=drawn)
         if source["kind"] == "python":
             return _python(source["reference"], code, source["arguments"])
     raise InputError(

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import torch
 
 
-def library() -> ModuleType:
-    """The package timm. Raises `MissingError` with the command that installs it."""
+def library(name: str = "timm") -> ModuleType:
+    """A package that reads the hub. Raises `MissingError` with the command that installs it."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        timm = importlib.import_module("timm")
+        package = importlib.import_module(name)
     except ImportError as error:
-        lacking = environment.missing(Needs(("timm",)))
-        hint = lacking[0].hint if lacking else "pip install --force-reinstall timm"
-        raise MissingError(f"timm cannot be imported: {error}", hint=hint) from error
-    return timm
+        lacking = environment.missing(Needs((name,)))
+        hint = lacking[0].hint if lacking else f"pip install --force-reinstall {name}"
+        raise MissingError(f"{name} cannot be imported: {error}", hint=hint) from error
+    return package
 
 
 def require_name(name: str, place: str) -> None:

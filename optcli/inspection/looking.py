@@ -12,6 +12,7 @@ from typing import Any
 from optcli import environment, outputs, sources
 from optcli.artifact import SCANNED
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
+from optcli.formats import exporter_metadata
 from optcli.inspection.findings import Findings, Tensor
 from optcli.inspection.targets import Target
 from optcli.recipe import Recipe, load
@@ -47,7 +48,7 @@ def look(target: Target, channel: Channel) -> Findings:
 def _recipe(path: Path, trust: bool) -> dict[str, Any]:
     recipe = load(path)
     model = recipe.model
-    source = sources.named(model.source, recipe.folder, model.weights, model.arguments)
+    source = sources.named(folder=recipe.folder, **dict(model))
     source = source.model_copy(update={"trust": trust})
     for absence in environment.missing(source.needs):
         raise MissingError(absence.what, place=str(path), hint=absence.hint)
@@ -55,6 +56,8 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
         written = source.write(Path(folder), recipe.inputs)
         findings = _look(str(source.format), Path(folder), recipe.inputs, trust)
         size = size_bytes(Path(folder))
+    if metadata := exporter_metadata.of_facts(written.facts or {}):
+        findings["metadata"] = metadata
     findings = _with_meanings(findings, recipe.inputs, recipe)
     step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
     return {

@@ -43,7 +43,8 @@ class Target:
     def only_read(self) -> bool:
         """Whether looking into it runs no code of the model's, so that its worker only reads."""
         if self.format == "recipe":
-            return sources.find(load(self.path).model.source.partition(":")[0]).foreign
+            recipe = load(self.path)
+            return sources.named(folder=recipe.folder, **dict(recipe.model)).foreign
         return self.format != Format.TORCH
 
 

@@ -33,7 +33,8 @@ def _interface(findings: Findings) -> Iterator[str]:
     if known is not None:
         listed = ", ".join(known.names[:_NAMES]) + (", ..." if len(known.names) > _NAMES else "")
         of = f", images of {findings.metadata['imgsz']}" if "imgsz" in findings.metadata else ""
-        yield f"{'metadata':<12}{known.task}, {len(known.names)} classes ({listed}){of}"
+        classes = f", {len(known.names)} classes ({listed})" if known.names else ""
+        yield f"{'metadata':<12}{known.task}{classes}{of}"
 
 
 def _weights(findings: Findings) -> Iterator[str]:

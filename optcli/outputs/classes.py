@@ -53,10 +53,13 @@ def _behind(how: Mapping[str, Any], outputs: Sequence[DeclaredOutput]) -> int:
 
 
 def decoded_names(names: Sequence[str], postprocess: PostprocessSettings | None) -> tuple[str, ...]:
-    """The names of a model's classes in the order in which `postprocess` numbers them."""
+    """The names of a model's classes in the order in which `postprocess` numbers them.
+
+    A detector of COCO's ids is decoded by its file where no recipe says how: without the gaps.
+    """
     detector = postprocess.detector if postprocess is not None else None
     how: Mapping[str, Any] = detector[1] if detector is not None else {}
-    if how.get("numbering") == "coco":
+    if how.get("numbering") == "coco" or (postprocess is None and "N/A" in names):
         return tuple(name for name in names if name not in _NO_CLASS)
     before = how.get("first_label", 0) + (how.get("background") == "first")
     return tuple(names[before:])

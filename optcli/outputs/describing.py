@@ -16,6 +16,14 @@ from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, RowDec
 MASK_COEFFICIENTS = 32
 MOST_ROWS = 1000  # after NMS; candidates before it are more
 Sized = tuple[Kind, int | None]  # a part, and how many numbers it is; None: what is left
+# What outputs of transformers are by their names, for each task.
+_OF_TRANSFORMERS: dict[str, dict[str, Kind]] = {
+    "classify": {"logits": "logits"},
+    "detect": {"logits": "scores", "pred_boxes": "boxes"},
+    "semantic": {"logits": "class_map"},
+    "depth": {"predicted_depth": "depth"},
+    "embed": dict.fromkeys(("image_embeds", "pooler_output", "last_hidden_state"), "embedding"),
+}
 _ROW: list[Sized] = [("boxes", 4), ("scores", 1), ("class_numbers", 1)]  # a row that is a detection
 
 
@@ -244,8 +252,11 @@ def _holds(part: Part) -> bool:
 def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[Part, ...]]:
     """The parts of an Ultralytics export: candidates in columns (v5 in rows), or rows after NMS.
 
-    Outputs of another form are left out.
+    Outputs of another form are left out. Those of transformers are known by their names.
     """
+    if known.head:
+        kinds = _OF_TRANSFORMERS.get(known.task, {})
+        return {each.name: (Part(kinds[each.name]),) for each in outputs if each.name in kinds}
     if not outputs or outputs[0].shape is None:
         return {}
     first, classes = outputs[0], len(known.names)

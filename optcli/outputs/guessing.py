@@ -30,6 +30,7 @@ from optcli.settings.postprocess import PostprocessSettings
 _STRIDES = (8, 16, 32)
 _KEYPOINTS = (17, 3)  # COCO's
 _ROWS = 6
+_IDS_OF_COCO = 91  # with the gaps, as those of DETR
 Shape = Sequence[int | str | None]
 
 
@@ -171,6 +172,8 @@ def _exported(
     outputs: Sequence[DeclaredOutput], known: Exported, size: tuple[int, int] | None
 ) -> Guess:
     """What Ultralytics' exporter says; a decoding that reads these classes alone."""
+    if known.head:
+        return _transformers(outputs, known)
     count = len(known.names)
     if known.task == "classify":
         return Guess("classes", count, source="metadata")
@@ -187,6 +190,27 @@ def _exported(
     if "mask_coefficients" in kinds and prototypes is None:
         note = "its output of prototypes is not there: only the boxes of this model are judged"
     return Guess("boxes", count, said, _letterbox(size), "metadata", note)
+
+
+def _transformers(outputs: Sequence[DeclaredOutput], known: Exported) -> Guess:
+    """What a head of transformers gives; DETR's scores have a last class, which is no object."""
+    logits = next((each.shape for each in outputs if each.name == "logits"), None)
+    last = logits[1 if known.task == "semantic" else -1] if logits else None
+    count = len(known.names) or (last if isinstance(last, int) else None)
+    if known.task in ("classify", "semantic"):
+        kind: Literal["classes", "pixels"] = "classes" if known.task == "classify" else "pixels"
+        return Guess(kind, count, source="metadata")
+    if known.task != "detect" or not isinstance(last, int):
+        return Guess("unknown", count, source="metadata")
+    softmax = known.head == "softmax"
+    said = "activation: softmax, background: last, multi_label: false" if softmax else ""
+    said = said or "activation: sigmoid"
+    coco = len(known.names) == _IDS_OF_COCO and "N/A" in known.names
+    said += ", numbering: coco" if coco else ""
+    boxes = (
+        f"{{boxes: {{boxes: pred_boxes, scores: logits, format: cxcywh, normalized: true, {said}}}}}"
+    )
+    return Guess("boxes", last - softmax, boxes, source="metadata")
 
 
 def _decoding(

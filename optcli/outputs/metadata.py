@@ -1,4 +1,8 @@
-"""What an exporter says of a model in its metadata: Ultralytics' task, classes and keypoints."""
+"""What an exporter says of a model in its metadata: Ultralytics' task, classes and keypoints.
+
+optcli itself writes such entries of the vision models of transformers (`formats/torch_hf.py`), whose
+outputs are known by their names. `head` says that it did, and of a detector what its scores need.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Task = Literal["detect", "segment", "pose", "obb", "classify"]
-_TASKS: tuple[Task, ...] = ("detect", "segment", "pose", "obb", "classify")
+Task = Literal["detect", "segment", "pose", "obb", "classify", "semantic", "depth", "embed"]
+_TASKS: tuple[Task, ...] = Task.__args__  # type: ignore[attr-defined]
 _MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What Ultralytics' exporter says of a model; `keypoints`: how many a box has, and of what size."""
+    """What an exporter says of a model; `keypoints`: how many a box has, and of what size.
+
+    `head` is empty for Ultralytics' exporter, which always has names.
+    """
 
     task: Task
     names: tuple[str, ...]
     keypoints: tuple[int, int] = (0, 0)
+    head: str = ""
 
 
 def exported(metadata: Mapping[str, str]) -> Exported | None:
     """What the entries say together; None where they are not those of such an exporter, or damaged."""
     task = next((each for each in _TASKS if each == metadata.get("task")), None)
     names = _names(_literal(metadata.get("names", "")))
-    if task is None or not names:
+    head = metadata.get("head", "")
+    if task is None or not (names or head):
         return None
+    if head:
+        return Exported(task, names, head=head)
     shape = _literal(metadata.get("kpt_shape", ""))
     sound = isinstance(shape, list | tuple) and len(shape) == 2
     sound = sound and all(isinstance(each, int) and 0 < each < _MOST_CLASSES for each in shape)

@@ -39,7 +39,7 @@ class Decoding:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """The names of the classes that the model's file has."""
-        return None if self.exporter is None else self.exporter.names
+        return None if self.exporter is None else self.exporter.names or None
 
     @property
     def known(self) -> PostprocessSettings | None:

@@ -273,7 +273,7 @@ class Execution:
         recipe, threads = self._plan.recipe, self._plan.threads
         if step.parent is None or step.traits is None:
             source = SourceRequest(
-                kind=recipe.model.source.partition(":")[0],
+                kind=self._plan.source.kind,
                 source={
                     **self._plan.source.model_dump(mode="json"),
                     "trust": self._settings.trust,

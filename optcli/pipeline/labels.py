@@ -155,9 +155,9 @@ def _request(recipe: Recipe, model: Artifact | None) -> LabelsRequest:
     names = recipe.class_names
     known: dict[str, Any]
     if model is None:
-        kind, own = recipe.model.source.partition(":")[0], source_of(recipe)
+        own = source_of(recipe)
         onnx = getattr(own, "file", None) if own.format == Format.ONNX else None
-        known = {"source": (kind, own.model_dump(mode="json")), "onnx": onnx}
+        known = {"source": (own.kind, own.model_dump(mode="json")), "onnx": onnx}
     else:
         metadata = exporter_metadata.of_facts(model.facts)
         known = {"outputs": outputs.of_facts(model.facts)[0], "metadata": metadata}
@@ -215,7 +215,7 @@ def _model(
         names, source = listed, "labels.classes"
     elif request.class_names is not None:
         names, source = request.class_names, "class_names"
-    elif exported is not None:
+    elif exported is not None and exported.names:
         names, source = exported.names, "the model's file"
     else:
         names, source = _of_library(request.source), "the weights"

@@ -190,8 +190,7 @@ def plan(
 
 def source_of(recipe: Recipe) -> Source:
     """The recipe's model as a source."""
-    model = recipe.model
-    return sources.named(model.source, recipe.folder, model.weights, model.arguments)
+    return sources.named(folder=recipe.folder, **dict(recipe.model))
 
 
 def _planned(
@@ -223,7 +222,7 @@ class _Context:
     inputs: list[dict[str, Any]]
 
     def source_step(self, source: Source) -> Step:
-        kind = self.recipe.model.source.partition(":")[0]
+        kind = source.kind
         ingredients = {
             "step": "source",
             "kind": kind,

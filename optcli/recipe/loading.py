@@ -99,7 +99,8 @@ def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> 
 
 
 def _source_format(model: ModelSettings) -> Format:
-    return sources.find(model.source.partition(":")[0]).format
+    kind, _, target = model.source.partition(":")
+    return sources.find(kind).format_of(target)
 
 
 # Of a recipe; each may be built, so that hundreds are days of work.

@@ -35,10 +35,15 @@ ROLES = ("calibration", "training", "validation", "evaluation")
 class ModelSettings(Settings):
     """Which model: `source` says where its network is, `weights` where its parameters are."""
 
-    source: Annotated[str, SourceReference(files=("exported", "onnx", "torchscript"))] = Field(
+    source: Annotated[str, SourceReference(("exported", "onnx", "torchscript"), ("hf",))] = Field(
         min_length=1,
-        description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH",
-        examples=["torchvision:resnet50", "python:models/digits.py:DigitsNet", "onnx:model.onnx"],
+        description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH, hf:PATH",
+        examples=[
+            "torchvision:resnet50",
+            "python:models/digits.py:DigitsNet",
+            "onnx:model.onnx",
+            "hf:google/vit-base-patch16-224",
+        ],
     )
     weights: WeightsReference | None = Field(
         None, description="a file, or a name the source knows such as DEFAULT"
@@ -46,6 +51,10 @@ class ModelSettings(Settings):
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the callable that makes the network"
     )
+    revision: str | None = Field(
+        None, min_length=1, description="hf: a branch, a tag or a commit of the repository"
+    )
+    download: bool = Field(False, description="hf: fetch what is not in Hugging Face's cache")
 
 
 class PassUse(Settings):

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from optcli import data, regular_files, sources, user_code
 from optcli.data import DataSettings
-from optcli.errors import UsageError, did_you_mean, excerpt
+from optcli.errors import InputError, MissingError, UsageError, did_you_mean, excerpt
 from optcli.recipe.models import ROLES, ModelSettings, Recipe, written_fields
 from optcli.recipe.names import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Node, Problems
@@ -135,10 +135,14 @@ def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSett
         problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {kinds}")
         return None
     try:
-        model_source = sources.named(model.source, folder, model.weights, model.arguments)
-    except UsageError as error:
+        model_source = sources.named(folder=folder, **dict(model))
+    except (InputError, MissingError, UsageError) as error:
         problems.add(source.place, error.message, error.hint)
         return None
+    for key in ("revision", "download"):
+        if getattr(model, key) and not sources.find(kind).pinned:
+            message = f"model.{key}: what {kind}: names is not fetched by optcli"
+            problems.add((node.get(key) or source).place, message, f"remove `{key}`")
     for key, message, hint in model_source.problems():
         at = node.get(key) or source
         problems.add(at.place, f"model.{key}: {message}", hint)
@@ -203,7 +207,7 @@ def _data(name: str, node: Node, folder: Path, problems: Problems) -> dict[str, 
         settings = None if item is None else checked(DataSettings, item, problems, f"data.{role}")
         if item is None or settings is None:
             continue
-        read[role] = settings
+        read[role] = settings = settings.located(folder)
         for field, message, hint in data.problems(settings, folder):
             at = item
             for part in field.split("."):

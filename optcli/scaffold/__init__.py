@@ -11,7 +11,7 @@ from typing import Any
 from optcli import environment, sources
 from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
-from optcli.formats import model_files
+from optcli.formats import model_files, torch_hf
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
@@ -21,6 +21,7 @@ from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, wri
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec
+from optcli.sources.hf import RANDOM
 from optcli.workers import confinement, run
 
 __all__ = ["Draft", "InputText", "draft"]
@@ -59,22 +60,24 @@ def draft(
     person knows who made the file. Raises `UsageError`, `InputError`, `TrustError` and `MissingError`.
     """
     values = overriding.parsed(overrides)
-    kind, target = _named(what)
+    named, target = _named(what)
     own = weights  # a path that is there, else an entry's name
     if weights is not None and Path(weights).is_file():
         own = relative(Path(weights), folder)
     if values.get("model.weights") is not None:
         own = str(values["model.weights"])
+    if named == "hf" and own is None and not target.endswith(".onnx"):
+        own = None if torch_hf.weights_of(torch_hf.snapshot(target, Path.cwd())) else RANDOM
     model = Model(
-        f"{kind}:{_relative(target, folder) if kind in (*_FILES, 'python') else target}",
+        f"{named}:{_relative(target, folder) if named in (*_FILES, 'hf', 'python') else target}",
         own,
         overriding.arguments_of(values),
     )
     place = folder / own if own is not None and (folder / own).is_file() else own
     source = sources.named(
-        f"{kind}:{target}", Path.cwd(), None if place is None else str(place), dict(model.arguments)
+        f"{named}:{target}", Path.cwd(), None if place is None else str(place), dict(model.arguments)
     )
-    source = source.model_copy(update={"trust": trust})
+    kind, source = source.kind, source.model_copy(update={"trust": trust})
     # Looked at from here: the recipe's folder need not be there yet.
     for part, message, hint in source.problems():
         raise InputError(message, place=f"{part} of {what}", hint=hint)
@@ -85,7 +88,8 @@ def draft(
     specs = sized(looked.inputs)
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
-    model = Model(model.source, own, arguments, cached, bool(own or cached or looked.trained))
+    trained = bool(own not in (None, RANDOM) or cached or looked.trained)
+    model = Model(model.source, own, arguments, cached, trained)
     outputs = guess(
         looked.outputs,
         specs,
@@ -93,9 +97,12 @@ def draft(
         probe=looked.probe,
         classes=images.classes if images is not None else None,
     )
-    preparing = prepared(specs, outputs, looked.prepare, own_weights=own not in (None, "DEFAULT"))
+    own_weights = named != "hf" and own not in (None, "DEFAULT")  # a folder's preparation is its own
+    preparing = prepared(specs, outputs, looked.prepare, own_weights=own_weights)
     variants = offered(source.format, attention=looked.attention, calibrated=images is not None)
-    name = safe_name(Path(target).stem if kind in _FILES else target)
+    name = safe_name(
+        Path(target).stem if kind in _FILES else Path(target).name if kind == "hf" else target
+    )
     text = written(name, model, specs, outputs, preparing, images, variants)
     return Draft(
         recipe=overriding.written_into(text, values),
@@ -128,7 +135,7 @@ def _looked(
     own_arguments = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None
     resized_arguments = {**own_arguments, "num_classes": classes}
-    if kind in _FILES or classes is None or "num_classes" in own_arguments:
+    if kind in (*_FILES, "hf") or classes is None or "num_classes" in own_arguments:
         return look(own_arguments), own_arguments
     try:
         looked = look(own_arguments)
@@ -196,6 +203,8 @@ def _named(what: str) -> tuple[str, str]:
             hint=f"`optcli bench {what}` measures it; an .onnx, .pt2 or TorchScript file begins a"
             " recipe",
         )
+    if (Path(what) / torch_hf.CONFIG).is_file():
+        return "hf", what
     if Path(what).is_dir():
         models = [each for each in Path(what).iterdir() if each.suffix.lower() in model_files.SUFFIXES]
         near = ", ".join(sorted(each.name for each in models)[:5])
@@ -223,6 +232,8 @@ def _models_beside(what: str) -> list[str]:
 
 def _relative(target: str, folder: Path) -> str:
     """A path relative to the current folder, as one relative to the recipe's; modules stay."""
+    if os.path.isdir(target):
+        return target if os.path.isabs(target) else relative(Path(target), folder)
     file, colon, name = target.rpartition(":") if ".py:" in target else (target, "", "")
     if not colon and "/" not in target and "." in target and not Path(target).suffix:
         return target

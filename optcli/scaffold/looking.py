@@ -11,9 +11,9 @@ from typing import Any
 
 from optcli import sources
 from optcli.formats import exported as exported_format
+from optcli.formats import exporter_metadata, torch_calls
 from optcli.formats import onnx as onnx_format
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls
 from optcli.formats import torchscript as script_format
 from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
@@ -24,6 +24,7 @@ from optcli.outputs import Probe, probe_of
 from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
 from optcli.sources import Source
+from optcli.sources.hf import RANDOM
 from optcli.workers import Channel
 
 
@@ -139,10 +140,13 @@ def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looke
     elif kind == "timm":
         size, prepare, cached = shapes.of_timm(source.target)
         inputs = declared or [shapes.image(size)]
+    elif kind == "hf":
+        size, prepare, cached = shapes.of_hf(source, notes)
+        inputs = declared or [shapes.image(size, "pixel_values")]
     else:
         inputs = declared or shapes.tried(source, notes)
     with tempfile.TemporaryDirectory() as folder:
-        source.write(Path(folder), inputs)
+        written = source.write(Path(folder), inputs)
         findings = torch_inspection.look(Path(folder), inputs)
         model = torch_format.open(Path(folder))
         positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
@@ -153,8 +157,9 @@ def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looke
         outputs=_tensors(findings),
         prepare=prepare if not declared else None,
         attention=any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
-        trained=source.weights is not None,
+        trained=source.weights not in (None, RANDOM) or (kind == "hf" and source.weights is None),
         cached=cached,
+        metadata=exporter_metadata.of_facts(written.facts or {}),
         notes=tuple(notes),
     )
 

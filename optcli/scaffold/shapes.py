@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from optcli.data import hf
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_modules, torch_timm
+from optcli.formats import torch_build, torch_hf, torch_modules, torch_timm
 from optcli.formats import torchscript as torchscript_format
 from optcli.scaffold.wording import spec
 from optcli.settings import TensorSpec
@@ -88,6 +92,29 @@ def of_timm(name: str) -> _LibraryInput:
         file = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, "model.safetensors")
     preset = f"timm:{name}" if config.crop_mode in ("center", "squash") else None
     return tuple(config.input_size), preset, "DEFAULT" if isinstance(file, str) else None
+
+
+def of_hf(source: Source, notes: list[str]) -> _LibraryInput:
+    """As `of_torchvision`, for a folder of transformers: its processor's steps, written out."""
+    folder = torch_hf.snapshot(source.target, source.folder, revision=source.revision)
+    try:
+        (height, width), steps, why = hf.one_size(f"hf:{folder}")
+    except InputError as error:
+        notes.append(error.message)
+        size = torch_hf.read_json(folder / torch_hf.CONFIG).get("image_size", 224)
+        size = size[0] if isinstance(size, list) else size
+        return (3, size, size), None, None
+    if why:
+        notes.append(f"all images are resized to {height} x {width}: {why}")
+    return (3, height, width), _written(steps), None
+
+
+def _written(steps: dict[str, Any]) -> str:
+    """Steps as a recipe writes them."""
+    plain = yaml.safe_dump(
+        json.loads(json.dumps(steps)), default_flow_style=True, sort_keys=False, width=10_000
+    )
+    return str(plain).strip().replace(f"scale: {1 / 255}", "scale: 1/255")
 
 
 def tried(source: Source, notes: list[str]) -> list[TensorSpec]:

@@ -81,16 +81,20 @@ class _Code(_File):
 class SourceReference(Reference):
     """Marks `KIND:WHAT`: WHAT is a path where the kind is one of `files`, code where it is `python`.
 
+    Where the kind is one of `places`, WHAT is a path if there is one, and else a repository's name.
+
     Of any other kind, or without one, it is a name: `torchvision:resnet50`, `top1`.
     """
 
     files: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     def moved(self, text: str, old: Path, new: Path) -> str:
         kind, colon, what = text.partition(":")
         if self.code(text) is not None:
             return f"{kind}{colon}{CODE.moved(what, old, new)}"
-        return f"{kind}{colon}{_File().moved(what, old, new)}" if self.is_file(kind) else text
+        is_file = self.is_file(kind) or (kind in self.places and os.path.exists(old / what))
+        return f"{kind}{colon}{_File().moved(what, old, new)}" if is_file else text
 
     def is_file(self, kind: str) -> bool:
         """Whether a path stands behind the colon of a kind."""

@@ -37,13 +37,31 @@ class Source(Settings):
     needs: ClassVar[Needs] = Needs()
     # A file from anywhere, of a format that holds no code: it is opened in a worker that can only read.
     foreign: ClassVar[bool] = False
+    # Whether `revision` and `download` mean something.
+    pinned: ClassVar[bool] = False
 
     target: str = Field(description="what stands behind the colon")
     weights: str | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
     folder: Path
+    revision: str | None = None
+    download: bool = False
     # Said on the command line alone: a recipe cannot, and no key knows of it.
     trust: bool = Field(default=False, description="the person knows who made the file")
+
+    @property
+    def kind(self) -> str:
+        """What stands before the colon: the name of the source's file."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @classmethod
+    def format_of(cls, target: str) -> Format:
+        """The format of what is written for a target."""
+        return cls.format
+
+    def concrete(self) -> Source:
+        """The source that reads the target: itself, unless it only knows where that lies."""
+        return self
 
     @abstractmethod
     def problems(self) -> list[tuple[str, str, str]]:
@@ -68,11 +86,19 @@ def names() -> tuple[str, ...]:
 
 
 def named(
-    source: str, folder: Path, weights: str | None = None, arguments: dict[str, Any] | None = None
+    source: str,
+    folder: Path,
+    weights: str | None = None,
+    arguments: dict[str, Any] | None = None,
+    **where: Any,
 ) -> Source:
-    """The source that a recipe writes as `KIND:WHAT`. Raises `UsageError` for an unknown kind."""
+    """The source that a recipe writes as `KIND:WHAT`; `where` are its `revision` and `download`.
+
+    Raises `UsageError` for an unknown kind, `MissingError` for what is not on this machine.
+    """
     kind, _, target = source.partition(":")
-    return find(kind)(target=target, weights=weights, arguments=arguments or {}, folder=folder)
+    fields = {"target": target, "weights": weights, "arguments": arguments or {}, "folder": folder}
+    return find(kind)(**fields, **where).concrete()
 
 
 def find(name: str) -> type[Source]:

@@ -86,7 +86,7 @@ def test_that_steps_are_guessed_changes_no_sample() -> None:
 def test_the_schema_knows_the_short_forms() -> None:
     schema = json.dumps(DataSettings.model_json_schema())
     assert '"from"' in schema
-    assert "^(torchvision|timm):" in schema
+    assert "^(torchvision|timm|hf):" in schema
 
 
 @pytest.mark.parametrize(

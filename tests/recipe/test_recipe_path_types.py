@@ -121,7 +121,7 @@ def test_the_walk_finds_what_was_forgotten() -> None:
 )
 def test_of_every_kind_of_source_it_is_known_whether_it_is_a_file(owner: Any, kinds: Any) -> None:
     (mark,) = (m for m in owner.model_fields["source"].metadata if isinstance(m, SourceReference))
-    libraries = {"timm", "torchvision"}
+    libraries = {"hf", "timm", "torchvision"}  # `hf` may name a folder
     assert {kind for kind in kinds if not mark.is_file(kind)} == {"python", *libraries} & {*kinds}
 
 
@@ -141,3 +141,10 @@ def test_what_is_of_one_machine_is_not_taken_from_elsewhere() -> None:
     assert runners.options_from_elsewhere("tensorrt", given) == {"threads": 2}
     given = {"provider_options": {"a": 1, "cache_dir": "/x"}}
     assert runners.options_from_elsewhere("onnxruntime", given) == {"provider_options": {"a": 1}}
+
+
+def test_a_source_of_hugging_face_moves_where_it_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "base/models/vit").mkdir(parents=True)
+    mark = SourceReference(places=("hf",))
+    assert mark.moved("hf:models/vit", tmp_path / "base", tmp_path) == "hf:base/models/vit"
+    assert mark.moved("hf:google/vit", tmp_path / "base", tmp_path) == "hf:google/vit"
