@@ -10,14 +10,18 @@ from typing import Any
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
 from optcli.paths import shown
-from optcli.report import engines, since_build, wording
+from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
 from optcli.report.serving_line import serving_line
 from optcli.results import Report
+from optcli.results.layers import Layers
 from optcli.results.outcomes import POLICIES
+from optcli.results.repair import Repair
 
 # How many operators a line names; the others are counted.
 _LISTED = 3
+
+
 # Batch sizes in words, of a report that may be from elsewhere.
 _SIZES = re.compile(r"[\w, ]{1,1000}")
 
@@ -77,7 +81,7 @@ def notes(report: Report) -> Notes:
         doubts=list(_doubts(report)),
         floats=list(_floats(report)),
         engines=list(engines.lines(report)),
-        later=list(since_build.lines(report)),
+        later=list(lines(report)),
         recommendation=advice(report),
         serving=serving_line(report),
         ending=ending(report),
@@ -372,3 +376,37 @@ def _of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A mapping within another; reports from elsewhere may hold anything."""
     inner = values.get(name)
     return inner if isinstance(inner, Mapping) else {}
+
+
+def lines(report: Report) -> Iterator[str]:
+    """One line for each variant whose layers were compared, and for each that was repaired."""
+    for name, variant in report.variants.items():
+        if variant.layers is not None:
+            yield f"{name}: {_start(variant.layers)}"
+        if variant.repair is not None:
+            yield f"{name}: {_repair(variant.repair)}"
+
+
+def _start(layers: Layers) -> str:
+    worst = next((row for row in layers.rows if row.rank != float("inf")), None)
+    if worst is None:
+        return layers.reason or f"no layer adds an error, of {layers.compared} tensors"
+    level = "not finite" if worst.own_db is None else f"{worst.own_db:.1f} dB of signal to noise"
+    advice = f"; try {worst.advice}" if worst.advice else ""
+    return (
+        f"the error starts at {worst.node or worst.tensor} ({worst.operator}, {worst.kind}: {level},"
+        f" the worst of {layers.compared} tensors){advice}"
+    )
+
+
+def _repair(repair: Repair) -> str:
+    count = len(repair.trials) - 1
+    best = repair.best
+    if best is None:
+        return f"no repair in {count} trials: none is inside the bar"
+    value = "" if best.value is None else f", {repair.metric} {wording.percent(best.value)}"
+    speed = "" if best.speedup is None else f", {wording.times(best.speedup)} as fast as in float"
+    word = (
+        "repaired" if repair.outcome == "repaired" else "inside the bar again, but perhaps not faster"
+    )
+    return f"{word} by trial {best.number} of {count} ({best.label}){value}{speed}"

@@ -10,9 +10,8 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import opset_of
-from optcli.passes._tensorrt.expectation import counts, expectation
 from optcli.passes._tensorrt.grids import fit_scales_to_half
-from optcli.passes._tensorrt.precision import Keep, prepare
+from optcli.passes._tensorrt.precision import Keep, counts, expectation, prepare
 from optcli.settings import TensorSpec
 
 IMAGE = (TensorSpec(name="x", shape=("b", 4, 6, 6)),)

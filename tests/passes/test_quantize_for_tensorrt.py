@@ -12,7 +12,6 @@ from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.precision import precision_of
 from optcli.passes._tensorrt.constraints import violations
-from optcli.passes._tensorrt.expectation import work
 from optcli.passes._tensorrt.grids import (
     declare_kernels,
     fold_weights,
@@ -21,6 +20,7 @@ from optcli.passes._tensorrt.grids import (
     unfold_weights,
 )
 from optcli.passes._tensorrt.pairs import keep_pairs_before_products
+from optcli.passes._tensorrt.precision import work
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
