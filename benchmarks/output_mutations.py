@@ -34,7 +34,7 @@ from detector_layouts import CLASSES, GRID, LAYOUTS, PREPARE, SIZE, VARIANTS, Gr
 from onnx import helper
 
 from optcli import accuracy, data, outputs
-from optcli.accuracy import decoding, detections, merging, shards
+from optcli.accuracy import decoding, detections, process, shards
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.parts import CONFIDENT
@@ -139,7 +139,7 @@ def evaluation(layout: str, images: Sequence[Image], calls: Sequence[Call], out:
         seen = replace(seen, decoded=decoding.decode(detector, seen, (SIZE, SIZE)))
         part.add(seen, detections.records(seen.decoded), np.array([[index]], np.uint8))
     part.write({}, None, detector.noted)
-    merging.merge(out, 1, None, None, {"runner": "onnxruntime", "guessed": False})
+    process.merge(out, 1, None, None, {"runner": "onnxruntime", "guessed": False})
     return Evaluation.load(out)
 
 

@@ -291,7 +291,7 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
 
 def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, float]:
     """An evaluation in PyTorch as a build does it; `again`: its samples are prepared already."""
-    from optcli import accuracy, kept_samples
+    from optcli import accuracy, sample_cache
     from optcli.accuracy import EvaluationRequest
     from optcli.artifact import Artifact, Format
     from optcli.observer import Silent
@@ -332,7 +332,7 @@ def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, fl
     kept = folder / "prepared"
     if again and not kept.exists():
         run("first", keep=kept)
-    ready = {"prepared": kept} if again and kept_samples.is_whole(kept) else {}
+    ready = {"prepared": kept} if again and sample_cache.is_whole(kept) else {}
     seconds, (samples, right) = run("one", **ready)
     return {"images_per_s": samples / seconds, "seconds": seconds, "right": right}
 

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 GROUND = {
     "errors",
     "folders", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "document",
-    "sample", "kept_samples", "libraries",
+    "sample", "sample_cache", "libraries",
     "registry", "ray_session",
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip

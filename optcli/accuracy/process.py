@@ -29,9 +29,9 @@ from optcli.accuracy.metrics.miou import PIXELS
 from optcli.accuracy.work import Work
 from optcli.errors import InputError
 from optcli.formats import exporter_metadata
-from optcli.kept_samples import Keeping
 from optcli.results.outcomes import Stability
 from optcli.sample import Batch, SampleSet, collate, cycled
+from optcli.sample_cache import CachingSampleSet
 from optcli.workers import Channel, memory
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
         _answered(request.answers, work, part, channel)
     else:
         _run(request, work, part, span, channel)
-    if isinstance(samples, Keeping):
+    if isinstance(samples, CachingSampleSet):
         samples.finish()
 
 

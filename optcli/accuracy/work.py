@@ -12,9 +12,9 @@ from optcli.accuracy import decoding, detections, metrics, shards
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
-from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
 from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, batch_of, collate
+from optcli.sample_cache import SHARED_BYTES, CachedSampleSet, CachingSampleSet, digests_of
 from optcli.settings import batch_range, size_bytes
 from optcli.settings.accuracy import LARGEST_BATCH
 
@@ -84,7 +84,7 @@ class Work:
         request = self.request
         evaluation = request if isinstance(request, EvaluationRequest) else None
         if evaluation is not None and evaluation.prepared is not None:
-            return KeptSet(evaluation.prepared)
+            return CachedSampleSet(evaluation.prepared)
         samples = data.open(request.data, request.folder, request.inputs)
         if not len(samples):
             raise InputError(
@@ -93,10 +93,10 @@ class Work:
                 hint="look at its split and samples",
             )
         if evaluation is None:
-            return Keeping(samples, threads=environment.usable_cores())
+            return CachingSampleSet(samples, threads=environment.usable_cores())
         folder = evaluation.keep / f"part-{evaluation.job}" if evaluation.keep else None
         # Nothing is kept in memory of what is read once.
-        return Keeping(
+        return CachingSampleSet(
             samples,
             folder,
             span=self.span(evaluation, len(samples)),
@@ -187,7 +187,7 @@ class Work:
 
         `batch` begins with these samples.
         """
-        if isinstance(self.samples, Keeping | KeptSet):
+        if isinstance(self.samples, CachingSampleSet | CachedSampleSet):
             return self.samples.contents(positions, batch)
         return digests_of(batch, len(positions))
 

@@ -23,7 +23,7 @@ from optcli.errors import (
     UsageError,
     first_line,
 )
-from optcli.gate import elsewhere
+from optcli.gate import other_interpreter
 from optcli.gate.baseline import interpreter_of, versions_in
 from optcli.gate.choosing import suggested_by
 from optcli.observer import Observer
@@ -210,8 +210,8 @@ class _Commit(Origin):
         asked = self._asked(())
         try:
             if self._options.baseline_python is None:
-                return elsewhere.suggested(asked, self._observer)
-            return elsewhere.suggested_with(self._python(), asked, self._log("suggest"))
+                return other_interpreter.suggested(asked, self._observer)
+            return other_interpreter.suggested_with(self._python(), asked, self._log("suggest"))
         except _ITS_OWN as error:
             self.recipe, self._unreadable = None, self._first_line(error)
             return ()
@@ -232,8 +232,8 @@ class _Commit(Origin):
     def _built(self, names: Sequence[str]) -> Baseline:
         asked = self._asked(names)
         if self._options.baseline_python is None:
-            return elsewhere.build(asked, self._observer)
-        return elsewhere.build_with(self._python(), asked, self._observer, self._log("build"))
+            return other_interpreter.build(asked, self._observer)
+        return other_interpreter.build_with(self._python(), asked, self._observer, self._log("build"))
 
     def changes(self, now: Recipe) -> list[Change]:
         changes = in_submodules(now, self._there, self._store.digests)
@@ -246,8 +246,8 @@ class _Commit(Origin):
                 changes.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
         return changes
 
-    def _asked(self, names: Sequence[str]) -> elsewhere.BuildRequest:
-        return elsewhere.BuildRequest(
+    def _asked(self, names: Sequence[str]) -> other_interpreter.BuildRequest:
+        return other_interpreter.BuildRequest(
             self._there.recipe,
             tuple(self._options.overrides),
             tuple(names),

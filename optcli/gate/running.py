@@ -10,7 +10,7 @@ from typing import Any
 from optcli import baselines, environment
 from optcli.digest import FileDigests
 from optcli.errors import UsageError
-from optcli.gate import elsewhere, history, terms
+from optcli.gate import history, other_interpreter, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
 from optcli.gate.gating import Gating
@@ -65,7 +65,7 @@ def gate(
     folder = root / loaded.name / "gate"
     _require_own_places(folder, kept.root)
 
-    whole = elsewhere.BuildRequest(
+    whole = other_interpreter.BuildRequest(
         recipe, options.overrides, (), kept.root, root, settings, kept.remote_place
     )
 
@@ -125,7 +125,7 @@ def gate(
 
 
 # What the candidate's build recommends, measured here.
-_suggested = elsewhere.suggested
+_suggested = other_interpreter.suggested
 
 
 def _require_own_places(folder: Path, store: Path) -> None:

@@ -19,8 +19,8 @@ from optcli.passes import Pass
 from optcli.pipeline import check
 from optcli.pipeline.check import Comparison
 from optcli.pipeline.messages import PassRequest
-from optcli.workers import beside, channel, messages
-from optcli.workers.beside import Beside
+from optcli.workers import channel, forked_copy, messages
+from optcli.workers.forked_copy import ForkedCopy
 
 # Memory that must be free, in sizes of the parent: its weights, what it computes, and as much again
 # for the pass.
@@ -33,7 +33,7 @@ class ComparisonProcess:
     def __init__(self, request: PassRequest, tolerance: float, runtime: tuple[str, ...] = ()) -> None:
         """`runtime` names the packages by which the child will run, where that is known."""
         serve = partial(_serve, request=request, tolerance=tolerance, runtime=runtime)
-        self._process = Beside(serve)
+        self._process = ForkedCopy(serve)
         self._asked = self._lost = False
 
     def begin(self, child: Artifact) -> None:
@@ -85,7 +85,7 @@ def comparing(request: PassRequest, attempts: Sequence[Pass]) -> Iterator[Compar
 def _has_room(request: PassRequest) -> bool:
     """Whether a core and memory are free for it beside the pass."""
     wanted_bytes = _PARENTS * request.parent.size_bytes
-    return request.threads > 1 and beside.is_possible() and request.free_bytes >= wanted_bytes
+    return request.threads > 1 and forked_copy.is_possible() and request.free_bytes >= wanted_bytes
 
 
 def _serve(

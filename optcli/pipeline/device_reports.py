@@ -8,8 +8,8 @@ from dataclasses import replace
 from optcli import environment
 from optcli.errors import ExitCode, OptcliError
 from optcli.pipeline import reporting, verdicts
-from optcli.pipeline.ending import ending
 from optcli.pipeline.execute import StepResult
+from optcli.pipeline.exit_status import exit_status
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.on_devices import OnDevice
 from optcli.pipeline.parents import changes_network, parent_of
@@ -63,7 +63,7 @@ def report_on(
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
     advice = recommend(there, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe))
-    end = ending(to_do, variants, errors, advice)
+    end = exit_status(to_do, variants, errors, advice)
     report = reporting.report(
         reporting.recipe_summary(recipe),
         to_do.baseline,

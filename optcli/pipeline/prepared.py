@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import kept_samples
+from optcli import sample_cache
 from optcli.errors import StoreError
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
@@ -21,7 +21,7 @@ _FORM = 1
 
 @dataclass(frozen=True)
 class Prepared:
-    """The prepared samples of one data role, as `kept_samples` writes them.
+    """The prepared samples of one data role, as `sample_cache` writes them.
 
     `samples` is the key of what they are made of: settings, content, code and libraries.
     """
@@ -42,7 +42,7 @@ class Prepared:
 
     def take(self, folder: Path) -> None:
         """Keep what a worker has left in a folder, if it is a whole set; the folder is gone then."""
-        if kept_samples.is_whole(folder):
+        if sample_cache.is_whole(folder):
             key = key_of(self._ingredients)
             with (
                 suppress(StoreError),  # whoever comes next prepares them again

@@ -19,7 +19,6 @@ from optcli import data, environment, formats, passes, sources, user_code
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact, Format
 from optcli.data.reaches import far_apart
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
-from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
 from optcli.pipeline import check
@@ -34,6 +33,7 @@ from optcli.pipeline.messages import (
     Written,
 )
 from optcli.sample import SampleSet
+from optcli.sample_cache import MEMORY_BYTES, SHARED_BYTES, CachedSampleSet, CachingSampleSet
 from optcli.store.disk import plain_files
 from optcli.workers import Channel, messages
 
@@ -98,7 +98,7 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
                 shutil.rmtree(job.out)
                 job.out.mkdir()
     for samples in (job.calibration, job.training, job.validation):
-        if isinstance(samples, Keeping):
+        if isinstance(samples, CachingSampleSet):
             samples.finish()
     facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
     made_format = attempt.produces(source.format)
@@ -248,12 +248,12 @@ def _kept(request: PassRequest, role: Role) -> SampleSet:
     """
     prepared = request.prepared.get(role)
     if prepared is not None:
-        return KeptSet(prepared)
+        return CachedSampleSet(prepared)
     samples = data.open(request.data[role], request.folder, request.inputs)
     if request.keep is None:
         return samples
     calibrates = role == "calibration"
-    return Keeping(
+    return CachingSampleSet(
         samples,
         request.keep / role / "part-0",
         shared_bytes=_CALIBRATION_BYTES if calibrates else SHARED_BYTES,

@@ -13,7 +13,7 @@ from optcli.accuracy import (
     EvaluationRequest,
     decoding,
     labels,
-    merging,
+    process,
     resampling,
     shards,
 )
@@ -396,7 +396,7 @@ def test_detections_survive_the_merging_of_parts(tmp_path):
         contents = np.array([each.rjust(16).encode() for each in ids], "V16")
         part.add(Predictions(ids, [None] * count, [{}] * count, outputs), records, contents)
         part.write({}, None, {})
-    merging.merge(tmp_path, 2, "map", Map(), {"runner": "r"})
+    process.merge(tmp_path, 2, "map", Map(), {"runner": "r"})
     assert accuracy.Evaluation.load(tmp_path).value == pytest.approx(Map().value(whole))
 
 

@@ -8,7 +8,7 @@ import pytest
 from plain_network import BAR, Network, Samples
 from scipy.special import bdtrc
 
-from optcli import accuracy, environment, kept_samples
+from optcli import accuracy, environment, sample_cache
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
@@ -53,13 +53,13 @@ def test_batches_are_the_same_in_shards(evaluate):
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_samples_that_somebody_has_prepared_give_the_same(evaluate, tmp_path, monkeypatch, jobs):
-    monkeypatch.setattr(kept_samples, "_WORTH_S", 0.0)
+    monkeypatch.setattr(sample_cache, "_WORTH_S", 0.0)
     wrong = [(label + index % 2) % 3 for index, label in enumerate(Samples().labels)]
     samples, settings = Samples(labels=wrong), AccuracySettings(batch_size=2)
     plain = evaluate(samples=samples, settings=settings)
     keep = tmp_path / "kept"
     first = evaluate(samples=samples, settings=settings, jobs=jobs, keep=keep)
-    assert kept_samples.is_whole(keep)
+    assert sample_cache.is_whole(keep)
     nobody = Samples(count=0)  # whoever asked for them would find them empty
     second = evaluate(samples=nobody, settings=settings, jobs=jobs, prepared=keep)
     for found in (first, second):

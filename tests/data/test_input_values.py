@@ -10,11 +10,11 @@ from optcli.data import DataSettings
 from optcli.data import open as open_data
 from optcli.data.images import Images
 from optcli.errors import InputError
-from optcli.kept_samples import Keeping, KeptSet, digests_of
 from optcli.latency.feeds import make
 from optcli.pipeline._check_samples import drawn
 from optcli.pipeline.check import _guessed
 from optcli.sample import batch_of, collate
+from optcli.sample_cache import CachedSampleSet, CachingSampleSet, digests_of
 from optcli.settings import TensorSpec, batch_range
 
 IMAGE = spec(3, 8, 16)
@@ -160,7 +160,7 @@ def test_code_gives_the_image_alone_and_may_say_the_size(tmp_path):
 def test_an_input_without_a_batch_is_not_stacked_and_is_kept_as_it_is(photos, tmp_path):
     source = {"source": "imagefolder:photos", "prepare": PREPARE}
     samples = opened(photos, IMAGE, sized(shape=(2,)), **source)
-    keeping = Keeping(samples, tmp_path / "kept" / "part-0", shared_bytes=1 << 20)
+    keeping = CachingSampleSet(samples, tmp_path / "kept" / "part-0", shared_bytes=1 << 20)
     for position in range(3):
         batch = batch_of(keeping, [position])
         keeping.contents([position], batch)
@@ -168,7 +168,7 @@ def test_an_input_without_a_batch_is_not_stacked_and_is_kept_as_it_is(photos, tm
         assert batch_of(keeping, [position]).inputs["size"].shape == (2,)  # from where it is kept
     keeping.spent_s = 1.0
     assert keeping.finish()
-    kept = KeptSet(tmp_path / "kept")
+    kept = CachedSampleSet(tmp_path / "kept")
     again = batch_of(kept, [2])
     assert again.inputs["size"].tolist() == [16, 22] == kept[2].inputs["size"].tolist()
     assert again.inputs["image"].shape == (1, 3, 8, 16)

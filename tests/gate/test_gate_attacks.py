@@ -253,11 +253,11 @@ def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
 @pytest.mark.long
 @pytest.mark.slow
 def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pairs, monkeypatch):
-    from optcli.gate import elsewhere
+    from optcli.gate import other_interpreter
 
     change(judged, (", gate: true", ""))
     commit(judged, "unmarked")
-    monkeypatch.setattr(elsewhere, "suggested", lambda *_: ("copied",))
+    monkeypatch.setattr(other_interpreter, "suggested", lambda *_: ("copied",))
     monkeypatch.setattr("optcli.gate.running._suggested", lambda *_: ("plain",))
     report = judge(judged, accept=())
     assert report.variants["copied"].chosen == ("recommended-before",)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from optcli.gate import causes
+from optcli.gate import explain
 
 SOURCE = {
     "step": "source",
@@ -73,15 +73,15 @@ def changed(*changes, keys=("s1", "e1", "q1")):
     ],
 )
 def test_one_change_is_the_only_cause(change, cause):
-    assert causes.of_making(STEPS, changed(change)) == [cause]
+    assert explain.of_making(STEPS, changed(change)) == [cause]
 
 
 def test_the_same_steps_have_no_cause():
-    assert causes.of_making(STEPS, copy.deepcopy(STEPS)) == []
+    assert explain.of_making(STEPS, copy.deepcopy(STEPS)) == []
 
 
 def test_own_code_is_one_cause_and_the_last():
-    found = causes.of_making(
+    found = explain.of_making(
         STEPS,
         changed(
             (0, "code", {}), (1, "code/pass", "x"), (2, "code/pass", "x"), (2, "options/samples", 9)
@@ -96,14 +96,14 @@ def test_own_code_is_one_cause_and_the_last():
 def test_a_pass_of_the_users_own_is_named_with_its_file():
     before = [*STEPS[:2], {"step": "./mine.py:Clip", "key": "c0", "code": {"pass": "1"}}]
     after = [*STEPS[:2], {"step": "./mine.py:Clip", "key": "c1", "code": {"pass": "2"}}]
-    assert causes.of_making(before, after) == ["the code of ./mine.py:Clip"]
+    assert explain.of_making(before, after) == ["the code of ./mine.py:Clip"]
 
 
 def test_other_passes_are_named_as_a_chain():
-    assert causes.of_making(STEPS, STEPS[:2]) == [
+    assert explain.of_making(STEPS, STEPS[:2]) == [
         "passes: export_onnx → quantize_nncf, now export_onnx"
     ]
-    assert causes.of_making(STEPS, STEPS[:1])[0].endswith("now none")
+    assert explain.of_making(STEPS, STEPS[:1])[0].endswith("now none")
 
 
 def test_a_runtime_is_a_cause_only_where_the_runner_uses_it():
@@ -111,13 +111,13 @@ def test_a_runtime_is_a_cause_only_where_the_runner_uses_it():
         {"onnxruntime": "1.30.0", "torch": "2.14"},
         {"onnxruntime": "1.31.1", "torch": "2.15"},
     )
-    assert causes.of_running(before, after, ["onnxruntime"]) == ["onnxruntime 1.30.0, now 1.31.1"]
-    assert causes.of_running(before, before, ["onnxruntime"]) == []
+    assert explain.of_running(before, after, ["onnxruntime"]) == ["onnxruntime 1.30.0, now 1.31.1"]
+    assert explain.of_running(before, before, ["onnxruntime"]) == []
 
 
 def test_a_library_that_made_and_runs_the_artifact_is_one_cause():
     making = ["onnxruntime 1.25.1, now 1.31.1, in quantize_nncf", "opset 17, now 18, in export_onnx"]
     running = ["onnxruntime 1.25.1, now 1.31.1"]
-    assert causes.merged(making, running) == [making[1], *running]
-    assert causes.merged(making, []) == making
-    assert causes.of_options({"threads": 1}, {"threads": 2}) == ["runner setting threads: 1, now 2"]
+    assert explain.merged(making, running) == [making[1], *running]
+    assert explain.merged(making, []) == making
+    assert explain.of_options({"threads": 1}, {"threads": 2}) == ["runner setting threads: 1, now 2"]

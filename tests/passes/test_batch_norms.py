@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from optcli.passes._torch import batch_norms  # noqa: E402
+from optcli.passes._torch import onnx_exporting  # noqa: E402
 
 nn = torch.nn
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def folded(network, *shape, dtype=torch.float32):
         before = network(example)
         batch = torch.export.Dim("batch", min=1, max=8)
         program = torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
-        count = batch_norms.fold(program)
+        count = onnx_exporting.fold(program)
         left = sum(node.target is torch.ops.aten.batch_norm.default for node in program.graph.nodes)
         scale = before.abs().max()
         assert (program.module()(example) - before).abs().max() / scale < 1e-5
@@ -116,7 +116,7 @@ def test_what_is_no_pair_stays():
     )
     example = torch.randn(2, 3, 4, 4)
     program = torch.export.export(untracked.eval(), (example,))
-    assert batch_norms.fold(program) == 0
+    assert onnx_exporting.fold(program) == 0
 
 
 def test_the_last_one_stays_for_the_program_names_it():
@@ -132,4 +132,4 @@ def test_batch_statistics_stay():
     example = torch.randn(2, 3, 4, 4)
     network = trained(Training())
     program = torch.export.export(network, (example,))
-    assert batch_norms.fold(program) == 0
+    assert onnx_exporting.fold(program) == 0

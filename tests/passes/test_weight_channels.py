@@ -10,7 +10,7 @@ from tiny_networks import Noise, apply, artifact
 
 from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
-from optcli.passes._quantization import weight_channels
+from optcli.passes._quantization import static_quantization
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.settings import TensorSpec
 
@@ -76,7 +76,7 @@ def test_the_file_is_the_same(tmp_path, monkeypatch, options):
     made = []
     for name in ("at_once", "one_by_one"):
         if name == "one_by_one":
-            monkeypatch.setattr(weight_channels, "at_once", nullcontext)
+            monkeypatch.setattr(static_quantization, "at_once", nullcontext)
         samples = Noise(INPUTS, count=4)
         done = apply(
             QuantizeOnnxruntime(**options), source, tmp_path / name, INPUTS, calibration=samples
@@ -123,7 +123,7 @@ def test_no_number_is_made_of_what_is_none():
     def refused(*_):
         raise AssertionError("asked")
 
-    scale_of = weight_channels._scales(refused)
+    scale_of = static_quantization._scales(refused)
     for bad in (np.array([1, np.nan], np.float32), np.array([], np.float32)):
         with pytest.raises(AssertionError, match="asked"):
             scale_of(bad, TensorProto.INT8, True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from optcli.pipeline import serving_choice
+from optcli.pipeline import building
 from optcli.report import markdown, text
 from optcli.report.html import page
 from optcli.report.serving_line import serving_line
@@ -54,7 +54,7 @@ def report(*points):
 
 def chosen(tmp_path, built, **slo):
     recipe = SimpleNamespace(slo=SloSettings(**slo) if slo else None, seed=0)
-    return serving_choice.chosen(recipe, built, tmp_path)
+    return building.chosen(recipe, built, tmp_path)
 
 
 def test_the_report_says_how_to_serve_at_the_promised_rate(tmp_path):

@@ -24,8 +24,8 @@ from typing import Any
 
 from optcli.errors import InputError
 from optcli.workers import Channel, confinement, namespaces
-from optcli.workers.beside import Beside
 from optcli.workers.channel import receive, send
+from optcli.workers.forked_copy import ForkedCopy
 
 
 def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
@@ -327,10 +327,10 @@ def copied(payload: dict[str, Any], channel: Channel) -> Any:
         while (record := receive(connection)) is not None:
             send(connection, {"doubled": number * record["by"], "process": os.getpid()})
 
-    answering = Beside(double)
+    answering = ForkedCopy(double)
     send(answering.connection, {"by": 2})
     answer = receive(answering.connection)
-    busy = Beside(lambda connection: time.sleep(60))
+    busy = ForkedCopy(lambda connection: time.sleep(60))
     began = time.monotonic()
     for each in (answering, busy):
         each.close()
@@ -344,7 +344,7 @@ def copied(payload: dict[str, Any], channel: Channel) -> Any:
 
 def copied_and_killed(payload: dict[str, Any], channel: Channel) -> Any:
     """Tell the number of a copy that sleeps, and die."""
-    copy = Beside(lambda connection: time.sleep(60))
+    copy = ForkedCopy(lambda connection: time.sleep(60))
     channel.send({"copy": copy._pid})
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -355,4 +355,4 @@ def copied_in_vain(payload: dict[str, Any], channel: Channel) -> Any:
     def fail(connection: Connection) -> None:
         raise ValueError("it is tired")
 
-    return receive(Beside(fail).connection)
+    return receive(ForkedCopy(fail).connection)

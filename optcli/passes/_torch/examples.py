@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, StepError
-from optcli.kept_samples import MEMORY_BYTES, Keeping, KeptSet
 from optcli.sample import Batch, SampleSet, batch_of
+from optcli.sample_cache import MEMORY_BYTES, CachedSampleSet, CachingSampleSet
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ class Examples:
 class ExampleSet:
     """The samples of a data role in batches.
 
-    Each is prepared once, as far as there is room: see `kept_samples`. `kept_bytes` is what may be held
+    Each is prepared once, as far as there is room: see `sample_cache`. `kept_bytes` is what may be held
     in memory of a set that does not care for itself. Raises `StepError` for a role without samples.
     """
 
@@ -35,8 +35,8 @@ class ExampleSet:
         if samples is None or len(samples) == 0:
             raise StepError(f"there are no {role} samples", hint=f"name some under `data: {role}:`")
         self._chosen: Sequence[int] = range(len(samples))
-        own = isinstance(samples, Keeping | KeptSet)
-        self._samples = samples if own else Keeping(samples, memory_bytes=kept_bytes)
+        own = isinstance(samples, CachingSampleSet | CachedSampleSet)
+        self._samples = samples if own else CachingSampleSet(samples, memory_bytes=kept_bytes)
         self._role = role
         self.labelled = self._samples[0].target is not None
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from optcli.errors import ExitCode, StepError
-from optcli.pipeline.ending import ending
+from optcli.pipeline.exit_status import exit_status
 from optcli.report import Advice
 from optcli.results import ArtifactSummary, Recommendation, VariantReport, Verdict, flags
 
@@ -41,7 +41,7 @@ def end(variants, marks=None, advice=NOTHING, errors=None, missing=(), unmeasura
     latency = SimpleNamespace(min_speedup=None)
     recipe = SimpleNamespace(variants=said, data=data, slo=None, latency=latency)
     plan = SimpleNamespace(recipe=recipe, baseline="eager", variants=planned)
-    return ending(plan, {"eager": variant("accept"), **variants}, errors or {}, advice)
+    return exit_status(plan, {"eager": variant("accept"), **variants}, errors or {}, advice)
 
 
 def serve(name):

@@ -23,7 +23,7 @@ def is_possible() -> bool:
         return False
 
 
-class Beside:
+class ForkedCopy:
     """A copy of this process, which carries out `serve` with its end of a connection and then ends.
 
     It may do what this process may, and writes to the same log. The keeper of a worker ends its copies

@@ -37,7 +37,7 @@ _DIGEST_BYTES = 16
 _TUPLE = "()"
 
 
-class Keeping:
+class CachingSampleSet:
     """A sample set that prepares each of its samples once, as long as there is room to keep it.
 
     What fits into `memory_bytes` is held in memory; a larger set in files below `folder`, as far as
@@ -268,8 +268,8 @@ class Keeping:
         (folder / ABOUT).write_text(json.dumps(about))
 
 
-class KeptSet:
-    """Samples that another process has prepared: mapped from the folder that `Keeping` has left.
+class CachedSampleSet:
+    """Samples that another process has prepared: mapped from a folder of `CachingSampleSet`.
 
     Raises OSError, ValueError or KeyError where the folder does not hold a whole set.
     """

@@ -14,19 +14,19 @@ _WORDS = {"reject": "is rejected", "inconclusive": "is undecided"}
 
 
 @dataclass(frozen=True)
-class Ending:
+class ExitStatus:
     """An exit code and the reason for it."""
 
     code: ExitCode
     reason: str
 
 
-def ending(
+def exit_status(
     plan: Plan,
     variants: Mapping[str, VariantReport],
     errors: Mapping[str, OptcliError],
     advice: Advice,
-) -> Ending:
+) -> ExitStatus:
     """The one code of a build; `errors` holds what failed, by variant or step.
 
     Blocking verdicts count of the baseline, of variants that the recipe marks `required` or `gate`,
@@ -42,25 +42,25 @@ def ending(
     code = ExitCode.first_of([each.code for each in endings])
     if code != ExitCode.DONE:
         return next(each for each in endings if each.code == code)
-    return Ending(code, _done(plan, variants, advice))
+    return ExitStatus(code, _done(plan, variants, advice))
 
 
 def _failed(
     variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
-) -> Iterator[Ending]:
+) -> Iterator[ExitStatus]:
     names = [name for name, variant in variants.items() if variant.status == "failed"]
     for code in dict.fromkeys(error.exit_code for error in errors.values()):
-        yield Ending(code, f"{', '.join(names) or 'a step'} failed")
+        yield ExitStatus(code, f"{', '.join(names) or 'a step'} failed")
 
 
-def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     for variant in plan.variants:
         if variant.missing and variant.required:
             reason = variants[variant.name].reason or "something is missing"
-            yield Ending(ExitCode.MISSING, f"{variant.name} is required and was skipped: {reason}")
+            yield ExitStatus(ExitCode.MISSING, f"{variant.name} is required and was skipped: {reason}")
 
 
-def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     """Blocking verdicts on what the recipe asks for: the baseline, and what it marks.
 
     What it marks and what cannot run here has none, and is undecided.
@@ -74,9 +74,9 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
             mark = f", marked {' and '.join(why)}," if why else ", the baseline,"
             if name in unmeasured and why and _asks(plan):
                 reason = f"{name}{mark} is undecided: it was built and not run ({variant.reason})"
-                yield Ending(ExitCode.INCONCLUSIVE, reason)
+                yield ExitStatus(ExitCode.INCONCLUSIVE, reason)
             elif outcome != "accept":
-                yield Ending(
+                yield ExitStatus(
                     ExitCode.of(outcome), f"{name}{mark} {_WORDS[outcome]} ({', '.join(against)})"
                 )
 
@@ -89,7 +89,7 @@ def _asks(plan: Plan) -> bool:
     )
 
 
-def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[ExitStatus]:
     """Where verdicts block every variant that was run, the first that applies of their codes."""
     run = {name: blocked(each) for name, each in _run(plan, variants).items()}
     if not run or any(outcome == "accept" for outcome, _ in run.values()):
@@ -98,7 +98,7 @@ def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterato
     blocked_variants = [
         f"{name} {_WORDS[o]} ({', '.join(against)})" for name, (o, against) in run.items()
     ]
-    yield Ending(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(blocked_variants)}")
+    yield ExitStatus(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(blocked_variants)}")
 
 
 def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:
