@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -56,6 +57,9 @@ _INSTALL = {
     "ray": "pip install 'optcli[ray,serve]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def now() -> str:
@@ -156,7 +160,7 @@ def has_gpu() -> bool:
 def usable_cores() -> int:
     """Cores this process may use: affinity, bounded by the container's CPU quota."""
     cores = len(_affinity() or ()) or os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cpu_quota()
     return max(1, min(cores, int(quota))) if quota else cores
 
 
@@ -165,12 +169,49 @@ def _affinity() -> list[int] | None:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
-def _cgroup_quota() -> float | None:
-    try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        return None
+def control_groups(controller: str) -> list[Path]:
+    """Folders of this process's control group and of the groups above it, which bound it as well.
+
+    Version 2 has one tree, version 1 one for each controller (`cpu`, `memory`). A container often sees
+    its own group as the root of the tree, under whatever name the host has for it.
+    """
+    folders: list[Path] = []
+    for line in (_text("/proc/self/cgroup") or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        for root in (_CGROUPS / controller, _CGROUPS / names) if names else (_CGROUPS,):
+            inside = [part for part in path.split("/") if part not in ("", "..")]
+            folders += [root.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1)]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def cpu_quota() -> float | None:
+    """How many cores' time the control groups allow, the tightest of all; None without a quota."""
+    quotas = []
+    for folder in control_groups("cpu"):
+        with suppress(OSError, ValueError):
+            if (folder / "cpu.max").exists():
+                limit, period = (folder / "cpu.max").read_text().split()
+            else:
+                limit = (folder / "cpu.cfs_quota_us").read_text()
+                period = (folder / "cpu.cfs_period_us").read_text()
+            if int(limit) > 0:  # "max" is no number, and -1 no limit
+                quotas.append(int(limit) / int(period))
+    return min(quotas, default=None)
+
+
+def throttled_s() -> float:
+    """Seconds, over all cores, for which a CPU quota has stopped this process's control group.
+
+    0 where there is no quota. Of several groups with one, the one that was stopped longest counts.
+    """
+    seconds = [0.0]
+    for folder in control_groups("cpu"):
+        lines = (_text(str(folder / "cpu.stat")) or "").splitlines()
+        counts = {name: int(count) for name, count in (line.split() for line in lines)}
+        seconds.append(counts.get("throttled_usec", 0) / 1e6 + counts.get("throttled_time", 0) / 1e9)
+    return max(seconds)
 
 
 @cache
@@ -214,18 +255,19 @@ def conditions() -> dict[str, Any]:
     """The state of the machine now: what may differ between two runs here, so no part of any key.
 
     `load_average` is over 1, 5 and 15 minutes; `steal_s` what the hypervisor kept from this machine
-    since it started, over all cores; `cpu_quota` in cores, None without one. What the system does not
-    tell is None.
+    since it started, over all cores, `throttled_s` what a CPU quota kept from it; `cpu_quota` in
+    cores, None without one. What the system does not tell is None.
     """
     return {
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "affinity": _affinity(),
-        "cpu_quota": _cgroup_quota(),
+        "cpu_quota": cpu_quota(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "temperature_c": temperature_c(),
         "boost": _text("/sys/devices/system/cpu/cpufreq/boost"),
         "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
         "steal_s": steal_s(),
+        "throttled_s": throttled_s(),
         "gpus": _asked_of_nvidia_smi(_GPU_FIELDS),
     }
 
@@ -314,7 +356,7 @@ def machine() -> dict[str, Any]:
         "hypervisor": virtual,
         "online": os.cpu_count(),
         "affinity": _affinity(),
-        "cpu_quota": _cgroup_quota(),
+        "cpu_quota": cpu_quota(),
         "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
         "memory_gib": _memory_gib(),
     }

@@ -126,3 +126,85 @@ def test_the_temperature_is_that_of_the_hottest_sensor_of_the_processor(tmp_path
         for name, content in files.items():
             (tmp_path / folder / name).write_text(f"{content}\n")
     assert environment.temperature_c(tmp_path) == 62.125
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """Writes files of control groups; the process is in the groups of these lines."""
+    own = tmp_path / "self_cgroup"
+    text = environment._text
+    redirected = {"/proc/self/cgroup": str(own)}
+    monkeypatch.setattr(environment, "_text", lambda path: text(redirected.get(path, path)))
+    monkeypatch.setattr(environment, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(environment, "_affinity", lambda: list(range(8)))
+
+    def write(lines, **files):
+        own.write_text(lines)
+        for name, content in files.items():
+            path = tmp_path / "cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "quota", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None, 8),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5, 2),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5, 1),
+        # The quota is that of a group above: a pod's, or a slice's of systemd.
+        ("0::/pod/app\n", {"pod/app/cpu.max": "max 100000", "pod/cpu.max": "300000 100000"}, 3, 3),
+        # The tightest counts.
+        ("0::/pod/app\n", {"pod/app/cpu.max": "400000 100000", "pod/cpu.max": "300000 100000"}, 3, 3),
+        # The container's own group is its root, and has another name outside.
+        ("0::/../../docker/1f\n", {"cpu.max": "200000 100000"}, 2, 2),
+        (
+            "2:cpu,cpuacct:/docker/1f\n1:name=systemd:/\n",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "cpu,cpuacct/cpu.cfs_period_us": "50000\n"},
+            3,
+            3,
+        ),
+        (
+            "3:cpu:/a/b\n0::/\n",
+            {
+                "cpu/a/b/cpu.cfs_quota_us": "-1\n",
+                "cpu/a/b/cpu.cfs_period_us": "100000\n",
+                "cpu/a/cpu.cfs_quota_us": "100000\n",
+                "cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            1,
+            1,
+        ),
+        (
+            "1:cpuset:/\n",
+            {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"},
+            None,
+            8,
+        ),
+        ("", {}, None, 8),
+    ],
+)
+def test_the_quota_is_the_tightest_of_all_groups_of_both_versions(groups, lines, files, quota, cores):
+    groups(lines, **files)
+    assert environment.cpu_quota() == quota
+    assert environment.usable_cores() == cores
+    environment.machine.cache_clear()
+    assert environment.machine()["cpu_quota"] == quota
+    environment.machine.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        ("0::/a\n", {"a/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 1500000\n"}),
+        ("4:cpu,cpuacct:/a\n", {"cpu,cpuacct/cpu.stat": "nr_throttled 3\nthrottled_time 1500000000\n"}),
+    ],
+)
+def test_what_a_quota_has_taken_is_told_by_both_versions(groups, lines, files):
+    groups(lines)
+    assert environment.throttled_s() == 0
+    groups(lines, **files)
+    assert environment.throttled_s() == 1.5
+    assert environment.conditions()["throttled_s"] == 1.5

@@ -108,7 +108,9 @@ def cores() -> list[Check]:
     usable, logical = environment.usable_cores(), os.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or logical
     text = f"{usable} usable of {logical} ({physical} physical)"
-    limited = "by affinity or the container's CPU quota" if usable < logical else ""
+    quota, limited = environment.cpu_quota(), ""
+    if usable < logical:
+        limited = "by affinity" if quota is None else f"by a CPU quota of {quota:.3g} cores"
     core_checks = [
         _check(
             name="cores",

@@ -6,27 +6,29 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from optcli.environment import control_groups
+
 _MEMORY = Path("/proc/meminfo")
 _STATUS = Path("/proc/self/status")
-_CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
+# The limit of a control group and what it holds, as versions 2 and 1 call them.
+_LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 
 
 def available_bytes() -> int:
-    """Memory that processes may still take, bounded by the container's limit."""
+    """Memory that processes may still take, bounded by the limits of control groups."""
     free = _field_bytes(_MEMORY, "MemAvailable")  # as psutil has it, which takes time to import
     if free is None:
         import psutil
 
         free = int(psutil.virtual_memory().available)
-    for limit, used in _CGROUPS:
-        with suppress(OSError, ValueError):
-            free = min(free, int(limit.read_text()) - int(used.read_text()))
+    for folder in control_groups("memory"):
+        for limit, used in _LIMITS:
+            with suppress(OSError, ValueError):
+                left = int((folder / limit).read_text()) - int((folder / used).read_text())
+                free = min(free, left)
     return max(free, 0)
 
 

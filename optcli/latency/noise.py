@@ -7,18 +7,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from optcli.environment import steal_s
+from optcli.environment import steal_s, throttled_s
 
 _TASKS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Involuntary context switches, seconds stolen by the hypervisor, nanoseconds of waiting."""
+    """Involuntary context switches, seconds stolen by the hypervisor, nanoseconds of waiting.
+
+    `throttled_ns` is what a CPU quota kept from all processes that share it. Some kernels count it as
+    waiting too.
+    """
 
     switches: int
     steal_s: float
     waited_ns: int
+    throttled_ns: int
 
 
 class Noise:
@@ -26,7 +31,7 @@ class Noise:
 
     def __init__(self) -> None:
         self._switches, self._steal_s = _involuntary_switches(), steal_s() or 0.0
-        self._waited_ns = waited_ns()
+        self._waited_ns, self._throttled_s = waited_ns(), throttled_s()
 
     def since(self) -> Disturbance:
         """What it was until now."""
@@ -34,6 +39,7 @@ class Noise:
             switches=_involuntary_switches() - self._switches,
             steal_s=(steal_s() or 0.0) - self._steal_s,
             waited_ns=max(0, waited_ns() - self._waited_ns),
+            throttled_ns=round(1e9 * (throttled_s() - self._throttled_s)),
         )
 
 

@@ -138,7 +138,7 @@ class Process:
                 cpu_ns=cpu,
                 switches=disturbed.switches,
                 steal_s=disturbed.steal_s,
-                waited_ns=0 if self._crowded else disturbed.waited_ns,
+                waited_ns=max(disturbed.throttled_ns, 0 if self._crowded else disturbed.waited_ns),
                 first_feed=first_feed,
                 feeds=len(batches),
             )

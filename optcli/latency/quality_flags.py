@@ -23,6 +23,8 @@ from optcli.statistics import needed
 _NOISY = 0.08
 # Computing this much of the time in which others have their turns disturbs them.
 _RESTLESS = 0.05
+# The quota stopped its processes for so long while all were measured.
+_THROTTLED_S = 0.05
 
 
 def flags_of(measured: Measured, series: Series) -> tuple[Flag, ...]:
@@ -31,6 +33,7 @@ def flags_of(measured: Measured, series: Series) -> tuple[Flag, ...]:
     return (
         *too_few(counted, (90, 95, 99)),
         *fitness_flags(series, counted, fit=is_fit(measured, series)),
+        *_throttled(measured, series, counted),
         *_process_flags(measured, series, counted, opened),
         *(Flag.model_validate(flag) for flag in opened.effective.get("flags", ())),
     )
@@ -74,6 +77,14 @@ def fitness_flags(series: Series, counted: Series, *, fit: bool) -> list[Flag]:
 def _fluctuating(series: Series) -> list[Flag]:
     spread = spread_of(series)
     return [flags.fluctuating(spread)] if spread > FLUCTUATING else []
+
+
+def _throttled(measured: Measured, series: Series, counted: Series) -> list[Flag]:
+    """The CPU quota, where it may be what the threads of this artifact waited for."""
+    before, after = (measured.conditions.get(when, {}) for when in ("before", "after"))
+    seconds = after.get("throttled_s", 0.0) - before.get("throttled_s", 0.0)
+    waited = lost_of(counted) > _NOISY or not is_fit(measured, series)
+    return [flags.throttled(seconds, after["cpu_quota"])] if waited and seconds >= _THROTTLED_S else []
 
 
 def _process_flags(

@@ -22,6 +22,7 @@ FlagKind = Literal[
     "environment-not-fit",
     "rounds-not-counted",
     "noisy",
+    "throttled",
     "unsteady",
     "fewer-launches",
     "time-cap",
@@ -173,6 +174,13 @@ def noisy(lost: float, switches: int = 0, steal_s: float = 0.0, waited_s: float 
     causes += [f"{steal_s:.2f} s stolen by the hypervisor"] if steal_s else []
     causes += [f"{waited_s:.2f} s waiting for a processor"] if waited_s >= 0.005 else []
     return f"noisy: {_percent(lost)} of the time lost ({', '.join(causes)})"
+
+
+@_kind("throttled", "throttled (the CPU quota of its control group stopped it)")
+def throttled(seconds: float, quota: float | None = None) -> str:
+    """The CPU quota, in cores, stopped what was measured here for so many seconds in all."""
+    size = "" if quota is None else f" of {quota:.3g} cores"
+    return f"throttled: a CPU quota{size} stopped the processes for {seconds:.1f} s in all"
 
 
 @_kind("unsteady", "unsteady (calls were still getting faster or slower after warming up)")

@@ -43,6 +43,16 @@ def test_the_lines_name_what_is_broken():
 
 
 @pytest.mark.parametrize(
+    ("quota", "limit"), [(1.5, "limited by a CPU quota of 1.5 cores"), (None, "limited by affinity")]
+)
+def test_what_limits_the_cores_is_named(monkeypatch, quota, limit):
+    monkeypatch.setattr(environment, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(environment, "usable_cores", lambda: 1)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+    assert limit in machine.cores()[0].found
+
+
+@pytest.mark.parametrize(
     ("flags", "state", "says"),
     [
         (["avx2", "avx512_vnni"], "ok", "VNNI (avx512_vnni)"),

@@ -126,6 +126,17 @@ def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(asked, monk
     assert (crowded in opened.effective.get("flags", [])) == (cores == 1)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_a_quota_takes_is_waiting_however_many_threads_there_are(asked, monkeypatch, cores):
+    monkeypatch.setattr(process, "usable_cores", lambda: cores)
+    monkeypatch.setattr(noise, "waited_ns", lambda: 0)
+    throttled = iter([0.5, 0.75])
+    monkeypatch.setattr(noise, "throttled_s", lambda: next(throttled))
+    channel = ScriptedChannel(Command("open"), Command("round", 1, 2, lead_in=0))
+    process.serve(asked, channel)
+    assert channel.answers[1].waited_ns == 0.25e9
+
+
 def test_warming_up_stops_at_its_time(asked):
     channel = ScriptedChannel(Command("open"), Command("warm", 1, 10**9, 0.0))
     process.serve(asked, channel)
@@ -185,17 +196,19 @@ def test_memory_is_this_process_own():
     assert 0 < memory.available_bytes() < 2**60
 
 
-def test_free_memory_is_what_the_system_says_within_the_limit_of_the_container(tmp_path, monkeypatch):
-    said, most, used = tmp_path / "meminfo", tmp_path / "max", tmp_path / "current"
-    said.write_text("MemTotal:       16384 kB\nMemAvailable:    8192 kB\n")
-    monkeypatch.setattr(memory, "_MEMORY", said)
-    monkeypatch.setattr(memory, "_CGROUPS", ())
+def test_free_memory_is_what_the_system_says_within_the_limits_of_all_groups(tmp_path, monkeypatch):
+    meminfo, own, parent = tmp_path / "meminfo", tmp_path / "parent" / "own", tmp_path / "parent"
+    own.mkdir(parents=True)
+    meminfo.write_text("MemTotal:       16384 kB\nMemAvailable:    8192 kB\n")
+    monkeypatch.setattr(memory, "_MEMORY", meminfo)
+    monkeypatch.setattr(memory, "control_groups", lambda controller: [own, parent])
     assert memory.available_bytes() == 8192 * 1024
-    monkeypatch.setattr(memory, "_CGROUPS", ((most, used),))
-    most.write_text("5000000\n")
-    used.write_text("1000000\n")
+    (own / "memory.max").write_text("max\n")
+    (own / "memory.current").write_text("1000000\n")
+    (parent / "memory.limit_in_bytes").write_text("5000000\n")
+    (parent / "memory.usage_in_bytes").write_text("1000000\n")
     assert memory.available_bytes() == 4000000
-    said.write_text("MemTotal:       16384 kB\n")  # as old kernels have it
-    monkeypatch.setattr(memory, "_CGROUPS", ())
+    meminfo.write_text("MemTotal:       16384 kB\n")  # as old kernels have it
+    monkeypatch.setattr(memory, "control_groups", lambda controller: [])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=123456))
     assert memory.available_bytes() == 123456

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from handmade import measured, series
@@ -51,6 +53,17 @@ def test_waiting_for_a_processor_is_said_even_where_the_median_hides_it(share, k
     assert [flag.kind for flag in doubts] == kinds
     if len(kinds) > 1:
         assert doubts[0].figures == {"waited": pytest.approx(0.6, rel=0.01)}
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.01, False), (0.15, True), (0.6, True)])
+def test_a_quota_is_named_where_it_may_be_what_threads_waited_for(share, named):
+    one = series(CALM, waited_ns=(int(share * CALM[0].sum()),) * 8)
+    conditions = {
+        "before": {"throttled_s": 7.0, "cpu_quota": 1.5},
+        "after": {"throttled_s": 9.0, "cpu_quota": 1.5},
+    }
+    doubts = quality_flags.flags_of(replace(measured(one), conditions=conditions), one)
+    assert (flags.throttled(seconds=2.0, quota=1.5) in doubts) == named
 
 
 def test_rounds_that_were_interrupted_are_no_noise_where_it_took_hardly_any_time():

@@ -72,6 +72,14 @@ EVERY = [
         flags.restless(share=0.2),
     ),
     (
+        "throttled: a CPU quota of 1.5 cores stopped the processes for 2.3 s in all",
+        flags.throttled(seconds=2.34, quota=1.5),
+    ),
+    (
+        "throttled: a CPU quota stopped the processes for 2.3 s in all",
+        flags.throttled(seconds=2.34),
+    ),
+    (
         "4 threads on 2 cores wait for each other: what other work cost is not known",
         flags.threads_over_cores(threads=4, cores=2),
     ),
