@@ -56,10 +56,9 @@ def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
     drop = accuracy.drop
     bar = settings.bar(accuracy.baseline, lower_is_better=accuracy.better == "lower")
     accepted = drop.value <= bar + _ROUNDING
-    change = abs(accuracy.value - accuracy.baseline)
     side = "below" if accuracy.value < accuracy.baseline else "above"
     against = (
-        f"{_points(change)} {side} the baseline's {_percent(accuracy.baseline)}"
+        f"{_points(abs(drop.value))} {side} the baseline's {_percent(accuracy.baseline)}"
         if drop.value
         else "as the baseline"
     )

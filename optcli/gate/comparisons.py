@@ -60,20 +60,30 @@ def _sentence(decision: Decision, rule: Rule, outcome: Outcome) -> str:
         return f"improved: {figures} {pairs}"
     if outcome == "accept":
         return f"{figures} {pairs}: within the limit of {_percent(rule.limit)}"
-    return f"cannot tell {pairs}: {figures}; {_missing(decision, rule)}; {_CALMER}"
+    return f"cannot tell {pairs}: {figures}; {_sure(decision)}; {_bars(rule)}; {_CALMER}"
 
 
 _CALMER = "a quieter machine or more looks would decide"
 
 
-def _missing(decision: Decision, rule: Rule) -> str:
-    """What keeps it from both answers: the bounds that decide, beside the bars they must pass."""
-    high, low = decision.high, decision.low
-    most = _growth(high, "slower", "faster") if math.isfinite(high) else "anything"
-    least = _growth(low, "slower", "faster") if low > -1 else "anything"
-    passes = f"to pass it must be surely less than {_percent(rule.limit)} slower, but may be {most}"
-    fails = f"to fail it must be surely more than {_percent(rule.margin)} slower, but may be {least}"
-    return f"{passes}; {fails}"
+def _sure(decision: Decision) -> str:
+    """What the bounds that decide leave open; a bound that is not known is not written."""
+    least = _growth(decision.low, "slower", "faster") if decision.low > -1 else ""
+    most = _growth(decision.high, "slower", "faster") if math.isfinite(decision.high) else ""
+    if least and most:
+        return f"it is surely between {least} and {most}"
+    if most:
+        return f"it is surely at most {most}"
+    if least:
+        return f"it is surely at least {least}"
+    return "these are too few pairs for any bound"
+
+
+def _bars(rule: Rule) -> str:
+    return (
+        f"it passes once it is surely less than {_percent(rule.limit)} slower, and fails once it is"
+        f" surely more than {_percent(rule.margin)} slower"
+    )
 
 
 def reported(metric: Metric, batch_size: int, baseline_ms: float, candidate_ms: float) -> Comparison:

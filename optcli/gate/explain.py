@@ -13,6 +13,7 @@ from optcli.errors import OptcliError
 from optcli.gate.side import Side
 from optcli.inspection import Target
 from optcli.pipeline import reporting
+from optcli.report import wording
 from optcli.results import Flag, flags
 from optcli.results.gate import OperatorGrowth
 from optcli.settings import TensorSpec, batch_range
@@ -30,14 +31,18 @@ _LEAST_MS, _LEAST_SHARE = 0.005, 0.05
 
 
 def explain(
-    before: Baseline, side: Side, inputs: Sequence[TensorSpec], logs: Path
+    before: Baseline,
+    side: Side,
+    inputs: Sequence[TensorSpec],
+    samples: Mapping[str, Sequence[str]],
+    logs: Path,
 ) -> tuple[list[str], list[OperatorGrowth], list[Flag]]:
     """Causes, the root first; operators whose time grew, worst first; and what is not known."""
     assert side.before is not None
     then, now = side.before, side.now
     here = environment.describe(side.packages)["versions"]
     running = of_running(before.environment.get("versions", {}), here, side.packages)
-    reasons = merged(of_making(then.made_by, now.made_by), running)
+    reasons = merged(of_making(then.made_by, now.made_by, samples), running)
     if then.runner != now.runner:
         reasons.append(f"runner {then.runner}, now {now.runner}")
     else:
@@ -117,10 +122,15 @@ def _times(
     return times
 
 
-def of_making(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
+def of_making(
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+    samples: Mapping[str, Sequence[str]] | None = None,
+) -> list[str]:
     """What differs between the steps that made the baseline's artifact and the candidate's.
 
-    Each is a record with `step` and the ingredients of its key. Empty where nothing differs.
+    Each is a record with `step` and the ingredients of its key. Empty where nothing differs. `samples`
+    says by role how the settings of the samples differ, as `of_samples` does.
     """
     names = [step["step"] for step in before], [step["step"] for step in after]
     differences = (
@@ -135,11 +145,27 @@ def of_making(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, 
                 # A pass from the user's own file is called after it: `./passes.py:Clip`.
                 ours = name.startswith("code") and not (name == "code.pass" and ":" in step["step"])
                 target = own if ours else differences
-                target.extend(_words(step["step"], name, was, now))
+                role = name.removeprefix("data.")
+                known = (samples or {}).get(role) if role != name else None
+                target.extend(known or _words(step["step"], name, was, now))
     # A new version of optcli changes the code of many passes: one cause, and the weakest.
     if own:
         differences.append(f"optcli's own code: {', '.join(dict.fromkeys(own))}")
     return list(dict.fromkeys(differences))
+
+
+def of_samples(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """How the settings of the samples differ, by role, where both sides have the role."""
+    return {
+        role: [
+            f"data.{role}.{name} {_value(was)}, now {_value(now)}"
+            for name, was, now in differing(dict(before[role]), dict(after[role]))
+        ]
+        for role in after
+        if role in before
+    }
 
 
 def of_running(
@@ -196,6 +222,8 @@ def _words(step: str, name: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return wording.setting(value)
     return "not set" if value is None or value is ABSENT else shown(value)
 
 

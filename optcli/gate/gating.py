@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,8 @@ class Gating:
     """One run of the gate: both sides, what is demanded, and what was spent.
 
     `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ. `places`
-    are the devices whose latency decides.
+    are the devices whose latency decides. `samples` says by role how the settings of the data that
+    artifacts are made with differ.
     """
 
     made: Made
@@ -36,6 +37,7 @@ class Gating:
     folder: Path
     observer: Observer
     places: tuple[Place, ...] = (HERE,)
+    samples: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property

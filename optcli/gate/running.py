@@ -13,6 +13,7 @@ from optcli.errors import UsageError
 from optcli.gate import history, other_interpreter, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
+from optcli.gate.explain import of_samples
 from optcli.gate.gating import Gating
 from optcli.gate.latency import threads_of
 from optcli.gate.origins import Options, Origin, opened
@@ -89,8 +90,21 @@ def gate(
         variants = sides(mine, before)
         missing = [*missing, *_committed(reference, root, kept)]
         changes = _changes(origin, made.plan.recipe, variants, missing, kept.digests, options)
+        then, now = origin.terms, terms_of(made.plan.recipe, kept.digests)
+        samples = of_samples(then.samples, now.samples) if then is not None else {}
         gating = Gating(
-            made, before, origin, demanded, slo, changes, options, kept, folder, observer, places
+            made,
+            before,
+            origin,
+            demanded,
+            slo,
+            changes,
+            options,
+            kept,
+            folder,
+            observer,
+            places,
+            samples,
         )
         with view.alone(root / loaded.name, observer):
             judged = {

@@ -67,7 +67,9 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
     if judged.outcome == "accept":
         return judged
     recipe = gating.made.plan.recipe
-    causes, operators, unknown = explain(gating.before, side, recipe.inputs, gating.logs)
+    causes, operators, unknown = explain(
+        gating.before, side, recipe.inputs, gating.samples, gating.logs
+    )
     return judged.model_copy(
         update={
             "causes": tuple(causes),

@@ -31,6 +31,9 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     return Terms(
         evaluation=evaluation,
         preparation=preparation,
+        samples={
+            role: each.without_paths() for role, each in recipe.data.items() if role != "evaluation"
+        },
         postprocess=after and after.model_dump(mode="json", exclude_none=True),
         accuracy=recipe.accuracy,
         slo=recipe.slo,

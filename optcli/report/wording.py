@@ -10,6 +10,8 @@ from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdi
 from optcli.results.outcomes import POLICIES
 
 NONE = "n/a"
+# A number with more characters than anybody types is a quotient.
+_LONG = 10
 
 
 def number(value: float) -> str:
@@ -18,6 +20,16 @@ def number(value: float) -> str:
         return f"{value or 0:g}"
     digits = 2 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, min(6, digits))}f}"
+
+
+def setting(value: object) -> str:
+    """A setting as people write it: 0.00392156862745098 is `1/255`, a list its items."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value))
+    if isinstance(value, float) and len(repr(value)) > _LONG and math.isfinite(value):
+        inverse = round(1 / value)
+        return f"1/{inverse}" if value == 1 / inverse else repr(value)
+    return str(value)
 
 
 def milliseconds(estimate: Estimate | None) -> str:

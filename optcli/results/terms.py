@@ -23,8 +23,9 @@ class Terms(Result):
     """The terms of a judgement.
 
     `evaluation` is how the samples are chosen and the digest of their `content` (files and labels),
-    None without evaluation data; `preparation` and `postprocess` are their settings. `code` holds
-    digests of the user's own files that judge: `metric`, `postprocess`, `data.evaluation`.
+    None without evaluation data; `preparation` and `postprocess` are their settings. `samples` are the
+    settings of the other roles' data, which judge nothing: they say what a change of samples was.
+    `code` holds digests of the user's own files that judge: `metric`, `postprocess`, `data.evaluation`.
     `threads` is what the recipe says under `latency`; `baseline` names its float variant. `devices` are
     those of `gate.devices`, as the recipe describes them.
     """
@@ -32,6 +33,7 @@ class Terms(Result):
     evaluation: dict[str, Any] | None = None
     preparation: dict[str, Any] | None = None
     postprocess: dict[str, Any] | None = None
+    samples: dict[str, dict[str, Any]] = Field(default_factory=dict)
     accuracy: AccuracySettings | None = None
     slo: SloSettings | None = None
     gate: GateSettings = GateSettings()

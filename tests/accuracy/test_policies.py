@@ -5,6 +5,7 @@ import pytest
 
 from optcli import accuracy
 from optcli.accuracy import pairs, policies
+from optcli.report import wording
 from optcli.results import Accuracy, Estimate
 from optcli.settings.accuracy import AccuracySettings
 from optcli.statistics import drop_interval, mcnemar
@@ -115,6 +116,16 @@ def test_the_margin_may_differ_from_the_bar_and_confidence_is_kept():
     strict = policies.non_inferiority(counted(0, 0, 200, confidence=0.99), settings)
     assert strict.interval[1] > found.interval[1]
     assert "99 % confidence" in strict.reason
+
+
+def test_a_reason_rounds_the_drop_as_the_table_does():
+    """2000 and 1999 of 4000 are right: their difference is a bit less than 1/4000 in floating point."""
+    found = counted(1, 0, 4000).model_copy(
+        update={"baseline": 2000 / 4000, "value": 1999 / 4000, "drop": Estimate(value=1 / 4000)}
+    )
+    assert wording.change(found) == "-0.03"
+    reason = policies.fixed_set(found, AccuracySettings(max_drop=0.01)).reason
+    assert "0.03 points below the baseline's" in reason
 
 
 def test_lower_is_better_for_errors():

@@ -76,6 +76,19 @@ def test_one_change_is_the_only_cause(change, cause):
     assert explain.of_making(STEPS, changed(change)) == [cause]
 
 
+def test_a_change_of_samples_is_named_by_its_settings():
+    settings = {"kind": "npz", "prepare": {"scale": 1 / 255, "layout": "nchw"}}
+    other = {"kind": "npz", "prepare": {"scale": 1 / 2550, "layout": "nchw"}}
+    samples = explain.of_samples({"calibration": settings}, {"calibration": other, "training": other})
+    steps = changed((2, "data/calibration", "x" * 64))
+    assert explain.of_making(STEPS, steps, samples) == [
+        "data.calibration.prepare.scale 1/255, now 1/2550"
+    ]
+    # With the same settings the files are others.
+    same = explain.of_samples({"calibration": settings}, {"calibration": settings})
+    assert explain.of_making(STEPS, steps, same) == ["quantize_nncf: other calibration samples"]
+
+
 def test_the_same_steps_have_no_cause():
     assert explain.of_making(STEPS, copy.deepcopy(STEPS)) == []
 

@@ -137,6 +137,29 @@ def test_markdown_is_a_sound_table():
     assert shown.startswith(markdown(gate.document(made(p50(SAME)))).splitlines()[0])
 
 
+def test_the_comment_says_why_a_variant_is_judged_in_sound_markdown():
+    report = made(p50(SAME), name="onnx_int8")
+    variant = report.variants["onnx_int8"].model_copy(update={"chosen": ("recommended", "marked")})
+    shown = markdown(gate.document(report.model_copy(update={"variants": {"onnx_int8": variant}})))
+    assert shown.splitlines()[-1] == (
+        "_Compared with git:main (0123456789). Judged: onnx\\_int8"
+        " (recommended by the candidate's build and marked gate: true). Took 12.0 s._"
+    )
+
+
+def test_a_setting_is_written_as_people_write_it():
+    change = Change(
+        kind="preparation", place="data.evaluation.prepare.scale", before=1 / 255, after=1 / 2550
+    )
+    assert changes.told(change) == "data.evaluation.prepare.scale 1/255, now 1/2550"
+    assert changes.told(change.model_copy(update={"before": 0.485, "after": [0.1, 1 / 3]})).endswith(
+        " 0.485, now 0.1, 1/3"
+    )
+    assert changes.told(change.model_copy(update={"after": 0.30000000000000004})).endswith(
+        "now 0.30000000000000004"
+    )
+
+
 def test_junit_has_a_case_for_every_figure():
     advice = p50(WILD, ADVICE)
     report = made(p50(SLOWER), p50(SAME), p50(WILD), advice, name="a\x00<&>")

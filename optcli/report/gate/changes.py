@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+from optcli.report import wording
 from optcli.results.gate import Change, ChangeKind, Choice, GatedVariant, GateReport, Unversioned
 
 _MOST_FILES = 3
@@ -18,8 +19,8 @@ _UNVERSIONED: dict[Unversioned, str] = {
 }
 _CHOICES: dict[Choice, str] = {
     "named": "named by --variant",
-    "marked": "marked `gate: true`",
-    "marked-before": "marked `gate: true` in the baseline",
+    "marked": "marked gate: true",
+    "marked-before": "marked gate: true in the baseline",
     "recommended": "recommended by the candidate's build",
     "recommended-before": "recommended by the baseline's build",
 }
@@ -97,5 +98,5 @@ def _files(change: Change) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return "not set"
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = wording.setting(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
