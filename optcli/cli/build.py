@@ -45,6 +45,9 @@ _LOOK_BYTES = 1 << 16
     help="Whether other steps still run after one has failed.",
 )
 @options.timeout("step")
+@click.option(
+    "--no-latency", is_flag=True, help="Judge accuracy alone; waits for no other measurement."
+)
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
 @options.ray
@@ -61,6 +64,7 @@ def command(
     jobs: int | None,
     keep_going: bool,
     timeout: float,
+    no_latency: bool,
     remeasure: bool,
     trust: bool,
     ray: str | None,
@@ -75,6 +79,7 @@ def command(
     code and its reason.
     """
     kept = options.opened(store)
+    overrides = (*overrides, *(["latency.mode=off"] if no_latency else ()))
     if dry_run or explain:
         from optcli.pipeline.preview import preview
 

@@ -16,7 +16,7 @@ from optcli.pipeline.parents import changes_network, parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
-from optcli.report import recommend
+from optcli.report import Advice, recommend, wording
 from optcli.results import (
     Accuracy,
     Against,
@@ -62,7 +62,11 @@ def report_on(
         for each in whole.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
-    advice = recommend(there, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe))
+    advice = (
+        _without_latency(recipe)
+        if recipe.latency.is_off
+        else recommend(there, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe))
+    )
     end = exit_status(to_do, variants, errors, advice)
     report = reporting.report(
         reporting.recipe_summary(recipe),
@@ -79,6 +83,15 @@ def report_on(
     )
     around = {} if found.environment is None else {"environment": found.environment}
     return report.model_copy(update={**around, "device": to_do.device})
+
+
+def _without_latency(recipe: Recipe) -> Advice:
+    """What a build says that measured no latency."""
+    asked = ["slo"] if recipe.slo is not None else []
+    asked += ["latency.min_speedup"] if recipe.latency.min_speedup is not None else []
+    open_ones = f", {wording.listed(asked)} not judged" if asked else ""
+    sentence = f"Latency was not measured (latency: off){open_ones}: no variant is recommended."
+    return Advice(recommended=None, sentence=sentence, by_batch={})
 
 
 def together(reports: Sequence[Report], members: Sequence[Sequence[str]]) -> Report:

@@ -125,7 +125,9 @@ def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
 
 def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> str:
     first = next(iter(advice.by_batch.values()), None)
-    if advice.recommended is not None:
+    if plan.recipe.latency.is_off:
+        reason = "the build is done, latency was not measured"
+    elif advice.recommended is not None:
         reason = f"{advice.recommended} is accepted and recommended"
     elif first is not None and first.withheld:
         reason = "the build is done; the machine was too unsteady for a recommendation"

@@ -73,11 +73,12 @@ def measure(
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
     settings, the environment and the machine. One that the machine was not fit for is not kept: the
-    next build measures again. The raw samples are left at `samples`. Raises `OptcliError` where the
-    place cannot be reached.
+    next build measures again. The raw samples are left at `samples`; with `latency: off` there are
+    none, not even of an earlier build. Raises `OptcliError` where the place cannot be reached.
     """
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
-    if not variants:
+    if not variants or plan.recipe.latency.is_off:
+        samples.unlink(missing_ok=True)
         return LatencyResults()
     ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds, place)

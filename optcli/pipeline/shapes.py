@@ -49,11 +49,11 @@ def settled(
     One that cannot be compared keeps the form for all sizes, and says so. `remeasure` compares anew.
     """
     sizes, _ = choose_batch_sizes(plan.recipe.inputs, plan.recipe.latency.batch_sizes)
-    few = len(sizes) <= _MOST_FORMS
+    compares = len(sizes) <= _MOST_FORMS and not plan.recipe.latency.is_off
     variants = []
     for each in plan.variants:
         artifact = artifacts.get(each.name)
-        if few and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
+        if compares and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
             named = getattr(each.runner, "batch_sizes", None)
             own = named or sizes
             ratios = _ratios(

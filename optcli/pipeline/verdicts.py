@@ -167,7 +167,9 @@ def verdicts(
 def _latency_verdicts(
     variant: PlannedVariant, plan: Plan, measured: LatencyResults, size_bytes: int
 ) -> tuple[Verdict, ...]:
-    """The verdicts on the speed-up and on the service level."""
+    """The verdicts on the speed-up and on the service level; none where nothing is measured."""
+    if plan.recipe.latency.is_off:
+        return ()
     parent = parent_of(variant, plan)
     return latency.verdicts(
         measured.rows.get(variant.name, ()),

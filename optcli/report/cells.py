@@ -14,6 +14,8 @@ from optcli.statistics import needed
 # Instead of an interval, where the machine was not quiet enough for one to mean anything.
 DISTURBED = "disturbed"
 _NOT_MEASURED = "not measured"
+# A bound twice as far away as the value, or further, says nothing.
+_UNSURE = 1.0
 
 
 def memory(row: Row) -> Cell:
@@ -53,7 +55,10 @@ def number(name: str) -> Callable[[Row], Cell]:
 
 
 def percentile(name: str, q: float, *, disturbed: str = "") -> Callable[[Row], Cell]:
-    """A percentile; `disturbed` stands instead of its interval where the machine was not quiet."""
+    """A percentile; `disturbed` stands instead of its interval where the machine was not quiet.
+
+    One whose bound lies further away than its own size is rough, and `unsure` stands there.
+    """
 
     def cell(row: Row) -> Cell:
         latency = row.latency
@@ -64,6 +69,9 @@ def percentile(name: str, q: float, *, disturbed: str = "") -> Callable[[Row], C
         why = f"n={latency.samples}, needs {needed(q)}" if few else "not known"
         if not latency.fit:
             return Cell(value, disturbed, why=why)
+        if wording.reach(estimate) > _UNSURE:
+            rough = f"{float(f'{estimate.value:.2g}'):g}"
+            return Cell(rough, "unsure", f"{rough}, unsure", why)
         return Cell(value, wording.interval(estimate), value + wording.half_width(estimate), why)
 
     return cell

@@ -86,6 +86,10 @@ def stacked(columns: Sequence[Figure], layout: Layout) -> list[list[list[Figure]
     return [stacks[name] for name in names if name in stacks]
 
 
+def _is_measured(report: Report, rows: Sequence[Row]) -> bool:
+    return any(row.latency is not None for row in rows)
+
+
 def _has_operations(report: Report, rows: Sequence[Row]) -> bool:
     return any(cells.operations(row).value for row in rows)
 
@@ -128,18 +132,19 @@ COLUMNS: tuple[Figure, ...] = (
     _of_latency("launches"),
     _detail("calls", "samples", cells.text("samples")),
     Figure("p50 ms", cells.percentile("p50_ms", 0.5, disturbed=cells.DISTURBED),
-           cells.latency_estimate("p50_ms"), headings=("p50 ms", "p50 ms", "p50 ms", "p50 ms ±95 %")),
+           cells.latency_estimate("p50_ms"), headings=("p50 ms", "p50 ms", "p50 ms", "p50 ms ±95 %"),
+           is_present=_is_measured),
     Figure("p90", csv=cells.latency_estimate("p90_ms"), in_table=False),
     Figure("p95 ms", cells.percentile("p95_ms", 0.95), cells.latency_estimate("p95_ms"),
            headings=("p95 ms", "p95 ms", "p95"), brief_in=(Layout.ONE_LINE, Layout.NARROW),
-           below_of_three=("p50 ms",)),
+           below_of_three=("p50 ms",), is_present=_is_measured),
     Figure("p99 ms", cells.percentile("p99_ms", 0.99), cells.latency_estimate("p99_ms"),
            headings=("p99 ms", "p99 ms", "p99"), brief_in=(Layout.ONE_LINE, Layout.NARROW),
-           below=("p95 ms",), below_of_three=("p50 ms",)),
+           below=("p95 ms",), below_of_three=("p50 ms",), is_present=_is_measured),
     _detail("mean ms", "mean_ms"),
     Figure("images/s", cells.number("throughput_per_s"), cells.latency_cell("throughput_per_s"),
-           below=("speed-up", "p50 ms")),
-    Figure("speed-up", cells.speedup, cells.latency_estimate("speedup")),
+           below=("speed-up", "p50 ms"), is_present=_is_measured),
+    Figure("speed-up", cells.speedup, cells.latency_estimate("speedup"), is_present=_is_measured),
     Figure("vs fp32", cells.over_fp32, cells.against_cells("over_fp32"), below=("speed-up",),
            is_present=lambda report, rows: bool(fastest_fp32(report))),
     Figure("over parent", csv=cells.against_cells("over_parent"), in_table=False),

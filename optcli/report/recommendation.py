@@ -137,6 +137,7 @@ def _at(
         sentence = f"{best.name} is the fastest here; by how much cannot be told now: {AGAIN}."
         if best.latency.p50_ms.value >= base.p50_ms.value:
             sentence = f"Whether anything beats {baseline} cannot be told now: {AGAIN}."
+        sentence = f"{_made(allowed, baseline)} {sentence}"
         return Recommendation(variant=None, sentence=sentence, withheld=True)
     if not faster:
         sentence = _nothing(measured, allowed, baseline) + _not_told(allowed, None)
@@ -150,6 +151,19 @@ def _at(
     others = [choice.name for choice in equals if choice is not best]
     sentence = _praise(best, others, fastest, variants, baseline) + _not_told(allowed, best)
     return Recommendation(variant=best.name, sentence=sentence)
+
+
+def _made(allowed: Sequence[_Choice], baseline: str) -> str:
+    """What was done, whatever the times say."""
+    names, one = wording.listed([choice.name for choice in allowed]), len(allowed) == 1
+    judged = [choice.variant.accuracy for choice in allowed]
+    if None in judged:
+        return f"{names} {'is' if one else 'are'} built."
+    if any(each is not None and each.metric is None for each in judged):
+        return f"{names} {'is' if one else 'are'} built and compared with {baseline}'s outputs."
+    return (
+        f"{names} {'is' if one else 'are'} built, and {'its' if one else 'their'} accuracy is accepted."
+    )
 
 
 def _beats(one: _Choice, other: _Choice, ratio: Ratio) -> bool:

@@ -53,8 +53,15 @@ def half_width(estimate: Estimate | None) -> str:
     """` ±11 %`: the wider half of the interval as a share of the value; nothing where there is none."""
     if estimate is None or estimate.low is None or estimate.high is None or not estimate.value:
         return ""
-    reach = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
-    return f" ±{100 * reach:.0f} %" if reach >= 0.01 else f" ±{100 * reach:.1f} %"
+    half = reach(estimate)
+    return f" ±{100 * half:.0f} %" if half >= 0.01 else f" ±{100 * half:.1f} %"
+
+
+def reach(estimate: Estimate | None) -> float:
+    """The wider half of the interval as a share of the value; 0 where there is none."""
+    if estimate is None or estimate.low is None or estimate.high is None or not estimate.value:
+        return 0.0
+    return max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
 
 
 def times(estimate: Estimate | None) -> str:

@@ -277,16 +277,21 @@ _MODES: dict[str, dict[str, Any]] = {
 }
 
 
-class LatencySettings(Settings):
+class LatencySettings(Abbreviated):
     """How latency is measured; the mode sets the defaults of the other settings.
 
     `quick` opens each artifact three times; `table`, for numbers to be cited, five times, each after
     warming up until it is steady; `gate` warms up both sides of a comparison by the same number of
-    calls. Where the machine was not quiet, `quick` and `table` add up to three launches.
+    calls. Where the machine was not quiet, `quick` and `table` add up to three launches. With `off` a
+    build measures none: it judges accuracy alone, and does not wait for other measurements.
     """
 
-    mode: Literal["quick", "table", "gate"] = Field(
-        "quick", description="`table`: for numbers to be cited, `gate`: as `optcli gate` measures"
+    short_for: ClassVar[str] = "mode"
+
+    mode: Literal["quick", "table", "gate", "off"] = Field(
+        "quick",
+        description="`table`: for numbers to be cited, `gate`: as `optcli gate` measures, `off`: not"
+        " at all",
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1,), min_length=1, description="batch sizes to measure; each gets a table of its own"
@@ -331,13 +336,22 @@ class LatencySettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _mode_sets_defaults(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"mode": value}
         if isinstance(value, Mapping) and isinstance(value.get("mode"), str):
             return {**_MODES.get(value["mode"], {}), **value}
         return value
 
     @property
+    def is_off(self) -> bool:
+        """Whether a build measures no latency."""
+        return self.mode == "off"
+
+    @property
     def sweeping(self) -> SweepSettings | None:
         """The settings of the batch sweep; None where none is wanted."""
+        if self.is_off:
+            return None
         return SweepSettings() if self.sweep is True else self.sweep or None
 
 

@@ -1,11 +1,12 @@
 """Latency in a build: what is told of every two variants, and what is kept for later builds."""
 
 import pytest
-from tiny_project import HEAD
+from tiny_project import DATA, HEAD
 
 from optcli import environment
 from optcli.latency import fitness, summary
-from optcli.pipeline import latency
+from optcli.pipeline import latency, measurement_lock
+from optcli.store.locks import held
 
 VARIANTS = """\
   plain: []
@@ -43,6 +44,28 @@ def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
     assert measured.ratio("again", "plain", 1) == measured.rows["again"][0].speedup
     assert measured.ratio("again", "plain", 4) is None
     assert measured.ratio("again", "nobody", 1) is None
+
+
+@pytest.mark.slow
+def test_accuracy_alone_waits_for_no_other_measurement(project):
+    project.recipe(VARIANTS, data=DATA)
+    project.build()
+    assert project.measured
+    samples = project.artifacts / "tiny" / "samples.npz"
+    assert samples.exists()
+    project.recipe(VARIANTS, data=DATA, head=f"{HEAD}slo: {{p99_ms: 0.000001}}\n")
+    with held(measurement_lock.lock()):
+        report = project.build(overrides=["latency=off"], remeasure=True)
+    assert project.judged
+    assert not project.measured
+    assert all(not each.latency for each in report.variants.values())
+    assert [each.name for each in report.variants["copied"].verdicts if each.blocking] == ["accuracy"]
+    assert report.exit_code == 0
+    assert report.recommendation == (
+        "Latency was not measured (latency: off), slo not judged: no variant is recommended."
+    )
+    # Those of the build before would belong to no figure of this report.
+    assert not samples.exists()
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ def end(variants, marks=None, advice=NOTHING, errors=None, missing=(), unmeasura
         )
         for name, one in said.items()
     ]
-    latency = SimpleNamespace(min_speedup=None)
+    latency = SimpleNamespace(min_speedup=None, is_off=False)
     recipe = SimpleNamespace(variants=said, data=data, slo=None, latency=latency)
     plan = SimpleNamespace(recipe=recipe, baseline="eager", variants=planned)
     return exit_status(plan, {"eager": variant("accept"), **variants}, errors or {}, advice)

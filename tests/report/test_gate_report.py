@@ -143,7 +143,7 @@ def test_the_comment_says_why_a_variant_is_judged_in_sound_markdown():
     shown = markdown(gate.document(report.model_copy(update={"variants": {"onnx_int8": variant}})))
     assert shown.splitlines()[-1] == (
         "_Compared with git:main (0123456789). Judged: onnx\\_int8"
-        " (recommended by the candidate's build and marked gate: true). Took 12.0 s._"
+        " (recommended by the candidate's build and marked gate: true). Took 12 s._"
     )
 
 

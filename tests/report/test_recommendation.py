@@ -2,7 +2,7 @@ import pytest
 from example import accuracy, latency, report, variant, verdict
 
 from optcli.report import recommend
-from optcli.results import Against, Estimate, flags
+from optcli.results import Accuracy, Against, Estimate, flags
 
 
 def in_turns(ratios):
@@ -208,7 +208,8 @@ def test_what_either_side_s_disturbance_hides_is_withheld(disturbed):
     assert found.recommended is None
     assert found.by_batch[1].withheld
     assert found.sentence == (
-        "int8 is the fastest here; by how much cannot be told now:"
+        "int8 is built, and its accuracy is accepted."
+        " int8 is the fastest here; by how much cannot be told now:"
         " measure again when the machine is quiet."
     )
 
@@ -223,7 +224,24 @@ def test_flags_decide_nothing():
 def test_where_nothing_seems_faster_not_even_that_is_said_of_a_disturbed_machine():
     name, sentence = choose(slow=variant(1000, [unfit(latency(9, 0.5))], accuracy()))
     assert name is None
-    assert sentence.startswith("Whether anything beats eager cannot be told now")
+    assert "accepted. Whether anything beats eager cannot be told now" in sentence
+
+
+@pytest.mark.parametrize(
+    ("compared", "done"),
+    [
+        (Accuracy(metric=None, value=None, baseline=None, samples=9), "compared with eager's outputs"),
+        (None, "int8 and other are built. "),
+    ],
+)
+def test_on_a_disturbed_machine_it_is_said_first_what_was_done(compared, done):
+    row = latency(1, 4).model_copy(update={"fit": False})
+    made = {name: variant(1000, [row], compared) for name in ("int8", "other")}
+    found = advise(baseline=variant(1_000_000, [latency(4, 1)], compared), **made)
+    assert found.by_batch[1].withheld
+    assert found.sentence.startswith("int8 and other are built")
+    assert done in found.sentence
+    assert found.sentence.endswith("measure again when the machine is quiet.")
 
 
 def test_a_disturbed_variant_neither_wins_nor_stands_in_the_way():

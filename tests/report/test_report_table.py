@@ -4,7 +4,7 @@ import pytest
 from example import NOW, accuracy, both, latency, report, variant, verdict
 
 from optcli.report import markdown, table, text
-from optcli.results import OutputError, StepSummary, VariantReport, flags
+from optcli.results import Estimate, OutputError, StepSummary, VariantReport, flags
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -71,6 +71,20 @@ def test_names_are_bold_verdicts_coloured_and_what_stands_below_is_dim():
     assert "\x1b[33mno clear gain over onnx" in shown
 
 
+@pytest.mark.parametrize("width", [None, 160, 80])
+def test_a_bound_that_says_nothing_is_no_number(width):
+    row = latency(2.314, 1)
+    wide = Estimate(value=2.314, low=0.1, high=2.314 * 9.24)
+    row = row.model_copy(update={"p95_ms": wide})
+    found = report({"eager": variant(1000, [row])})
+    shown = text(found, width)
+    assert "unsure" in shown
+    assert "824 %" not in shown
+    assert "21.4" not in shown
+    assert "2.31 [" in shown or "2.31 ±2 %" in shown  # the median is known
+    assert '"high":21.38' in found.to_json().replace(" ", "").replace("\n", "")
+
+
 def test_names_in_brackets_are_not_markup():
     found = report({"[red]eager": variant(1000, [latency(1, 1)])}, baseline="[red]eager")
     assert "[red]eager" in text(found)
@@ -110,7 +124,9 @@ def test_without_any_measurement_the_artifacts_are_still_listed():
         report({"eager": variant(1000, [], reason="not measured here: no NVIDIA GPU was found")})
     )
     assert "eager    onnxruntime  fp32       1.00 kB" in shown
-    assert "n/a" in shown
+    # Columns in which nothing could stand are left out.
+    assert "p50" not in shown
+    assert "n/a" not in shown
     assert "not measured here" in shown
     assert "Latency:" not in shown
     nothing = text(report({"eager": VariantReport(status="failed", reason="no weights")}))
