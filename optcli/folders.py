@@ -12,6 +12,8 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+from optcli.errors import MissingError
+
 _PREFIX = "optcli-"
 # Locked as long as its process lives: `kill -9` leaves the folder, and lets go of the lock.
 _ALIVE, _NEW = ".alive", ".alive-new"
@@ -38,6 +40,15 @@ def temporary(purpose: str) -> Iterator[Path]:
     finally:
         os.close(lock)
         remove(folder)
+
+
+def require_executable(folder: str | Path) -> None:
+    """Raise `MissingError` where no compiled code can be loaded from a folder: it is mounted noexec."""
+    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        raise MissingError(
+            f"compiled code is loaded from the temporary folder, and {str(folder)!r} is mounted noexec",
+            hint="set the variable TMPDIR to a folder from which programs may run",
+        )
 
 
 def remove(folder: Path) -> None:

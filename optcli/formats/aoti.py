@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from optcli.errors import InputError, TrustError
+from optcli.folders import require_executable
 from optcli.formats import torch_devices
 from optcli.formats.aoti_models import Models, Routes
 
@@ -86,8 +88,9 @@ def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = N
 
     torch unpacks it into a temporary folder of its own; nothing is written beside it. `device` is
     `cpu` or `cuda:N`, of the kind that it was compiled for; `routes` is the artifact's fact of that
-    name, where it has one.
+    name, where it has one. Raises `MissingError` where nothing can run from that folder.
     """
+    require_executable(tempfile.gettempdir())
     kind, _, number = device.partition(":")
     if kind == torch_devices.CUDA:
         import torch

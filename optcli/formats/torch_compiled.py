@@ -108,15 +108,16 @@ def caching_in(folder: Path) -> Iterator[None]:
     """Let the compiler cache in a folder. Importing any of it makes the folder: enter this before.
 
     Raises `MissingError` for a path with a space, where PyTorch splits the compiler's command line
-    (pytorch issue 148271).
+    (pytorch issue 148271), and for a folder from which nothing can run.
     """
+    folders.require_executable(folder)
     if len(str(folder).split()) > 1:
         raise MissingError(
             f"compiling needs a temporary folder without a space in its path, and got {str(folder)!r}",
             hint="set the variable TMPDIR to another folder, such as /tmp",
         )
-    folders = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    with torch_devices.variables(**folders):
+    places = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    with torch_devices.variables(**places):
         yield
 
 

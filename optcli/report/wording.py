@@ -26,7 +26,7 @@ def setting(value: object) -> str:
     """A setting as people write it: 0.00392156862745098 is `1/255`, a list its items."""
     if isinstance(value, list | tuple):
         return ", ".join(map(setting, value))
-    if isinstance(value, float) and len(repr(value)) > _LONG and math.isfinite(value):
+    if isinstance(value, float) and len(repr(value)) > _LONG and 1e-6 < abs(value) < 0.5:
         inverse = round(1 / value)
         return f"1/{inverse}" if value == 1 / inverse else repr(value)
     return str(value)

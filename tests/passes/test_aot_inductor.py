@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from tiny_networks import INPUTS, apply, job, largest_error, torch_artifact
 from torch.utils._pytree import tree_structure
 
+from optcli import folders
 from optcli.errors import MissingError, RunnerError
 from optcli.formats import aoti as aoti_format
 from optcli.formats.torch_calls import example_inputs
@@ -118,6 +120,17 @@ def test_a_temporary_folder_with_a_space_is_refused_before_it_compiles(tmp_path,
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
     with pytest.raises(MissingError, match=r"without a space.*my tmp"):
         AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
+
+
+def test_a_temporary_folder_mounted_noexec_is_refused_before_it_compiles(tmp_path, monkeypatch):
+    noexec = SimpleNamespace(f_flag=os.ST_NOEXEC)
+    monkeypatch.setattr(folders.os, "statvfs", lambda place: noexec)
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    with pytest.raises(MissingError, match="mounted noexec") as failure:
+        AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
+    assert "TMPDIR" in failure.value.hint
+    with pytest.raises(MissingError, match="mounted noexec"):
+        aoti_format.open(tmp_path)
 
 
 def test_its_result_is_bound_to_the_machine_and_the_measured_sizes():

@@ -155,9 +155,8 @@ def test_a_setting_is_written_as_people_write_it():
     assert changes.told(change.model_copy(update={"before": 0.485, "after": [0.1, 1 / 3]})).endswith(
         " 0.485, now 0.1, 1/3"
     )
-    assert changes.told(change.model_copy(update={"after": 0.30000000000000004})).endswith(
-        "now 0.30000000000000004"
-    )
+    for value in (0.30000000000000004, 1234567.8901234, 1e-300):
+        assert changes.told(change.model_copy(update={"after": value})).endswith(f"now {value}")
 
 
 def test_junit_has_a_case_for_every_figure():
