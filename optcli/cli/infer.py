@@ -77,8 +77,8 @@ class _BatchSize(click.ParamType[int | None]):
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="How many copies of the model work at a time.  [default: as many as the cores allow; a long"
-    " run on this machine measures whether more copies of fewer threads are faster]",
+    help="How many copies of the model work at a time.  [default: as many as the cores allow; in a long"
+    " run on this machine one for each core]",
 )
 @click.option(
     "--ray",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -12,14 +13,14 @@ from typing import Any
 
 from optcli import environment, ray_session, runners
 from optcli.errors import UsageError
-from optcli.inference import copies, ray_data
 from optcli.inference import pictures as drawing
-from optcli.inference.copies import Split
+from optcli.inference import ray_data
 from optcli.inference.listing import Listing, listing
-from optcli.inference.output import Form, Output
+from optcli.inference.output import Form, Output, is_finished
 from optcli.inference.probe import Probed, ProbeRequest
 from optcli.inference.shard_worker import Work, packed, versions_of
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.latency.memory import available_bytes
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent, left, rate
 from optcli.prediction import of_recipe, stored_answers
@@ -39,6 +40,11 @@ _TIMEOUT_S = 600.0
 _NOTE_EVERY_S = 5.0
 _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
+# Where a run takes so long, and has so many shards for each copy of the model, each core has a copy of
+# its own, if these fit into half of the free memory. Threads of one copy wait for each other whenever
+# another process has one of their cores: beside Ray and decoding, a copy of two threads lost 14 % of
+# ResNet-50's rate, and two copies of one thread 2 %.
+_LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
 # From this share of computing on it is the model that limits.
 _COMPUTING = 0.9
 
@@ -69,8 +75,7 @@ def infer(
     Images are prepared, and outputs turned into classes or boxes, as the recipe says; with `raw` the
     answers are the outputs themselves. Answers go below the URI `target`, a file for each shard of at
     most `per_shard` images. Shards that are there already are not answered again. `batch_size` None:
-    the fastest that was measured here. `workers` None: as many as this machine has cores for; on this
-    machine a long run measures whether more copies with fewer threads each are faster.
+    the fastest that was measured here. `workers` None: as many as this machine has cores for.
     `cost_per_hour` is that of this machine, or of one worker of a cluster. The first `pictures` images
     are drawn with their answers, in the folder `pictures` of `target`. `recipe` and `trust` are those
     of `open_built`.
@@ -92,22 +97,26 @@ def infer(
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     listed = listing(source, per_shard)
     recorded = {} if restart else stored_answers.recorded(target)
-    probed = _probed(built, path, batch_size or _recorded(recorded, "batch_size"))
-    chosen = batch_size or _recorded(recorded, "batch_size") or _fastest(probed.images_per_s)
+    size = batch_size or _recorded(recorded, "batch_size")
+    # Where every shard has its answers, no speed is of interest.
+    timed = size is None or restart or not is_finished(target, form, listed)
+    probed = _probed(built, path, size, timed=timed)
+    chosen = size or _fastest(probed.images_per_s)
     told = stored_answers.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=raw))
-    split = _split(built, path, listed, recorded, workers, address, chosen, probed.images_per_s[chosen])
+    images_per_s = probed.images_per_s.get(chosen, math.inf)
+    threads = _threads(built, listed, recorded, workers, address, probed.memory_bytes, images_per_s)
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,
         form,
-        _identity(built, listed, chosen, form, told) | {"threads": split.threads},
+        _identity(built, listed, chosen, form, told) | {"threads": threads},
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
         _beside(told.postprocess),
     )
     finished = kept.begin(listed, restart=restart)
-    threads, count = split.threads, split.copies
-    options = copies.options_of(built, split)
     cores = environment.usable_cores()
+    count = workers or max(1, cores // threads)
+    options = _options(built, count, threads)
     package = built.runner.requires().packages
     work = Work(
         built.artifact,
@@ -155,7 +164,6 @@ def infer(
         answered_before=before,
         batch_size=chosen,
         rates=probed.images_per_s,
-        rates_by_threads=dict(split.rates),
         workers=count,
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
@@ -166,8 +174,8 @@ def infer(
     )
 
 
-def _probed(built: BuiltVariant, path: Path, size: int | None) -> Probed:
-    """Rates by batch size and outputs, by a worker of its own."""
+def _probed(built: BuiltVariant, path: Path, size: int | None, *, timed: bool) -> Probed:
+    """Rates by batch size and outputs, by a worker of its own; none without `timed`."""
     sizes, skipped = choose_batch_sizes(built.inputs, _SIZES if size is None else (size,))
     if size is not None and skipped:
         raise UsageError(
@@ -185,6 +193,7 @@ def _probed(built: BuiltVariant, path: Path, size: int | None) -> Probed:
             built.inputs,
             sizes,
             built.samples.seed,
+            timed,
         ),
         Probed,
         log=path.parent / "logs" / f"{built.name}.infer.log",
@@ -194,32 +203,36 @@ def _probed(built: BuiltVariant, path: Path, size: int | None) -> Probed:
     )
 
 
-def _split(
+def _threads(
     built: BuiltVariant,
-    path: Path,
     listed: Listing,
     recorded: Mapping[str, Any],
     workers: int | None,
     address: str,
-    batch_size: int,
+    memory_bytes: int,
     images_per_s: float,
-) -> Split:
-    """How many workers with how many threads: as asked for or recorded, else the fastest here."""
+) -> int:
+    """Threads of each copy of the model: as recorded, else as few as all cores have a use for."""
     cores, threads = environment.usable_cores(), built.runner.thread_count()
     if recorded:
-        threads = _recorded(recorded, "threads") or threads
-    elif workers is not None and address == ray_session.LOCAL and not built.runner.requires().gpu:
-        threads = max(1, min(threads, cores // workers))
-    elif workers is None and address == ray_session.LOCAL:
-        return copies.measured(
-            built,
-            path,
-            batch_size=batch_size,
-            cores=cores,
-            shards=len(listed.shards),
-            seconds=listed.images / images_per_s,
-        )
-    return Split(workers or max(1, cores // threads), threads, {})
+        return _recorded(recorded, "threads") or threads
+    if address != ray_session.LOCAL or built.runner.requires().gpu:
+        return threads
+    if workers is not None:
+        return max(1, min(threads, cores // workers))
+    is_long = listed.images / images_per_s >= _LONG_S and cores * _SHARDS_EACH <= len(listed.shards)
+    fits = cores * memory_bytes <= _MOST_MEMORY * available_bytes()
+    return 1 if is_long and fits else threads
+
+
+def _options(built: BuiltVariant, count: int, threads: int) -> dict[str, object]:
+    """The runner's options for one of the copies, which must not keep to the same cores."""
+    options = dict(built.options)
+    if threads != built.runner.thread_count():
+        options["threads"] = threads
+    if count > 1:
+        options |= built.runner.beside_others()
+    return options
 
 
 def _recorded(recorded: Mapping[str, Any], key: str) -> int | None:

@@ -23,7 +23,8 @@ from optcli.prediction.stored_answers import BOXES, CLASSES, DIGEST, MANIFEST, r
 Form = Literal["parquet", "jsonl"]
 ERRORS = ".errors.jsonl"
 SCHEMA = 1
-_AGAIN = "name another --output, or add --restart: it removes the answers that are there"
+_ANOTHER = "name another --output"
+_AGAIN = f"{_ANOTHER}, or add --restart: it removes the answers that are there"
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,14 @@ class Output:
                 place=self.uri,
                 hint=_AGAIN,
             )
+
+
+def is_finished(uri: str, form: Form, listing: Listing) -> bool:
+    """Whether a folder has a file for every shard. Raises `StoreError` where it cannot be read."""
+    place = storage.place_of(uri)
+    with raised_as(StoreError, "the folder cannot be read", of=OSError, place=uri, hint=_ANOTHER):
+        names = set(place.names())
+    return all(f"{shard.name}.{form}" in names for shard in listing.shards)
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -15,13 +15,11 @@ from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 _WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
-# Copies begin to compute up to a second after each other.
-_COPY_S, _LEAST_CALLS, _APART_S = 4.0, 6, 1e-3
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """An artifact with its runner, and the batch sizes to try, ascending."""
+    """An artifact with its runner, and the batch sizes to try, ascending; `timed`: for their speed."""
 
     artifact: Artifact
     runner: str
@@ -29,14 +27,16 @@ class ProbeRequest:
     inputs: tuple[TensorSpec, ...]
     batch_sizes: tuple[int, ...]
     seed: int
+    timed: bool
 
 
 @dataclass(frozen=True)
 class Probed:
-    """Outputs of the smallest batch with their sizes, and images a second by batch size."""
+    """Outputs of the smallest batch with their sizes, images a second by batch size, and the memory."""
 
     outputs: tuple[Tensor, ...]
     images_per_s: dict[int, float]
+    memory_bytes: int
 
 
 def probe(request: ProbeRequest, channel: Channel) -> Probed:
@@ -52,6 +52,8 @@ def probe(request: ProbeRequest, channel: Channel) -> Probed:
                 Tensor(name=name, dtype=str(array.dtype), shape=array.shape)
                 for name, array in results.items()
             )
+            if not request.timed:
+                continue
             for _ in range(_WARM_UP):
                 runner.run(feed)
             calls, began = 0, time.perf_counter()
@@ -59,35 +61,4 @@ def probe(request: ProbeRequest, channel: Channel) -> Probed:
                 runner.run(feed)
                 calls += 1
             rates[size] = calls * size / (time.perf_counter() - began)
-    return Probed(outputs, rates)
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What one of several copies that compute at the same time tells.
-
-    `ends` are seconds of the machine's monotonic clock, each after so many `calls`.
-    """
-
-    ends: tuple[float, ...]
-    calls: int
-    memory_bytes: int
-
-
-def repeat(request: ProbeRequest, channel: Channel) -> Timed:
-    """Call the model with the one batch size again and again for some seconds. Raises as runners do."""
-    kind = runners.find(request.runner)
-    (size,) = request.batch_sizes
-    with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
-        feed = make(request.inputs, None, [size], request.seed)[size][0]
-        for _ in range(_WARM_UP):
-            began = time.monotonic()
-            runner.run(feed)
-        # A small model makes a million calls: not each of them is noted.
-        calls = max(1, int(_APART_S / max(time.monotonic() - began, 1e-9)))
-        ends = [time.monotonic()]
-        while len(ends) <= _LEAST_CALLS or ends[-1] - ends[0] < _COPY_S:
-            for _ in range(calls):
-                runner.run(feed)
-            ends.append(time.monotonic())
-    return Timed(tuple(ends), calls, high_water_bytes())
+    return Probed(outputs, rates, high_water_bytes())

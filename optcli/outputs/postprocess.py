@@ -91,10 +91,19 @@ class Postprocess:
         found, _ = decoded(self.kind, self._how, outputs, size, image, classes)
         height, width = placement["original_size"]
         found = instances.in_original(found, placement, self._how, size)
-        columns = (found[name].tolist() for name in ("boxes", "scores", "labels"))
+        # A box ends where its image does; one that lies outside is none of it.
+        edges = np.array([width, height, width, height], np.float64)
+        boxes, scores, labels = found["boxes"], found["scores"].tolist(), found["labels"].tolist()
+        inside = (boxes[:, 2:] > 0).all(axis=1) & (boxes[:, :2] < edges[:2]).all(axis=1)
+        boxes = boxes.clip(0, edges).tolist()
         best = [
-            {**self._named(label), "score": score, "box": box, **instances.described(found, index)}
-            for index, (box, score, label) in enumerate(zip(*columns, strict=True))
+            {
+                **self._named(labels[index]),
+                "score": scores[index],
+                "box": boxes[index],
+                **instances.described(found, index),
+            }
+            for index in np.flatnonzero(inside).tolist()
         ]
         return {"image": {"height": height, "width": width}, "boxes": best}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcli.errors import counted, plural
 from optcli.observer import rate
 from optcli.results.inference import Inference
 
@@ -17,41 +18,40 @@ def lines(result: Inference) -> list[str]:
     """The summary, then throughput by batch size, then what could not be answered."""
     here = result.answered + result.failed
     before = result.answered_before
+    images, files = counted(result.images, "image"), plural(result.shards, "file")
     said = [
-        f"{result.variant} answered {result.answered} of {result.images} images in {result.shards}"
-        f" {result.form} files in {result.output} ({result.seconds:.0f} s)."
-        + (f" {before} images were done before." if before else "")
+        f"{result.variant} answered {result.answered} of {images} in {result.shards} {result.form}"
+        f" {files} in {result.output} ({result.seconds:.0f} s)."
     ]
+    if before:
+        said[0] += f" {counted(before, 'image')} {plural(before, 'was', 'were')} done before."
     if not here:
         said.append("Nothing was missing.")
     if result.failed:
-        what = "images have" if result.failed > 1 else "image has"
-        said.append(f"{result.failed} {what} no answer: the files *.errors.jsonl say why.")
+        has = plural(result.failed, "has", "have")
+        said.append(
+            f"{counted(result.failed, 'image')} {has} no answer: the files *.errors.jsonl say why."
+        )
         said += [f"  {failure}" for failure in result.failures]
     if result.images_per_s is not None:
         said.append(_speed(result))
     if result.cost_per_1000 is not None:
         said.append(f"1,000 images cost {result.cost_per_1000:.4g}.")
     if result.pictures:
-        drawn = f"{result.pictures} picture{'s' if result.pictures > 1 else ''}"
+        drawn = counted(result.pictures, "picture")
         said.append(f"The folder pictures in {result.output} has {drawn}.")
-    said += ["", "batch size  images/s of the model alone"]
+    if result.rates:
+        said += ["", "batch size  images/s of the model alone"]
     for size, images_per_s in sorted(result.rates.items()):
         mark = "  used" if size == result.batch_size else ""
         said.append(f"{size:>10}  {images_per_s:>8.1f}{mark}")
-    if result.rates_by_threads:
-        said += ["", "threads of a worker  images/s of the models alone, all workers together"]
-        for threads, images_per_s in result.rates_by_threads.items():
-            mark = "  used" if threads == result.threads else ""
-            said.append(f"{threads:>19}  {images_per_s:>8.1f}{mark}")
     said += [f"Note: {note}." for note in result.notes]
     return said
 
 
 def _speed(result: Inference) -> str:
     assert result.images_per_s is not None
-    workers = f"{result.workers} worker" + ("s" if result.workers > 1 else "")
-    threads = f"{result.threads} thread" + ("s" if result.threads > 1 else "")
+    workers, threads = counted(result.workers, "worker"), counted(result.threads, "thread")
     said = f"{rate(result.images_per_s, 1.0)} with {workers} of {threads}"
     shares = (result.computed_share, result.waited_share, result.prepared_share)
     if result.limit is None or None in shares:

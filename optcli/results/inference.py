@@ -22,9 +22,8 @@ class Inference(Result):
     `answered` and `failed` count the images of this run; `answered_before` are those of shards that
     an earlier run had finished, failed ones among them. `failures` are a few of the reasons, with ids.
     `rates` are images a second by batch size, as measured on random inputs before the run: reading and
-    writing are not in them. `rates_by_threads` are those of all copies of the model that share the
-    cores, by threads of each copy, empty where only one split was measured. `images_per_s` is that of
-    the run from the first shard's end to the last one's, all workers together, None for a single shard.
+    writing are not in them; empty where nothing was missing. `images_per_s` is that of the run from
+    the first shard's end to the last one's, all workers together, None for a single shard.
     `waited_share` is the share of the workers' time in which the model waited for images,
     `computed_share` that in which it computed; `prepared_share` is the share of their cores' time that
     decoding and preparing images took. `limit` is the model where it computed for 90 % of the time,
@@ -46,7 +45,6 @@ class Inference(Result):
     failures: tuple[str, ...] = ()
     batch_size: int
     rates: dict[int, float] = Field(default_factory=dict)
-    rates_by_threads: dict[int, float] = Field(default_factory=dict)
     workers: int
     threads: int
     seconds: float

@@ -104,6 +104,8 @@ def test_all_images_are_answered_and_a_second_run_changes_nothing(
     again = run(project, tmp_path / "out", batch_size=None)
     assert (again.answered, again.shards_before, again.answered_before) == (0, 6, COUNT)
     assert again.batch_size == 4, "as recorded"
+    assert found.rates
+    assert not again.rates, "nothing is timed where nothing is missing"
     assert content(tmp_path / "out") == before
 
 
@@ -138,23 +140,18 @@ def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_long_run_measures_how_many_copies_share_the_cores(
+def test_each_core_has_a_copy_of_its_own_in_a_long_run(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optcli.inference.copies._LEAST_RUN_S", 0.0)
-    monkeypatch.setattr("optcli.inference.copies._SHARDS_EACH", 1)
-    monkeypatch.setattr("optcli.inference.copies._WORTH", 1.0)
+    monkeypatch.setattr("optcli.inference._LONG_S", 0.0)
+    monkeypatch.setattr("optcli.inference._SHARDS_EACH", 1)
     monkeypatch.setattr("optcli.inference.environment.usable_cores", lambda: 2)
-    threads = usable_cores()
-    monkeypatch.setattr("optcli.inference.copies._halves", lambda _: iter((threads, 1)))
     found = run(project, tmp_path / "out", form="jsonl", per_shard=5)
     assert (found.workers, found.threads) == (2, 1)
-    assert threads == 1 or set(found.rates_by_threads) == {threads, 1}
-    assert all(rate > 0 for rate in found.rates_by_threads.values())
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["threads"] == 1
-    # A run that goes on takes the threads of the one before, and measures nothing.
+    # A run that goes on takes the threads of the one before.
     (tmp_path / "out" / sorted(manifest["finished"])[0]).with_suffix(".jsonl").unlink()
     again = run(project, tmp_path / "out", form="jsonl", per_shard=5)
-    assert (again.threads, again.rates_by_threads, again.shards_before) == (1, {}, found.shards - 1)
+    assert (again.threads, again.shards_before) == (1, found.shards - 1)
     assert run(project, tmp_path / "two", workers=2).threads == 1

@@ -210,7 +210,7 @@ class TestDamage:
             assert all(file.written > 1e9 and file.size_bytes for file, _ in listed)
             assert upkeep.collect(remote, 3600.0, None, dry_run=False) == []
             removed = upkeep.collect(remote, None, 0, dry_run=False)
-        assert sorted(each.kind for each in removed) == ["artifact", "artifact", "object"]
+        assert sorted(each.kind for each in removed) == ["artifact", "artifact"]
         assert s3.paths() == []
 
 

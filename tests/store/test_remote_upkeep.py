@@ -109,15 +109,24 @@ def test_a_missing_object_is_damage(machine, tmp_path):
 
 
 def test_what_was_uploaded_long_ago_goes_with_what_only_it_needs(machine, tmp_path):
-    assert collected(machine, 86400.0) == [("artifact", "uploaded"), ("object", "of")]
+    assert collected(machine, 86400.0) == [("artifact", "uploaded")]
     assert listed(machine) == ["second"]
     assert contents(tmp_path) == [b"2", b"s"]
     with connected(machine):
         assert upkeep.damaged(machine.store.remote, repair=False) == (1, [])
 
 
+def test_bytes_of_what_is_removed_are_counted_once(machine, tmp_path):
+    objects = [path for path in (tmp_path / "remote/v1/objects").rglob("*") if path.is_file()]
+    before = sum(path.stat().st_size for path in objects)
+    with connected(machine):
+        removed = upkeep.collect(machine.store.remote, None, 0, dry_run=False)
+    assert sum(each.size_bytes for each in removed) == before
+    assert contents(tmp_path) == []
+
+
 def test_a_dry_run_removes_nothing(machine, tmp_path):
-    assert collected(machine, 86400.0, dry_run=True) == [("artifact", "uploaded"), ("object", "of")]
+    assert collected(machine, 86400.0, dry_run=True) == [("artifact", "uploaded")]
     assert listed(machine) == ["first", "second"]
     assert contents(tmp_path) == [b"1", b"2", b"s"]
 

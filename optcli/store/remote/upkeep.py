@@ -118,7 +118,9 @@ def collect(
             if _is_stale(file, names)
             and (_name(file) in of_removed or now - file.written > uploading_s)
         ]
-        removed += [Removed("object", _name(file), file.size_bytes, _UPLOADED) for file in stale]
+        # The bytes of a removed entry's objects are counted with it.
+        left = (file for file in stale if _name(file) not in of_removed)
+        removed += [Removed("object", _name(file), file.size_bytes, _UPLOADED) for file in left]
         if not dry_run:
             gone = [each for each in removed if each.kind != "object"]
             remote.connection.each(lambda each: _remove(remote, each.kind, each.key), gone)
