@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@# They ask for older packages than they work with: docs/decisions/edge-converters.md.
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt litert-torch litert-converter
 	$(BIN)/python -m compileall -q optcli
 	$(BIN)/optcli schema > recipes/recipe.schema.json
 	@touch $@

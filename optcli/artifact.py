@@ -29,6 +29,7 @@ class Format(StrEnum):
     OPENVINO = "openvino"
     TENSORRT = "tensorrt"
     TENSORRT_RTX = "tensorrt_rtx"
+    EXECUTORCH = "executorch"
 
 
 # Formats whose files are, or may hold, code that runs when they are opened.

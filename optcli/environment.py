@@ -51,6 +51,7 @@ _INSTALL = {
     "timm": "pip install 'optcli[timm]'",
     "transformers": "pip install 'optcli[hf]'",
     "huggingface_hub": "pip install 'optcli[hf]'",
+    "executorch": "pip install 'optcli[executorch]'",
     "pynvml": "pip install 'optcli[gpu]'",
     "tritonclient": "pip install 'optcli[serve]'",
     "pyarrow": "pip install 'optcli[parquet]'",

@@ -25,9 +25,10 @@ _BY_SUFFIX = {
     ".plan": Format.TENSORRT,
     ".engine": Format.TENSORRT,
     ".trt": Format.TENSORRT,
+    ".pte": Format.EXECUTORCH,
 }
 SUFFIXES = (*_BY_SUFFIX, *(each for each in WEIGHTS_SUFFIXES if each not in _BY_SUFFIX))
-WANTED = "an .onnx, .ort, .pt2, OpenVINO .xml or TorchScript .pt file"
+WANTED = "an .onnx, .ort, .pt2, .pte, OpenVINO .xml or TorchScript .pt file"
 
 
 def suffixes(format: Format) -> tuple[str, ...]:

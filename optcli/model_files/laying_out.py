@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.artifact import OUTPUT_TENSORS, Format
+from optcli.artifact import OUTPUT_TENSORS, SCANNED, Format
 from optcli.data.layouts import npz
 from optcli.errors import InputError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exporter_metadata
 from optcli.formats import openvino as openvino_format
 from optcli.formats import ort as ort_format
-from optcli.inspection import exported as exported_inspection
-from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import openvino as openvino_inspection
 from optcli.inspection import ort as ort_inspection
 from optcli.scaffold import shapes
@@ -108,11 +107,8 @@ def check_samples(request: SamplesRequest, channel: Channel) -> tuple[str, ...]:
 def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[TensorSpec, ...]:
     if format == Format.TORCHSCRIPT:
         return tuple(shapes.of_script(path, notes, trust=trust))
-    findings = (
-        onnx_inspection.look(path, [])
-        if format == Format.ONNX
-        else exported_inspection.look(path, [], trust=trust)
-    )
+    look = importlib.import_module(f"optcli.inspection.{format}").look
+    findings = look(path, [], **({"trust": trust} if format in SCANNED else {}))
     bounds = findings.get("facts", {}).get("bounds", {})
     return tuple(shapes.from_file(each, bounds) for each in findings["inputs"])
 

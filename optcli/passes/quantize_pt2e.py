@@ -33,11 +33,12 @@ _SAMPLES = 128
 
 
 class QuantizePt2e(Pass):
-    """Quantizes a PyTorch graph to INT8 after training (PT2E, torchao): made for `aot_inductor`.
+    """Quantizes a PyTorch graph to INT8 after training (PT2E, torchao), for a compiler behind it.
 
     Static (ranges of activations from calibration samples) or dynamic (linear layers only, ranges found
-    while it runs). The result says where integers belong; computing with them takes a compiler:
-    `aot_inductor` behind this pass. Run as it is, it shows the accuracy, not the speed.
+    while it runs). The result says where integers belong; computing with them takes a compiler behind
+    this pass: `aot_inductor`, or `to_executorch` for `quantizer: xnnpack`. Run as it is, it shows the
+    accuracy, not the speed.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
@@ -62,8 +63,10 @@ class QuantizePt2e(Pass):
         description="activations of 7 bits: without VNNI sums of 8-bit products saturate; default: by "
         "this CPU",
     )
-    quantizer: Literal["auto", "x86", "arm"] = Field(
-        "auto", description="kind of CPU whose kernels decide what is quantized; `auto`: this one"
+    quantizer: Literal["auto", "x86", "arm", "xnnpack"] = Field(
+        "auto",
+        description="whose kernels decide what is quantized: those of Inductor for a kind of CPU "
+        "(`auto`: this one), or XNNPACK's, for `to_executorch` behind this pass",
     )
     output_tail: output_tails.OutputTail = "float"
     ignored_modules: tuple[str, ...] = Field(
@@ -88,12 +91,18 @@ class QuantizePt2e(Pass):
     def roles(self) -> tuple[Role, ...]:
         return () if self.dynamic else self.uses
 
+    def requires(self) -> Needs:
+        if self.quantizer != "xnnpack":
+            return self.needs
+        return Needs((*self.needs.packages, "executorch"))
+
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
         require_fp32(source)
         with torch.no_grad():
-            traced = graph_of(source, job, self.strict, self.output_tail)
+            inductor = self.quantizer != "xnnpack"
+            traced = graph_of(source, job, self.strict, self.output_tail, inductor=inductor)
             ignored = matching(self.ignored_modules, module_names(traced.graph), "ignored_modules")
             prepared = self._prepared(traced.graph, ignored, source)
             feeds = self._calibrate(prepared, job)

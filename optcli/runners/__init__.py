@@ -34,6 +34,7 @@ DEFAULTS: dict[Format, str] = {
     Format.OPENVINO: "openvino",
     Format.TENSORRT: "tensorrt",
     Format.TENSORRT_RTX: "tensorrt_rtx",
+    Format.EXECUTORCH: "executorch",
 }
 
 

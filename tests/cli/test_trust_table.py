@@ -42,6 +42,7 @@ FORMATS = {
     "ONNX": Format.ONNX,
     "OpenVINO": Format.OPENVINO,
     "ORT": Format.ORT,
+    "ExecuTorch": Format.EXECUTORCH,
     "AOTInductor": Format.AOTI,
     "TensorRT": Format.TENSORRT,
     "network in Python": Format.TORCH,
@@ -49,14 +50,17 @@ FORMATS = {
 FILES = {
     Format.EXPORTED: "model.pt2", Format.TORCHSCRIPT: "model.pt", Format.ONNX: "model.onnx",
     Format.OPENVINO: "model.xml", Format.ORT: "model.ort", Format.AOTI: "model.pt2",
-    Format.TENSORRT: "model.plan", Format.TORCH: "model.json",
+    Format.TENSORRT: "model.plan", Format.TORCH: "model.json", Format.EXECUTORCH: "model.pte",
 }  # fmt: skip
 MEMBERS = {
     Format.AOTI: ("data/aotinductor/model/x.so",),
     Format.TORCHSCRIPT: ("constants.pkl", "code/a.py"),
     Format.EXPORTED: ("models/model.json",),
 }
-SOURCES = {Format.EXPORTED: "exported", Format.TORCHSCRIPT: "torchscript", Format.ONNX: "onnx"}
+SOURCES = {
+    Format.EXPORTED: "exported", Format.TORCHSCRIPT: "torchscript", Format.ONNX: "onnx",
+    Format.EXECUTORCH: "executorch",
+}  # fmt: skip
 HEAD = """\
 version: 1
 name: x

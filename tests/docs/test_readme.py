@@ -84,6 +84,7 @@ def test_make_demo_builds_what_the_table_of_the_readme_shows(tmp_path, quickstar
 
 def test_extras_that_the_readme_installs_are_there():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = re.findall(r"pip install '\.\[(\w[\w-]*)\]'", README)
+    lists = re.findall(r"pip install '\.\[([\w,-]+)\]'", README)
+    named = [each for names in lists for each in names.split(",")]
     assert len(named) > 4
     assert set(named) <= project["optional-dependencies"].keys()

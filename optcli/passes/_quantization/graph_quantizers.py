@@ -40,12 +40,18 @@ class TracedGraph:
 
 
 def graph_of(
-    source: Artifact, job: Job, strict: bool | None, output_tail: output_tails.OutputTail
+    source: Artifact,
+    job: Job,
+    strict: bool | None,
+    output_tail: output_tails.OutputTail,
+    *,
+    inductor: bool = True,
 ) -> TracedGraph:
     """The graph of a torch or exported artifact, ready to be quantized.
 
-    `strict` None traces the bytecode, which tells calls of a shared module apart, and runs the code
-    where that fails. Raises `StepError`.
+    `inductor`: what its integer kernels compute wrongly stays in floating point. `strict` None traces
+    the bytecode, which tells calls of a shared module apart, and runs the code where that fails. Raises
+    `StepError`.
     """
     facts: dict[str, Any] = {"imports": [exported_format.QUANTIZED]}
     if source.format == Format.EXPORTED:
@@ -53,7 +59,7 @@ def graph_of(
     else:
         model = flat(torch_format.open(source.path), job.inputs)
         graph, facts["strict"] = _traced(model, job, strict)
-    if any(spec.symbols for spec in job.inputs):
+    if inductor and any(spec.symbols for spec in job.inputs):
         kept = _single_channels(graph)
         _keep_in_floats(graph, kept)
         if kept:
@@ -137,7 +143,7 @@ def quantizer(
     per_channel: bool = True,
     histogram: bool = True,
 ) -> Quantizer:
-    """The quantizer for the Inductor kernels of a kind of CPU, `x86` or `arm`.
+    """The quantizer for the Inductor kernels of a kind of CPU, `x86` or `arm`, or for `xnnpack`.
 
     Dynamic, it takes linear layers alone: the kernels have no dynamic convolution. `ignored` are
     modules as `module_names` gives them.
@@ -146,6 +152,8 @@ def quantizer(
     from torchao.quantization.pt2e.quantizer import arm_inductor_quantizer as arm
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
+    if kind == "xnnpack":
+        return _of_xnnpack(ignored, dynamic, per_channel, histogram)
     if kind == "arm":
         configured = arm.ArmInductorQuantizer()
         config = arm.get_default_arm_inductor_quantization_config(is_dynamic=dynamic)
@@ -163,6 +171,23 @@ def quantizer(
     else:
         configured.set_global(config)
     return configured
+
+
+def _of_xnnpack(
+    ignored: Collection[str], dynamic: bool, per_channel: bool, histogram: bool
+) -> Quantizer:
+    import torch
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
+
+    configured = xnnpack.XNNPACKQuantizer()
+    config = xnnpack.get_symmetric_quantization_config(is_per_channel=per_channel, is_dynamic=dynamic)
+    config = _adapted(config, dynamic, True, histogram)
+    for name in ignored:
+        for prefix in ("", _PREFIXES[-1]):
+            configured.set_module_name(prefix + name, None)
+    if dynamic:
+        return configured.set_module_type(torch.nn.Linear, config)
+    return configured.set_global(config)
 
 
 def _keep_in_floats(graph: GraphModule, names: Collection[str]) -> None:

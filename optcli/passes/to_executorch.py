@@ -1,0 +1,127 @@
+"""ExecuTorch: PyTorch's own runtime for phones, boards and microcontrollers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import StepError, raised_as
+from optcli.formats import executorch as executorch_format
+from optcli.formats import exported as exported_format
+from optcli.passes import Job, Made, Pass
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.tracing import IMPORTS_AHEAD, flat, trace
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+# What only hands values on, and is no operator of the network.
+_NO_WORK = ("getitem", "executorch_call_delegate", "aten.sym_size.int")
+
+
+class ToExecutorch(Pass):
+    """Lowers a PyTorch network to an ExecuTorch program (`.pte`) for ARM and x86 CPUs.
+
+    XNNPACK computes what it can. The fact `outside_the_backend` names the operators that it does not,
+    with the modules of the network that they belong to. Sizes that the recipe writes as symbols stay
+    dynamic up to their `max`, for which the program plans its memory. For INT8 put `quantize_pt2e` with
+    `quantizer: xnnpack` before this pass.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
+    needs: ClassVar[Needs] = Needs(("torch", "executorch"))
+    tolerance: ClassVar[float | None] = 1e-3
+    computes_on_one_core: ClassVar[bool] = True
+    imports_ahead: ClassVar[tuple[str, ...]] = IMPORTS_AHEAD
+
+    backend: Literal["xnnpack", "portable"] = Field(
+        "xnnpack",
+        description="what computes the network: XNNPACK, or ExecuTorch's own plain kernels alone",
+    )
+
+    def produces(self, source: Format) -> Format:
+        return Format.EXECUTORCH
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        if source.format == Format.EXPORTED:
+            program = exported_format.open(source.path, trust=source.trusted)
+        else:
+            hint = "put `export: {strict: true}` before this pass, or look into the log"
+            with raised_as(StepError, "torch.export failed", hint=hint):
+                program = trace(flat(network(source), job.inputs), job, strict=False)
+        hint = "the log names the operator; `backend: portable` shows whether XNNPACK is what fails"
+        with raised_as(StepError, "ExecuTorch cannot lower the network", hint=hint):
+            lowered = self._lowered(program)
+            _keep_bounds(lowered, program)
+            facts = _account(lowered)
+            content = lowered.to_executorch().buffer
+        if self.backend != "portable" and not facts["delegates"]:
+            job.warn(f"{self.backend} computes no part of this network: plain kernels do, slowly")
+        (job.out / executorch_format.FILE).write_bytes(content)
+        return Made(facts={"backend": self.backend, **facts})
+
+    def _lowered(self, program: ExportedProgram) -> EdgeProgramManager:
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+
+        partitioners = [XnnpackPartitioner()] if self.backend == "xnnpack" else []
+        return to_edge_transform_and_lower(program, partitioner=partitioners)
+
+
+def _keep_bounds(lowered: EdgeProgramManager, program: ExportedProgram) -> None:
+    """Give symbols the ranges of the program again, by which the memory of the result is planned.
+
+    Lowering traces the network anew: with torch 2.15 every symbol then reaches to 15, whatever its
+    range.
+    """
+    sizes = zip(_input_sizes(program), _input_sizes(lowered.exported_program()), strict=True)
+    for size, lowered_size in sizes:
+        symbols = zip(size.node.expr.free_symbols, lowered_size.node.expr.free_symbols, strict=True)
+        for symbol, lowered_symbol in symbols:
+            span = program.range_constraints[symbol]
+            lowered_size.node.shape_env.var_to_range[lowered_symbol] = span
+
+
+def _input_sizes(program: ExportedProgram) -> list[torch.SymInt]:
+    """The sizes of inputs that vary, in the order of the inputs."""
+    import torch
+
+    names = program.graph_signature.user_inputs
+    values = [node.meta["val"] for node in program.graph.nodes if node.name in names]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return [size for each in tensors for size in each.shape if isinstance(size, torch.SymInt)]
+
+
+def _account(lowered: EdgeProgramManager) -> dict[str, Any]:
+    """How many parts went to a backend, and which operators of which modules did not."""
+    delegates, outside = 0, defaultdict(set)
+    for node in lowered.exported_program().graph.nodes:
+        if node.op != "call_function":
+            continue
+        name = _name(node.target)
+        delegates += name == "executorch_call_delegate"
+        if name not in _NO_WORK:
+            outside[name].add(_module(node))
+    named = {name: sorted(modules) for name, modules in sorted(outside.items())}
+    return {"delegates": delegates, "outside_the_backend": named}
+
+
+def _name(target: Any) -> str:
+    """An operator as PyTorch names it: `aten.view_copy.default`."""
+    return str(target.name()).replace("::", ".") if hasattr(target, "_op") else _plain(target)
+
+
+def _plain(target: Any) -> str:
+    return str(getattr(target, "__name__", target))
+
+
+def _module(node: torch.fx.Node) -> str:
+    """The module of the network that a node comes from; empty for the network itself."""
+    paths = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    return paths[-1].removeprefix("L['self'].") if paths else ""

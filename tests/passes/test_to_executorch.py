@@ -1,0 +1,81 @@
+"""ExecuTorch: a network as it is, and quantized for XNNPACK, in the runtime of phones."""
+
+import pytest
+from tiny_networks import Noise, apply, feed, largest_error, reference, sqnr_db, torch_artifact
+
+from optcli.artifact import Format
+from optcli.errors import InputError, RunnerError
+from optcli.formats import executorch as executorch_format
+from optcli.inspection import executorch as inspection
+from optcli.passes.quantize_pt2e import QuantizePt2e
+from optcli.passes.to_executorch import ToExecutorch
+from optcli.runners.executorch import ExecutorchRunner
+from optcli.settings import TensorSpec
+from optcli.sources.executorch import ExecutorchSource
+
+pytestmark = pytest.mark.long
+# Where a range is lost it ends at 15.
+IMAGE = (TensorSpec(name="image", shape=("batch", 3, 16, 16), ranges={"batch": {"max": 40, "opt": 4}}),)
+
+
+@pytest.fixture(scope="module")
+def conv(tmp_path_factory):
+    return torch_artifact(tmp_path_factory.mktemp("conv"), "Conv")
+
+
+@pytest.fixture(scope="module")
+def lowered(conv, tmp_path_factory):
+    return apply(ToExecutorch(), conv, tmp_path_factory.mktemp("pte") / "made", IMAGE)
+
+
+def test_it_computes_what_the_network_does_at_every_batch_size_of_the_recipe(conv, lowered):
+    assert lowered.format == Format.EXECUTORCH
+    assert largest_error(ExecutorchRunner(threads=1), lowered, conv, IMAGE, (1, 2, 4, 40)) < 1e-5
+    with ExecutorchRunner(threads=1).open(lowered, IMAGE) as model:
+        said = model.effective()
+        with pytest.raises(RunnerError, match="ExecuTorch failed"):
+            model.run(feed(IMAGE, 41))
+    assert (said["provider"], said["threads"], said["precision"]) == ("XnnpackBackend", 1, "fp32")
+
+
+def test_what_runs_outside_of_the_backend_is_named(lowered, conv, tmp_path):
+    assert lowered.facts["delegates"] >= 1
+    assert not [name for name in lowered.facts["outside_the_backend"] if "convolution" in name]
+    plain = apply(ToExecutorch(backend="portable"), conv, tmp_path / "plain", IMAGE)
+    assert plain.facts["delegates"] == 0
+    assert "second" in plain.facts["outside_the_backend"]["aten.convolution"]
+    found = inspection.look(lowered.path, IMAGE)
+    assert [each["shape"] for each in found["inputs"]] == [[40, 3, 16, 16]]
+    kinds = {each["type"]: each["precision"] for each in found["operators"]}
+    assert kinds["XnnpackBackend"] == "backend"
+
+
+def test_int8_for_xnnpack_runs_on_integers(conv, tmp_path):
+    quantized = apply(
+        QuantizePt2e(quantizer="xnnpack"), conv, tmp_path / "int8", IMAGE, calibration=Noise(IMAGE)
+    )
+    made = apply(ToExecutorch(), quantized, tmp_path / "pte", IMAGE)
+    assert made.precision == "int8"
+    assert not [name for name in made.facts["outside_the_backend"] if "convolution" in name]
+    values = feed(IMAGE, 4, seed=99)
+    with ExecutorchRunner(threads=1).open(made, IMAGE) as model:
+        answers = model.run(values)["output"]
+    assert sqnr_db(reference(conv, IMAGE, values)["output"], answers) > 25
+
+
+@pytest.mark.parametrize("cut", [0, 30, 200, 3000])
+def test_a_damaged_file_is_refused(lowered, tmp_path, cut):
+    content = (lowered.path / executorch_format.FILE).read_bytes()
+    (tmp_path / executorch_format.FILE).write_bytes(content[:cut])
+    with pytest.raises(InputError, match="ExecuTorch cannot load the program"):
+        executorch_format.open(tmp_path)
+
+
+def test_a_file_of_its_own_is_measured_as_it_is(lowered, tmp_path):
+    source = ExecutorchSource(target=str(lowered.path / executorch_format.FILE), folder=tmp_path)
+    (tmp_path / "out").mkdir()
+    written = source.write(tmp_path / "out", IMAGE)
+    assert written.outputs == ("output_0",)
+    wrong = TensorSpec(name="image", shape=("batch", 3, 16, 20), ranges=IMAGE[0].ranges)
+    with pytest.raises(InputError, match="dimension 3 of image is 16 in the file, 20 in the recipe"):
+        source.write(tmp_path / "out", (wrong,))
