@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import RenderableType
 
+    from optcli.document import Document
+
 # So many new objects until Python looks for garbage: importing a verb makes as many, and all stay.
 # With this, and with no last look at the end, a build with nothing to do takes 0.43 s instead of 0.46.
 _YOUNG = 100_000
@@ -224,18 +226,20 @@ def tell(findings: BaseModel, lines: Callable[[Any], Iterable[str]], *, as_json:
         click.echo("\n".join(lines(findings)))
 
 
-def show(result: Any, renderable: RenderableType, *, as_json: bool = False) -> None:
+def show(result: Any, shown: Document | RenderableType, *, as_json: bool = False) -> None:
     """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe.
 
-    `renderable` is it for rich.
+    `shown` is it as a document, or for rich.
     """
     if as_json:
-        click.echo(result.to_json())
+        click.echo(result.model_dump_json(indent=2, by_alias=True))
         return
-    if not sys.stdout.isatty():
-        from optcli.report.terminal import plain
+    from optcli.document import Document
+    from optcli.report.terminal import plain, renderable
 
-        click.echo(plain(renderable), nl=False)
+    shown = renderable(shown) if isinstance(shown, Document) else shown
+    if not sys.stdout.isatty():
+        click.echo(plain(shown), nl=False)
         return
     from rich.console import Console
     from rich.segment import Segment
@@ -249,4 +253,4 @@ def show(result: Any, renderable: RenderableType, *, as_json: bool = False) -> N
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else streams.printable(text), style, control)
 
-    Printable(file=streams.controlling(sys.stdout)).print(renderable)
+    Printable(file=streams.controlling(sys.stdout)).print(shown)

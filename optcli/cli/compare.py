@@ -83,7 +83,7 @@ def _compare(
     store: Path | None,
 ) -> int:
     from optcli import report as forms
-    from optcli.report import changes, terminal
+    from optcli.report import changes
 
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
@@ -103,7 +103,7 @@ def _compare(
     named = [(str(each), reports.find(each, artifacts).report) for each in where]
     comparisons = _compared(named, force)
     if form == "terminal" and output is None:
-        show(comparisons, terminal.renderable(changes.document(comparisons)))
+        show(comparisons, changes.document(comparisons))
     else:
         _give(_several(comparisons, form), output)
     return 0

@@ -122,7 +122,7 @@ def command(
     from optcli.gate.terms import accepted
     from optcli.pipeline.jobs import usual_jobs
     from optcli.report import gate as shown
-    from optcli.report import markdown_text, terminal
+    from optcli.report import markdown_text
 
     with Progress() as progress:
         report = gate(
@@ -156,7 +156,7 @@ def command(
     for path, form in forms.items():
         if path is not None:
             options.write(path, form(report))
-    show(report, terminal.renderable(document), as_json=as_json)
+    show(report, document, as_json=as_json)
     _tell_github(report)
     return report.exit_code
 

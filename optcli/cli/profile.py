@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports, tell
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 
 
@@ -62,7 +62,7 @@ def command(
     and calls it with and without the runtime's profiler in turns. chrome://tracing and Perfetto open
     the trace.
     """
-    from optcli.profiling import lines
+    from optcli.profiling import document
     from optcli.profiling.built import profile
 
     place = reports.find(recipe, artifacts)
@@ -78,4 +78,4 @@ def command(
             store=place.opened(store),
             observer=progress,
         )
-    tell(operator_times, lambda found: lines(found, top), as_json=as_json)
+    show(operator_times, document(operator_times, top), as_json=as_json)

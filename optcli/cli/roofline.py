@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, tell
+from optcli.cli import options, show
 from optcli.cli.progress import Progress
 from optcli.store import Store
 
@@ -24,9 +24,9 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     quiet machine. The store keeps the result. `optcli compare --roofline` then shows how near each
     artifact comes to the peak.
     """
-    from optcli.roofline import lines
+    from optcli.roofline import document
     from optcli.roofline import share as roofline
 
     with Progress() as progress:
         peaks = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
-    tell(peaks, lines, as_json=as_json)
+    show(peaks, document(peaks), as_json=as_json)

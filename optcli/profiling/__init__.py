@@ -13,10 +13,10 @@ from pathlib import Path
 
 from optcli import folders, regular_files, runners
 from optcli.errors import InputError, raised_as, strerror
+from optcli.profiling.document import document
 from optcli.profiling.findings import findings
 from optcli.profiling.record import Finding, OperatorTime, Profile, StageTime
 from optcli.profiling.request import ProfileRequest
-from optcli.profiling.text import lines
 from optcli.workers import run
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "Profile",
     "ProfileRequest",
     "StageTime",
+    "document",
     "findings",
-    "lines",
     "measure",
 ]
 

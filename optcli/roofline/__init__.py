@@ -17,8 +17,8 @@ from pathlib import Path
 from optcli import environment, workers
 from optcli.errors import OptcliError, RunnerError
 from optcli.observer import Observer
+from optcli.roofline.document import document
 from optcli.roofline.findings import PRECISIONS, Bandwidth, Limit, Rate, Roofline, limit
-from optcli.roofline.text import lines
 from optcli.roofline.timing import RateRequest
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Rate",
     "Roofline",
     "limit",
-    "lines",
+    "document",
     "measure",
 ]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from optcli.profiling import Finding, OperatorTime, Profile, StageTime, findings, lines
+from optcli.profiling import Finding, OperatorTime, Profile, StageTime, document, findings
 from optcli.profiling.events import OPAQUE
+from optcli.report.terminal import text as shown
 from optcli.results import ArtifactSummary, flags
 
 
@@ -165,19 +166,19 @@ def test_three_at_most_the_largest_first():
 def test_stages_alone_where_no_profiler_is_read():
     bare = profile().model_copy(update={"operators_ms": None, "outside_ms": None, "profiler": None})
     assert findings(bare) == ()
-    assert "compute" in "\n".join(lines(bare, 5))
+    assert "compute" in shown(document(bare, 5))
 
 
 def test_the_text_shows_types_the_slowest_and_the_findings():
     many = [operator(f"conv{n}", "Conv", 0.05) for n in range(10)]
     relu = operator("relu", "Relu", 0.5)
     found = profile(relu, *many, trace="t.json", profiler_adds=0.1)
-    text = "\n".join(lines(found.model_copy(update={"findings": findings(found)}), 3))
-    assert "slowest 3 of 11" in text
+    text = shown(document(found.model_copy(update={"findings": findings(found)}), 3))
+    assert "Slowest 3 of 11 operators" in text
     assert "conv2" not in text
-    conv = next(line for line in text.splitlines() if line.startswith("  Conv "))
+    conv = next(line for line in text.splitlines() if line.startswith("Conv "))
     assert conv.split() == ["Conv", "fp32", "10", "5.000", "50.0", "%"]
-    assert "1. 50 % of compute is" in text
+    assert "  50 % of compute is" in text
     assert "adds 10 % to a call" in text
     assert "t.json" in text
 
@@ -186,10 +187,10 @@ def test_operators_outside_and_unexplained_come_to_compute():
     found = profile(CONV).model_copy(
         update={"operators_ms": 3.15, "outside_ms": 0.25, "unexplained_ms": 6.6}
     )
-    text = lines(found, 3)
+    text = shown(document(found, 3)).splitlines()
 
     def figures(label):
-        return next(line for line in text if line.startswith(f"  {label} ")).split()[-3:]
+        return next(line for line in text if line.startswith(f"{label} ")).split()[-3:]
 
     assert figures("outside of operators") == ["0.250", "2.5", "%"]
     assert figures("unexplained") == ["6.600", "66.0", "%"]
@@ -203,7 +204,8 @@ def test_what_the_profiler_adds_is_no_unexplained_time():
     found = profile(CONV).model_copy(update={"operators_ms": 12.0, "outside_ms": 0.0})
     found = found.model_copy(update={"unexplained_ms": -2.0})
     assert "unexplained" not in kinds(findings(found))
-    line = next(line for line in lines(found, 3) if line.startswith("  added by the profiler"))
+    lines = shown(document(found, 3)).splitlines()
+    line = next(line for line in lines if line.startswith("added by the profiler"))
     assert line.split()[-1] == "-2.000"
 
 

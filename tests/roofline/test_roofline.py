@@ -7,7 +7,8 @@ import pytest
 from optcli import environment, roofline, workers
 from optcli.errors import RunnerError, StepError
 from optcli.observer import Silent
-from optcli.roofline import Bandwidth, Rate, Roofline, gpu, limit, lines
+from optcli.report.terminal import text as shown
+from optcli.roofline import Bandwidth, Rate, Roofline, document, gpu, limit
 from optcli.roofline.findings import computed_in
 from optcli.roofline.shapes import CONVOLUTIONS, product_operations
 from optcli.roofline.timing import RateRequest, best_s
@@ -121,7 +122,7 @@ def test_its_text_names_peaks_libraries_and_doubts():
     found = machine(
         rates=(*machine().rates, rate("fp16", 90_000, device="gpu")), notes=("load 3.0 on 2 cores",)
     )
-    text = "\n".join(lines(found))
+    text = shown(document(found))
     assert "EPYC, 4 cores" in text
     row = next(line for line in text.splitlines() if line.startswith("fp32 matrix products"))
     assert row.split()[3:5] == ["100", "450"]
