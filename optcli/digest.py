@@ -11,7 +11,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,8 @@ class FileDigests:
 
     def of_folder(self, folder: Path) -> str:
         """Digest over relative names and contents of all files below a folder. Raises OSError."""
-        return self.of_files(folder, files_below(folder))
-
-    def of_files(self, root: Path, files: Iterable[Path]) -> str:
-        """Digest over the given files' contents and their names relative to `root`."""
-        return of_value([[path.relative_to(root).as_posix(), self.of(path)] for path in files])
+        files = files_below(folder)
+        return of_value([[path.relative_to(folder).as_posix(), self.of(path)] for path in files])
 
     def save(self) -> None:
         """Write the memory, if there is one and anything new was learned; failing to is no error."""

@@ -5,10 +5,11 @@ closure is the file and every local module that it imports, found by reading the
 running it: only `load` runs anything, and it belongs into a worker process.
 
 A module is local if it lies below the import root: the file's own folder, or the folder above the
-top package where the file is part of one. What lies elsewhere and is not installed (a `src/` on
-PYTHONPATH, an editable installation) is part of the digest, but is not copied: an artifact imports it
-from where it lies. What a file reads at run time (images, JSON) is not part
-of the closure.
+top package where the file is part of one. So is what is not installed and lies in a folder above it,
+up to the project's, or beside the recipe: a program of training is run from there. What lies elsewhere
+and is not installed (a `src/` on PYTHONPATH, an editable installation) is part of the digest, but is
+not copied: an artifact imports it from where it lies. What a file reads at run time (images, JSON) is
+not part of the closure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -37,11 +38,15 @@ from optcli.user_imports import (
     defined_names,
     imported_modules,
     imports_outside,
+    is_installed,
     is_local_name,
     local_file,
     module_root,
     outside,
 )
+
+# What lies in the folder of a whole project.
+_OF_PROJECTS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,23 @@ class Reference:
 class Closure:
     """What a reference needs.
 
-    `module` is the dotted name under which its module is imported with `root` on `sys.path`. `files`
-    are absolute, sorted, all below `root`. `outside` are modules that lie elsewhere and are not
+    `module` is the dotted name under which its module is imported with `root` on `sys.path`. `modules`
+    are those of the project, by dotted name; others than those below `root` lie below one of `above`.
+    `outside` are modules that lie elsewhere and are not
     installed either, with their files. `distributions` are the top names of packages.
     """
 
     root: Path
     module: str
-    files: tuple[Path, ...]
+    modules: Mapping[str, Path]
     distributions: tuple[str, ...]
     outside: tuple[tuple[str, Path], ...] = ()
+    above: tuple[Path, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the project's modules, absolute and sorted."""
+        return tuple(sorted(self.modules.values()))
 
 
 def parse(reference: str) -> Reference:
@@ -113,10 +125,12 @@ def closure(reference: str, folder: Path) -> Closure:
     parsed = parse(reference)
     root, module = _origin(parsed, folder)
     if root is None:
-        return Closure(folder, module, (), (module.split(".")[0],))
-    files: set[Path] = set()
-    installed: set[str] = set()
+        return Closure(folder, module, {}, (module.split(".")[0],))
+    folders = _folders_above(root, folder)
+    modules: dict[str, Path] = {}
+    roots: dict[str, Path] = {}
     elsewhere: dict[str, Path] = {}
+    installed: set[str] = set()
     tops: dict[str, Outside | None] = {}
     waiting = [module]
     seen: set[str] = set()
@@ -128,22 +142,43 @@ def closure(reference: str, folder: Path) -> Closure:
         parents = name.split(".")[:-1]
         if parents:
             waiting.append(".".join(parents))
-        file = local_file(root, name)
-        if file is None:
-            if not is_local_name(root, name):
-                top = name.split(".")[0]
-                installed.add(top)
-                package = tops[top] if top in tops else tops.setdefault(top, outside(top))
-                module_file = package.file(name) if package is not None else None
-                if module_file is not None:
-                    elsewhere[name] = module_file
-                    waiting.extend(imports_outside(module_file, name))
+        top = name.split(".")[0]
+        if top not in roots and top not in installed:
+            at = _root_of(top, root, folders)
+            installed.add(top) if at is None else roots.setdefault(top, at)
+        if top in roots:
+            file = local_file(roots[top], name)
+            if file is not None:
+                modules[name] = file
+                waiting.extend(imported_modules(file, name))
             continue
-        files.add(file)
-        waiting.extend(imported_modules(file, name))
+        package = tops[top] if top in tops else tops.setdefault(top, outside(top))
+        module_file = package.file(name) if package is not None else None
+        if module_file is not None:
+            elsewhere[name] = module_file
+            waiting.extend(imports_outside(module_file, name))
     packages = installed - set(sys.stdlib_module_names)
+    above = tuple(at for at in folders if at in roots.values())
     named = tuple(sorted(elsewhere.items()))
-    return Closure(root, module, tuple(sorted(files)), tuple(sorted(packages)), named)
+    return Closure(root, module, modules, tuple(sorted(packages)), named, above)
+
+
+def _root_of(top: str, root: Path, folders: Sequence[Path]) -> Path | None:
+    """The folder that a top name is imported from; None for what is no part of the project."""
+    if is_local_name(root, top):
+        return root
+    if is_installed(top):
+        return None
+    return next((each for each in folders if is_local_name(each, top)), None)
+
+
+def _folders_above(root: Path, folder: Path) -> tuple[Path, ...]:
+    """Where a program that uses the code may be started: folders above it, and the recipe's."""
+    above = [root, *root.parents]
+    own = Path(os.path.abspath(folder))
+    tops = [each for each in above if any((each / mark).exists() for mark in _OF_PROJECTS)]
+    last = tops[0] if tops else own if own in above else root
+    return tuple(dict.fromkeys((*above[1 : above.index(last) + 1], own)))
 
 
 def digest(reference: str, folder: Path, digests: FileDigests) -> str:
@@ -158,7 +193,7 @@ def digest(reference: str, folder: Path, digests: FileDigests) -> str:
             **({"outside": beyond} if beyond else {}),
             "module": origin.module,
             "name": parse(reference).name,
-            "files": digests.of_files(origin.root, origin.files),
+            "files": sorted([name, digests.of(file)] for name, file in origin.modules.items()),
             "distributions": {name: _version(name) for name in origin.distributions},
         }
     )
@@ -167,14 +202,20 @@ def digest(reference: str, folder: Path, digests: FileDigests) -> str:
 def copy(reference: str, folder: Path, out: Path) -> str:
     """Copy the closure below `out`; returns the reference that loads it with `out` as the folder."""
     parsed, origin = parse(reference), closure(reference, folder)
-    for file in origin.files:
-        target = out / file.relative_to(origin.root)
+    for name, file in origin.modules.items():
+        target = out / _relative(name, file)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     main = _main_file(origin)
     if not parsed.is_file or main is None:
         return f"{origin.module}:{parsed.name}"
-    return f"{main.relative_to(origin.root).as_posix()}:{parsed.name}"
+    return f"{_relative(origin.module, main)}:{parsed.name}"
+
+
+def _relative(module: str, file: Path) -> str:
+    """The path of a module's file below the folder that it is imported from."""
+    is_package = file.name == "__init__.py"
+    return module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
 
 
 def load(reference: str, folder: Path) -> Any:
@@ -191,6 +232,7 @@ def load(reference: str, folder: Path) -> Any:
     if root in sys.path:
         sys.path.remove(root)
     sys.path.insert(0, root)
+    sys.path.extend(path for path in map(str, origin.above) if path not in sys.path)
     importlib.invalidate_caches()
     finder = _Finder(origin)
     sys.meta_path.insert(0, finder)
@@ -229,8 +271,8 @@ class _Finder(MetaPathFinder):
         self._origin = origin
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        file = local_file(self._origin.root, fullname)
-        if file not in self._origin.files:
+        file = self._origin.modules.get(fullname)
+        if file is None:
             return None
         loader = _Source(fullname, str(file))
         return importlib.util.spec_from_file_location(fullname, file, loader=loader)
@@ -267,9 +309,10 @@ def import_failure(error: BaseException, reference: Reference, origin: Closure) 
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.split(".")[0]
         return InputError(
-            f"the code imports {error.name!r}, which is not installed and not beside it",
+            f"the code imports {error.name!r}, which is neither installed nor beside it nor above it",
             place=place,
-            hint=f"pip install {top}, or put {top}.py into {origin.root}",
+            hint=f"put {top} into {origin.root}, or its folder on PYTHONPATH; install it where it is a"
+            " package of somebody else's",
         )
     if isinstance(error, ImportError) and "relative import" in str(error):
         hint = "add an __init__.py to its folder, or import without the leading dot"
@@ -304,12 +347,12 @@ def _origin(reference: Reference, folder: Path) -> tuple[Path | None, str]:
 
 
 def _main_file(origin: Closure) -> Path | None:
-    return local_file(origin.root, origin.module) if origin.files else None
+    return origin.modules.get(origin.module)
 
 
 def _forget(origin: Closure) -> None:
     """Take the closure's modules out of `sys.modules`, with the folders that they came through."""
-    tops = {file.relative_to(origin.root).parts[0].removesuffix(".py") for file in origin.files}
+    tops = {name.split(".")[0] for name in origin.modules}
     for name in list(sys.modules):
         if name.split(".")[0] in tops:
             del sys.modules[name]

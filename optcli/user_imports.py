@@ -113,9 +113,7 @@ def outside(top: str) -> Outside | None:
 
     Nothing is imported, and what this process has imported already is not looked at: it may be a copy.
     """
-    if top == _OWN or top in sys.stdlib_module_names:
-        return None
-    spec = _spec(top)
+    spec = None if top == _OWN or top in sys.stdlib_module_names else _spec(top)
     if spec is None:
         return None
     folders = tuple(Path(os.path.abspath(each)) for each in spec.submodule_search_locations or ())
@@ -124,6 +122,13 @@ def outside(top: str) -> Outside | None:
     if not places or any(map(_is_installation, places)):
         return None
     return Outside(origin if origin and regular_files.is_file(origin) else None, folders)
+
+
+def is_installed(top: str) -> bool:
+    """Whether a top name is Python's own or an installed package's; nothing is imported."""
+    if top == _OWN or top in sys.stdlib_module_names:
+        return True
+    return _spec(top) is not None and outside(top) is None
 
 
 def _spec(top: str) -> ModuleSpec | None:

@@ -187,7 +187,12 @@ def test_an_installed_module_is_named_not_followed(tmp_path):
     ("text", "line", "message", "hint"),
     [
         ("x = 1\ndef make(:\n", 2, "syntax error", "def make(:"),
-        ("x = 1\n\nimport no_such_package\n", 3, "'no_such_package'", "pip install no_such_package"),
+        (
+            "x = 1\n\nimport no_such_package\n",
+            3,
+            "'no_such_package'",
+            "install it where",
+        ),
         ("from . import other\n", 1, "relative import", "__init__.py"),
         ("x = 1\nraise ValueError('bad table')\n", 2, "ValueError: bad table", "import net"),
         ("import sys\nsys.exit(3)\n", 2, "ends the program", "__main__"),
@@ -362,3 +367,61 @@ def test_many_threads_read_what_files_import_at_once():
             gc.set_threshold(*threshold)
     assert all(each == found[0] for each in found)
     assert "optcli.errors" in found[0]
+
+
+@pytest.mark.parametrize("reference", ["nets/net.py:Net", "./nets/net.py:Net"])
+@pytest.mark.parametrize("recipes", ["", "recipes/", "recipes/deep/"])
+def test_folders_above_a_file_are_looked_in_up_to_the_projects(tmp_path, reference, recipes):
+    """`nets/net.py` imports from `common/` beside `nets/`, as a program run in the project does."""
+    write(
+        tmp_path,
+        {
+            "pyproject.toml": "",
+            "nets/net.py": "from blocks import one\nfrom common.parts import two\n"
+            "from lib import four\nimport tests_of_it\nNet = [one, two, four]\n",
+            "nets/blocks.py": "one = 1\n",
+            "common/parts.py": "from common.deep.more import two\n",
+            "common/deep/__init__.py": "",
+            "common/deep/more.py": "two = 2\n",
+            "lib.py": "four = 4\n",
+            "blocks.py": "one = 'the wrong one'\n",
+            "tests_of_it/__init__.py": "",
+            f"{recipes}recipe.yaml": "",
+        },
+    )
+    folder = tmp_path / recipes
+    reference = f"{'../' * recipes.count('/')}{reference}"
+    closure = user_code.closure(reference, folder)
+    assert {file.relative_to(tmp_path).as_posix() for file in closure.files} == {
+        *("nets/net.py", "nets/blocks.py", "common/parts.py", "common/deep/__init__.py"),
+        *("common/deep/more.py", "lib.py", "tests_of_it/__init__.py"),
+    }
+    assert user_code.load(reference, folder) == [1, 2, 4]
+    before = user_code.digest(reference, folder, FileDigests())
+    copied = user_code.copy(reference, folder, tmp_path / "copied")
+    (tmp_path / "common/deep/more.py").write_text("two = 'other'\n")
+    assert user_code.digest(reference, folder, FileDigests()) != before
+    shutil.rmtree(tmp_path / "nets")
+    assert user_code.load(copied, tmp_path / "copied") == [1, 2, 4]
+
+
+def test_what_is_installed_is_not_looked_for_above(tmp_path):
+    write(
+        tmp_path,
+        {
+            "nets/net.py": "import numpy\nimport json\nNet = numpy.ones\n",
+            "numpy/__init__.py": "",
+            "json.py": "",
+        },
+    )
+    closure = user_code.closure("nets/net.py:Net", tmp_path)
+    assert [path.name for path in closure.files] == ["net.py"]
+    assert closure.distributions == ("numpy",)
+
+
+def test_what_is_missing_is_never_to_be_fetched_by_the_name_of_a_folder(tmp_path):
+    write(tmp_path, {"nets/net.py": "from common.blocks import Block\n"})
+    with pytest.raises(InputError, match="imports 'common'") as error:
+        user_code.load("nets/net.py:Net", tmp_path)
+    assert "pip install" not in error.value.hint
+    assert "PYTHONPATH" in error.value.hint

@@ -272,7 +272,8 @@ def output_error(
     First over all values kept: signal to noise is 10·log10(Σ baseline² / Σ (baseline - variant)²).
     Then by parts, which `meanings` of the baseline's outputs say, and the ranges of the values where
     they do not; and detections, where the recipe says how to decode them. Nothing is compared where a
-    number of outputs, a shape or a kind of numbers differs, and where values are not finite.
+    number of outputs, a shape or a kind of numbers differs, where values are NaN, and where the two are
+    infinite at other places. Infinities that both have, as of a mask, are equal.
     """
     pairs = interface.paired(variant.outputs, baseline.outputs)
     constant = [mine.constant and not theirs.constant for mine, theirs in pairs]
@@ -282,6 +283,9 @@ def output_error(
     comparable = stored and all(each.comparable for each in changed)
     facts: dict[str, Any] = {
         "finite": variant.finite,
+        "infinite_elsewhere": variant.finite
+        and baseline.finite
+        and not _alike_infinite(variant, baseline),
         "baseline_finite": baseline.finite,
         "constant": any(constant) or _all_constant(variant),
         "baseline_constant": _all_constant(baseline),
@@ -293,9 +297,12 @@ def output_error(
         )
         guessed = {"guessed": baseline.guessed}
         facts["detections"] = changed_detections.model_copy(update=guessed)
-    if not comparable or not (variant.finite and baseline.finite):
+    if not (comparable and variant.finite and baseline.finite) or facts["infinite_elsewhere"]:
         return OutputError(**facts, compared=False)
-    rows = [(theirs.name, variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]
+    rows = [
+        (theirs.name, *_without_infinities(variant.rows(mine), baseline.rows(theirs)))
+        for mine, theirs in stored
+    ]
     distances = output_distances(rows)
     zero = distances.pop("signal") == 0
     facts["baseline_constant"] = facts["baseline_constant"] or zero
@@ -308,6 +315,27 @@ def output_error(
         )
     )
     return OutputError(**facts, **distances)
+
+
+def _alike_infinite(variant: Evaluation, baseline: Evaluation) -> bool:
+    """Whether the outputs of every sample are infinite at the same places."""
+    import numpy as np
+
+    mine, theirs = (each.array("infinite") for each in (variant, baseline))
+    if mine is None or theirs is None:
+        return mine is theirs
+    return np.array_equal(mine, theirs)
+
+
+def _without_infinities(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with 0 where both are infinite; the rows themselves where nothing is."""
+    import numpy as np
+
+    infinite = np.isinf(theirs) if theirs.dtype.kind == "f" else np.zeros(1, bool)
+    if not infinite.any():
+        return mine, theirs
+    count = min(len(mine), len(theirs))
+    return tuple(np.where(infinite[:count], 0, each[:count]) for each in (mine, theirs))  # type: ignore[return-value]
 
 
 def _all_constant(evaluation: Evaluation) -> bool:

@@ -218,6 +218,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
     records = _records(folders)
     ids = records.pop("ids")
     clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
+    infinite = records.pop("infinite")
     if metric is not None:
         records = metric.over_all(records)
     beside = (*detections.PAIRS, *objects.NAMES, *PIXELS)
@@ -226,6 +227,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
         "ids": ids,
         "cluster": clusters,
         **{name: records[name] for name in stored if name in records},
+        **({"infinite": infinite} if infinite.any() else {}),
     }
     about: dict[str, Any] = {
         "samples": len(ids),
@@ -240,7 +242,8 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
         "doubts": [],
         **facts,
     }
-    value = None if metric is None else _value(metric, str(name), records, ids, about["finite"])
+    finite = about["finite"] and not infinite.any()
+    value = None if metric is None else _value(metric, str(name), records, ids, finite)
     if metric is not None and value is not None:
         right = metric.right(records)
         if right is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -71,10 +72,15 @@ class Part:
         """Take the samples of one batch, in order; `contents` are digests of their inputs."""
         import numpy as np
 
+        infinite = np.zeros(len(seen.ids), np.uint64)
         for name, array in seen.outputs.items():
-            self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
+            if array.dtype.kind == "f":
+                infinities = np.isinf(array)
+                self._finite &= not (np.isnan(array).any() or (array.size and infinities.all()))
+                infinite += _infinities(array, len(infinite))
             self._outputs[name].add(array, len(seen.ids), self.count)
         kept = {**self._predicted(seen), **moved(records, self.count), "content": contents}
+        kept["infinite"] = infinite
         self._records.append(kept)
         self._ids.extend(seen.ids)
 
@@ -110,6 +116,24 @@ class Part:
         if rows is None or rows.shape[1] < 2 or rows.dtype.kind != "f":
             return {}
         return {"predicted": best(rows.astype("float64"))[0]}
+
+
+def _infinities(array: np.ndarray, count: int) -> np.ndarray:
+    """For each of so many samples a number that says where an output of it is infinite; 0: nowhere.
+
+    Of an output without a dimension for samples, the same for each.
+    """
+    import numpy as np
+
+    numbers = np.zeros(count, np.uint64)
+    signs = np.where(np.isinf(array), np.sign(array), 0).astype(np.int8)
+    each = (
+        signs if array.ndim and len(array) == count else np.broadcast_to(signs, (count, *signs.shape))
+    )
+    for index in np.flatnonzero(each.reshape(count, -1).any(axis=1)):
+        digest = hashlib.blake2b(each[index].tobytes(), digest_size=8).digest()
+        numbers[index] = int.from_bytes(digest, "little")
+    return numbers
 
 
 def noted(out: Path, jobs: int) -> Counter[str]:

@@ -103,6 +103,8 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
     if not error.finite:
         also = "" if error.baseline_finite else f", the baseline's too{_LOOK}"
         return _answer("reject", f"the outputs hold NaN or infinite values{also}")
+    if error.infinite_elsewhere:
+        return _answer("reject", f"the outputs are infinite at other places than the baseline's{_LOOK}")
     if error.constant:
         also = f", the baseline's too{_LOOK}" if error.baseline_constant else ""
         which = "" if also or (dead := unlabelled.dead(error)) is None else f": {dead}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from argparse import Namespace
 from collections import OrderedDict
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Format
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     State = dict[str, torch.Tensor]
 
 SAFETENSORS, PICKLED = "weights.safetensors", "weights.pth"
-_ENTRIES = ("state_dict", "model_state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")
-_SAVE = "save them with torch.save(model.state_dict(), FILE) or safetensors, and name that file"
+COUNTER = "num_batches_tracked"
+SAVE = "save them with torch.save(model.state_dict(), FILE) or safetensors, and name that file"
+# Whole networks as their libraries save them, by the module of their class: pickles of code.
+_EXPORTS = {
+    "ultralytics": "yolo export model={file} format=onnx",
+    "models.yolo": "python export.py --weights {file} --include onnx",
+}
 
 
 def write(model: torch.nn.Module, folder: Path) -> None:
@@ -70,17 +75,14 @@ def read_own(folder: Path) -> State:
     return {**state, **{name: state[first] for name, first in tied.items()}}
 
 
-def read(path: Path) -> State:
-    """A user's weights: a state dict by name.
+def tensors_in(path: Path) -> Any:
+    """What a user's file of weights holds: tensors in plain containers.
 
-    A checkpoint's `state_dict`, `model_state_dict` or `model` entry is taken out, and the prefix that
-    data parallel or compiled networks leave is removed. Raises `TrustError` for a file that holds
-    more than tensors, `InputError` for one that is missing, damaged or no state dict.
+    Raises `TrustError` for a file that holds more, `InputError` for one that is missing or damaged.
     """
     if not path.is_file():
         raise InputError("there is no such weights file", place=str(path), hint="correct model.weights")
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
-    return _state(content, path)
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -102,7 +104,8 @@ def _unpickled(path: Path) -> Any:
     _refuse_torchscript(path)
     storages.check_saved(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_plain_values()):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
         with path.open("rb") as stream:  # as pickles of protocol 2 and later begin
@@ -113,10 +116,36 @@ def _unpickled(path: Path) -> Any:
         raise TrustError(
             f"the weights hold more than tensors, which can run code: {needs}",
             place=str(path),
-            hint=_SAVE,
+            hint=_hint(path, name[1] if name else ""),
         ) from error
     except Exception as error:  # bytes that are no pickle fail in every way there is
         raise _damaged(path, f"{type(error).__name__} {error}") from error
+
+
+def _plain_values() -> list[Any]:
+    """What training programs save beside weights, and what runs no code when it is read.
+
+    Their options (`argparse.Namespace`), paths, and scalars of NumPy such as the best accuracy.
+    """
+    import numpy as np
+
+    scalar = np.float32(0).__reduce__()[0]
+    modules = ("numpy.core.multiarray", "numpy._core.multiarray")
+    scalars = [(scalar, f"{module}.scalar") for module in modules]
+    kinds = [type(np.dtype(code)) for code in "?bhilBHILefd"]
+    return [Namespace, PosixPath, *scalars, np.dtype, *kinds]
+
+
+def _hint(path: Path, called: str) -> str:
+    """How to come to weights, or to another file, from a pickle that wants to call something."""
+    for module, command in _EXPORTS.items():
+        if called.startswith(f"{module}."):
+            model = f"onnx:{path.with_suffix('.onnx').name}"
+            return (
+                f"this is a whole network: export it where it was trained with"
+                f" `{command.format(file=path.name)}`, and write `source: {model}`"
+            )
+    return SAVE
 
 
 def _damaged(path: Path, text: str) -> InputError:
@@ -138,34 +167,6 @@ def _refuse_torchscript(path: Path) -> None:
         )
 
 
-def _state(content: Any, path: Path) -> State:
-    import torch
-
-    for entry in _ENTRIES:
-        if isinstance(content, dict) and isinstance(content.get(entry), dict):
-            content = content[entry]
-            break
-    if not isinstance(content, dict) or not content:
-        what = "an empty dict" if content == {} else f"a {type(content).__name__}"
-        raise InputError(f"the file holds {what}, no state dict", place=str(path), hint=_SAVE)
-    others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
-    if others:
-        raise InputError(
-            f"the file is no state dict: {_first(others)} holds no tensor",
-            place=str(path),
-            hint=_SAVE,
-        )
-    state: State = OrderedDict((str(name), value) for name, value in content.items())
-    versions = getattr(content, "_metadata", None)
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in state):
-            state = OrderedDict((name.removeprefix(prefix), value) for name, value in state.items())
-            versions = None
-    if versions is not None:
-        state._metadata = versions  # type: ignore[attr-defined]
-    return state
-
-
 def load_into(model: torch.nn.Module, state: State, place: str = "", classes: str = "") -> None:
     """Load a state strictly. Raises `InputError` that names the first tensors that do not fit.
 
@@ -176,7 +177,7 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     completed: Any = OrderedDict(state)
     completed._metadata = getattr(state, "_metadata", None) or expected._metadata
     for name, value in expected.items():
-        if name.endswith("num_batches_tracked"):  # weights of PyTorch before 0.4.1 lack it
+        if name.endswith(COUNTER):  # weights of PyTorch before 0.4.1 lack it
             completed.setdefault(name, value)
     try:
         model.load_state_dict(completed, strict=True)
@@ -188,7 +189,7 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     shapes = {
         name: (tuple(state[name].shape), tuple(expected[name].shape))
         for name in expected
-        if name in state and hasattr(expected[name], "shape") and not _fits(state[name], expected[name])
+        if name in state and hasattr(expected[name], "shape") and not fits(state[name], expected[name])
     }
     parts = []
     if shapes:
@@ -205,7 +206,8 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     ) from failed
 
 
-def _fits(value: torch.Tensor, expected: torch.Tensor) -> bool:
+def fits(value: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a tensor has the shape of the one that it is to replace."""
     from torch.nn.parameter import is_lazy
 
     return bool(is_lazy(expected)) or value.shape == expected.shape

@@ -312,7 +312,8 @@ def _named(recipe: Recipe, digests: FileDigests) -> Iterator[tuple[_Kind, str, S
     # A pointer of git-lfs is no model that can be read: then there is only the file itself.
     with suppress(OptcliError, OSError):
         source_of(recipe).ingredients(noting)
-    plain = (recipe.model.source.partition(":")[2], recipe.model.weights)
+    weights = recipe.model.weights
+    plain = (recipe.model.source.partition(":")[2], weights and weights.file)
     own = [file for name in plain if name and (file := recipe.folder / name).is_file()]
     yield "untracked-model", "model", [*own, *noting.noted]
     references = {"plugins": list(recipe.plugins.values())}

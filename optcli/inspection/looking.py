@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, outputs, sources
+from optcli import environment, outputs
 from optcli.artifact import SCANNED
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.formats import exporter_metadata
@@ -48,8 +48,7 @@ def look(target: Target, channel: Channel) -> Findings:
 def _recipe(path: Path, trust: bool) -> dict[str, Any]:
     recipe = load(path)
     model = recipe.model
-    source = sources.named(folder=recipe.folder, **dict(model))
-    source = source.model_copy(update={"trust": trust})
+    source = model.in_folder(recipe.folder).model_copy(update={"trust": trust})
     for absence in environment.missing(source.needs):
         raise MissingError(absence.what, place=str(path), hint=absence.hint)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +58,11 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
     if metadata := exporter_metadata.of_facts(written.facts or {}):
         findings["metadata"] = metadata
     findings = _with_meanings(findings, recipe.inputs, recipe)
-    step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
+    step = {
+        "step": f"source {model.source}",
+        "weights": model.weights and model.weights.file,
+        "arguments": model.arguments,
+    }
     return {
         **findings,
         "format": str(source.format),

@@ -12,7 +12,8 @@ from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
 from optcli.inspection import onnx_operations as counting
 from optcli.inspection.findings import operations, operators
-from optcli.onnx_graphs.interface import element_name, graphs, input_names, tensor_of
+from optcli.onnx_graphs import foreign
+from optcli.onnx_graphs.interface import element_name, graphs, input_names, tensor_of, versions_of
 from optcli.onnx_graphs.operators import DYNAMIC, PAIR, is_static
 from optcli.onnx_graphs.precision import FLOATS, precision_of, short_name
 from optcli.onnx_graphs.shapes import inferred, with_sizes
@@ -29,12 +30,15 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
     Raises `InputError` and `TrustError` where it is no sound model.
     """
-    import onnx
     from onnx import inliner
 
     file = path / onnx_format.FILE if path.is_dir() else path
+    model = onnx_format.parsed(file)
+    others = foreign.foreign_operators(model)
+    if any("." not in name for name in others):
+        raise foreign.refused(others, str(file))
     onnx_format.check_file(file)
-    model = inliner.inline_local_functions(onnx.load(str(file), load_external_data=False))
+    model = inliner.inline_local_functions(model)
     beside = (file.parent / name for name in onnx_format.external_files(model))
     smallest = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     fixed, left = with_sizes(model, smallest)
@@ -46,22 +50,25 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "outputs": [tensor_of(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
         "metadata": exporter_metadata.of_onnx(model),
+        "facts": versions_of(model),
         **_parameters(model),
     }
+    said = [foreign.described(others)] if others else []
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
-        return {**findings, "notes": [note]}
+        return {**findings, "notes": [*said, note]}
     counted = counting.count(fixed.graph, shapes)
     if counted.unknown:
         text = ", ".join(f"{count} {name}" for name, count in sorted(counted.unknown.items()))
         note = f"operations are not counted: shape inference gives no shape to {text}"
-        return {**findings, "notes": [note]}
+        return {**findings, "notes": [*said, note]}
     at = {name: shapes[name] for name in input_names(model)}
-    notes = ["operators inside If, Loop and Scan are listed, and not counted in the operations"]
+    if len([*graphs(model.graph)]) > 1:
+        said.append("operators inside If, Loop and Scan are listed, and not counted in the operations")
     return {
         **findings,
         "operations": operations(counted.macs, at, counted.uncounted),
-        "notes": notes if len([*graphs(model.graph)]) > 1 else [],
+        "notes": said,
     }
 
 

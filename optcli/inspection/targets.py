@@ -44,7 +44,7 @@ class Target:
         """Whether looking into it runs no code of the model's, so that its worker only reads."""
         if self.format == "recipe":
             recipe = load(self.path)
-            return sources.named(folder=recipe.folder, **dict(recipe.model)).foreign
+            return recipe.model.in_folder(recipe.folder).foreign
         return self.format != Format.TORCH
 
 

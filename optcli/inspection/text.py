@@ -68,7 +68,7 @@ def _origin(findings: Findings) -> Iterator[str]:
     for number, step in enumerate(findings.made_by):
         yield f"{'made by' if number == 0 else '':<12}{_step(step)}"
     for name, value in findings.facts.items():
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
             yield f"{'':<12}{name}: {value}"
 
 

@@ -6,19 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli.formats import torch_weights
+from optcli.formats import torch_checkpoints
 from optcli.inspection import _torch_calls as calls
 from optcli.settings import TensorSpec
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a file of tensors. Raises `TrustError` for a pickle that could run code."""
-    state = torch_weights.read(path)
+    groups = torch_checkpoints.read(path).groups
+    key, state = max(groups.items(), key=lambda each: calls.parameters(each[1])["parameters"])
+    several = f"; the file has several: {', '.join(groups)}" if len(groups) > 1 else ""
     counts = calls.parameters(state)
     by_type = counts["parameters_by_type"]
     return {
         **counts,
         "precision": "+".join(sorted(by_type)) or None,
-        "facts": {"tensors": len(state)},
-        "notes": ["these are weights without a network: name them as model.weights in a recipe"],
+        "facts": {"tensors": len(state), **({"key": key} if key else {})},
+        "notes": [
+            f"these are weights without a network: name them as model.weights in a recipe{several}"
+        ],
     }

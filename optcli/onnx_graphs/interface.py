@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
@@ -29,11 +29,38 @@ def input_shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
 
 
 def sizes(value: ValueInfoProto) -> tuple[int | str | None, ...]:
-    """The shape of a tensor: sizes, names of dynamic dimensions, None for sizes that are not given."""
+    """The shape of a tensor: sizes, names of dynamic dimensions, None for sizes that are not given.
+
+    Converters such as Paddle2ONNX write -1 or 0 for a size that varies.
+    """
     return tuple(
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
+        dim.dim_value if dim.dim_value > 0 else (dim.dim_param or None)
         for dim in value.type.tensor_type.shape.dim
     )
+
+
+def settle_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int | str]]) -> bool:
+    """Write sizes that vary as ONNX does, and shapes that inputs lack; returns whether any changed.
+
+    `shapes` has sizes and names of those that vary, by the name of the input. ONNX Runtime takes a 0
+    for the size.
+    """
+    changed = False
+    names = input_names(model)
+    inputs = [v for v in model.graph.input if v.name in names and v.type.HasField("tensor_type")]
+    for value in (*inputs, *model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value <= 0:
+                dim.ClearField("dim_value")
+                changed = True
+    for value in inputs:
+        of = value.type.tensor_type
+        if of.HasField("shape") or value.name not in shapes:
+            continue
+        for size in shapes[value.name]:
+            of.shape.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
+        changed = True
+    return changed
 
 
 def element_name(element: int) -> str:
@@ -61,6 +88,16 @@ def opset_of(model: ModelProto) -> int:
     raise InputError(
         "the ONNX model names no version of the default operator set", hint="export the model again"
     )
+
+
+def versions_of(model: ModelProto) -> dict[str, int | str]:
+    """The version of its default operator set, of its format, and what wrote it, as facts."""
+    default = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    return {
+        **({"opset": int(default[0])} if default else {}),
+        "ir_version": int(model.ir_version),
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+    }
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:

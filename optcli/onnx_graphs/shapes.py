@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.interface import input_names, sizes
+from optcli.onnx_graphs.interface import input_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -57,9 +57,9 @@ def inferred(model: ModelProto) -> tuple[dict[str, Shape], dict[str, int]]:
     types: dict[str, int] = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         types[value.name] = value.type.tensor_type.elem_type
-        shape = tuple(size for size in sizes(value) if isinstance(size, int))
-        if value.type.tensor_type.HasField("shape") and len(shape) == len(sizes(value)):
-            shapes[value.name] = shape
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
     for weight in graph.initializer:
         shapes[weight.name] = tuple(weight.dims)
         types[weight.name] = weight.data_type

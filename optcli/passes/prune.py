@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -9,13 +10,13 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError
+from optcli.errors import StepError, excerpt, first_line
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_blocks, torch_modules, torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._torch.blocks import OutputChange, removable, remove_named, remove_weakest
-from optcli.passes._torch.channels import Choice, Criteria, choose
+from optcli.passes._torch.channels import Choice, Criteria, Cut, choose
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.saliency import weigh_by_loss
 from optcli.passes._torch.selection import matching, within
@@ -119,7 +120,7 @@ class Prune(Pass):
             removed, facts = self._remove_blocks(model, job)
             description = description.after(torch_blocks.record(removed))
         if self.ratio is not None:
-            record, more = self._remove_channels(model, source, job)
+            model, record, more = self._remove_channels(model, source, job, before)
             description, facts = description.after(record), facts | more
         after = self._checked(model, job.inputs, before)
         torch_format.save(model, job.out, description, source.path / torch_format.CODE)
@@ -171,9 +172,9 @@ class Prune(Pass):
         }
 
     def _remove_channels(
-        self, model: torch.nn.Module, source: Artifact, job: Job
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Remove channels; gives the record of it and facts."""
+        self, model: torch.nn.Module, source: Artifact, job: Job, before: dict[str, Any]
+    ) -> tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]:
+        """Remove channels; gives the smaller network, the record of it and facts."""
         ranked: dict[str, Any] = {"importance": self.importance}
         if self.importance == "taylor":
             ranked |= weigh_by_loss(model, source, job, self.samples)
@@ -186,26 +187,34 @@ class Prune(Pass):
                 raise
             except Exception as error:
                 raise self._cannot(error, "trace this network") from error
-            job.progress(0.7, f"removing channels from {len(choice.picked)} of {choice.groups} groups")
-            self._require_any(choice)
-            try:
-                for module, prune, indices in choice.picked:
-                    graph.get_pruning_group(module, prune, indices).prune()
-            except Exception as error:
-                raise self._cannot(error, "cut this network") from error
-        record = {
-            "name": "prune",
-            "inputs": [spec.model_dump(mode="json") for spec in job.inputs],
-            "history": [
-                [name, bool(out), [int(i) for i in ids]] for name, out, ids in graph.pruning_history()
-            ],
-        }
-        return record, ranked | {
-            "groups": choice.groups,
-            "groups_not_followed": choice.lost,
-            "groups_pruned": len(choice.picked),
-            "layers_pruned": choice.layers,
-        }
+        job.progress(0.7, f"removing channels from {len(choice.picked)} of {choice.groups} groups")
+        self._require_any(choice)
+        cutting = _Cutting(model, job.inputs, before["shapes"])
+        cuts = cutting.sound(choice.picked)
+        broken = [each.module for each in choice.picked if each not in cuts]
+        lost = choice.lost + broken
+        if lost:
+            named = excerpt(", ".join(lost), 200)
+            job.observer.warned("", f"Torch-Pruning cannot follow the channels of {named}: they stay")
+        if not cuts:
+            raise StepError(
+                f"no channel can be removed: without some of {excerpt(', '.join(lost), 200)} the"
+                f" network does not run ({cutting.reason})",
+                hint="remove whole blocks (`block_ratio` without `ratio`), or only quantize",
+            )
+        smaller, record = cutting.cut(cuts)
+        return (
+            smaller,
+            record,
+            ranked
+            | {
+                "groups": choice.groups,
+                "groups_not_followed": len(lost),
+                "modules_not_followed": lost,
+                "groups_pruned": len(cuts),
+                "layers_pruned": [layer for cut in cuts for layer in cut.layers],
+            },
+        )
 
     def _criteria(self) -> Criteria:
         return Criteria(
@@ -219,7 +228,8 @@ class Prune(Pass):
 
     def _require_any(self, choice: Choice) -> None:
         if not choice.picked:
-            lost = f" ({choice.lost} cannot be followed through reshapes)" if choice.lost else ""
+            names = excerpt(", ".join(choice.lost), 200)
+            lost = f" ({len(choice.lost)} cannot be followed: {names})" if choice.lost else ""
             raise StepError(
                 f"no channel can be removed: {choice.groups} groups of layers were found, "
                 f"{choice.kept} of them are kept{lost}, the others are too narrow",
@@ -253,6 +263,54 @@ class Prune(Pass):
             f"Torch-Pruning cannot {what}: {type(error).__name__}: {reason}",
             hint="a forward() with fixed sizes or unusual layers: name the modules concerned in `keep`",
         )
+
+
+class _Cutting:
+    """Cuts copies of a network, whose outputs must keep their `shapes`.
+
+    `reason` says why the last one was not sound.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, inputs: Sequence[TensorSpec], shapes: dict[str, list[int]]
+    ) -> None:
+        self._model, self._inputs, self._shapes = model, inputs, shapes
+        self._last: tuple[list[Cut], torch.nn.Module] | None = None
+        self.reason = ""
+
+    def cut(self, cuts: Sequence[Cut]) -> tuple[torch.nn.Module, dict[str, Any]]:
+        """A smaller copy, and the record that cuts a fresh network alike."""
+        record = {
+            "name": "prune",
+            "inputs": [spec.model_dump(mode="json") for spec in self._inputs],
+            "history": [[each.module, True, each.channels] for each in cuts],
+        }
+        if self._last is None or self._last[0] != list(cuts):
+            smaller = torch_pruning.apply(copy.deepcopy(self._model), record)
+            self._last = list(cuts), smaller
+        return self._last[1], record
+
+    def sound(self, cuts: Sequence[Cut]) -> list[Cut]:
+        """As many of the cuts as the network still runs with, by halves of them."""
+        if not cuts or self._is_sound(cuts):
+            return list(cuts)
+        if len(cuts) == 1:
+            return []
+        middle = len(cuts) // 2
+        first, second = self.sound(cuts[:middle]), self.sound(cuts[middle:])
+        if not (first and second) or self._is_sound([*first, *second]):
+            return [*first, *second]
+        return max(first, second, key=len)
+
+    def _is_sound(self, cuts: Sequence[Cut]) -> bool:
+        try:
+            smaller, _ = self.cut(cuts)
+            shapes = _measured(smaller, self._inputs)["shapes"]
+        except Exception as error:
+            self.reason = f"{type(error).__name__}: {first_line(error)}"
+            return False
+        self.reason = f"its outputs would be {shapes}"
+        return bool(shapes == self._shapes)
 
 
 def _measured(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str, Any]:

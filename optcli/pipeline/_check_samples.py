@@ -183,6 +183,8 @@ class Expected:
 def relative_error(expected: Feed, actual: Feed) -> float:
     """Largest |difference| over largest |expected|, over all outputs by position; infinity for NaN.
 
+    Equal infinities are equal.
+
     An output that holds things of other ranges, such as boxes and scores, is taken apart: a thousandth
     of a box in pixels is more than a score. Detections that are as likely may stand in another order,
     and those at the threshold of their scores may be more or fewer.
@@ -208,7 +210,10 @@ def relative_error(expected: Feed, actual: Feed) -> float:
         if a.dtype.kind in "iub" and b.dtype.kind in "iub":
             errors.append(float((a != b).mean()))
             continue
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        both = np.isinf(a) & (a == b)  # as a mask gives them
+        a, b = np.where(both, 0.0, a), np.where(both, 0.0, b)
+        difference = np.abs(a - b)
         error = max(float(difference[part].max()) / scale for part, scale in scaled_parts(np.abs(a)))
         errors.append(error if np.isfinite(error) else np.inf)
     apart = detections_apart(expected, actual) if max(errors) > 0 else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optcli import data, environment, sources
+from optcli import data, environment
 from optcli.accuracy.metrics import needs_labels
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests, of_value
@@ -190,7 +190,7 @@ def plan(
 
 def source_of(recipe: Recipe) -> Source:
     """The recipe's model as a source."""
-    return sources.named(folder=recipe.folder, **dict(recipe.model))
+    return recipe.model.in_folder(recipe.folder)
 
 
 def _planned(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from pydantic.fields import FieldInfo
 
+from optcli import sources
 from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
-from optcli.settings import DeviceNames, GateSettings, LatencySettings, Settings, TensorSpec
+from optcli.settings import (
+    Abbreviated,
+    DeviceNames,
+    GateSettings,
+    LatencySettings,
+    Settings,
+    TensorSpec,
+)
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.devices import DeviceSettings
 from optcli.settings.labels import ClassName, LabelSettings
@@ -28,8 +36,22 @@ from optcli.settings.references import (
 from optcli.settings.report import ReportSettings
 from optcli.settings.slo import SloSettings
 from optcli.settings.tuning import TuneSettings
+from optcli.sources import Source
 
 ROLES = ("calibration", "training", "validation", "evaluation")
+
+
+class WeightsSettings(Abbreviated):
+    """Where a network's parameters are: a name alone is the file, or what the source knows."""
+
+    short_for: ClassVar[str] = "file"
+
+    file: WeightsReference = Field(description="a file, or a name the source knows such as DEFAULT")
+    key: str = Field(
+        "",
+        description="which weights of a checkpoint that holds several: the entries that lead to them,"
+        " joined by dots, such as `model_ema` or `ema.module`",
+    )
 
 
 class ModelSettings(Settings):
@@ -45,8 +67,10 @@ class ModelSettings(Settings):
             "hf:google/vit-base-patch16-224",
         ],
     )
-    weights: WeightsReference | None = Field(
-        None, description="a file, or a name the source knows such as DEFAULT"
+    weights: WeightsSettings | None = Field(
+        None,
+        description="a file, or a name the source knows such as DEFAULT; {file: FILE, key: KEY} for one"
+        " of several in a checkpoint",
     )
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the callable that makes the network"
@@ -55,6 +79,12 @@ class ModelSettings(Settings):
         None, min_length=1, description="hf: a branch, a tag or a commit of the repository"
     )
     download: bool = Field(False, description="hf: fetch what is not in Hugging Face's cache")
+
+    def in_folder(self, folder: Path) -> Source:
+        """The source of a recipe in a folder. Raises `UsageError` for an unknown kind."""
+        file, key = (self.weights.file, self.weights.key) if self.weights else (None, "")
+        said = {**dict(self), "weights": file, "weights_key": key}
+        return sources.named(folder=folder, **said)
 
 
 class PassUse(Settings):

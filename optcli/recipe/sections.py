@@ -135,7 +135,7 @@ def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSett
         problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {kinds}")
         return None
     try:
-        model_source = sources.named(folder=folder, **dict(model))
+        model_source = model.in_folder(folder)
     except (InputError, MissingError, UsageError) as error:
         problems.add(source.place, error.message, error.hint)
         return None

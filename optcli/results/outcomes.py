@@ -211,11 +211,13 @@ class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
     Signal to noise in decibel (None where the outputs are equal), cosine, largest and mean difference
-    are over all values of all outputs together. Each is None where values are not finite, or where
+    are over all values of all outputs together. Each is None where values are no numbers, or where
     nothing can be compared, which `compared` says. `samples` counts the samples that were compared,
     `far_samples` those that lie far from the baseline's by themselves. `worst` is the output that lies
-    farthest, `parts` are those of all outputs. `constant` says that the outputs are the same for every
-    sample. `changes` lists what differs from the baseline's interface.
+    farthest, `parts` are those of all outputs. `finite` says that no value is NaN and that no output is
+    all infinite, `infinite_elsewhere` that single values are infinite at other places than the
+    baseline's. `constant` says that the outputs are the same for every sample. `changes` lists what
+    differs from the baseline's interface.
     """
 
     sqnr_db: float | None = None
@@ -225,6 +227,7 @@ class OutputError(Result):
     finite: bool
     constant: bool
     baseline_finite: bool = True
+    infinite_elsewhere: bool = False
     baseline_constant: bool = False
     compared: bool = True
     samples: int | None = None

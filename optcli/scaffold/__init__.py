@@ -64,8 +64,12 @@ def draft(
     own = weights  # a path that is there, else an entry's name
     if weights is not None and Path(weights).is_file():
         own = relative(Path(weights), folder)
-    if values.get("model.weights") is not None:
-        own = str(values["model.weights"])
+    chosen: Any = values.get("model.weights")
+    weights_key = ""
+    if isinstance(chosen, Mapping):
+        chosen, weights_key = chosen.get("file"), str(chosen.get("key", ""))
+    if chosen is not None:
+        own = str(chosen)
     if named == "hf" and own is None and not target.endswith(".onnx"):
         own = None if torch_hf.weights_of(torch_hf.snapshot(target, Path.cwd())) else RANDOM
     model = Model(
@@ -77,7 +81,7 @@ def draft(
     source = sources.named(
         f"{named}:{target}", Path.cwd(), None if place is None else str(place), dict(model.arguments)
     )
-    kind, source = source.kind, source.model_copy(update={"trust": trust})
+    kind, source = source.kind, source.model_copy(update={"trust": trust, "weights_key": weights_key})
     # Looked at from here: the recipe's folder need not be there yet.
     for part, message, hint in source.problems():
         raise InputError(message, place=f"{part} of {what}", hint=hint)

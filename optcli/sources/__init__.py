@@ -42,6 +42,7 @@ class Source(Settings):
 
     target: str = Field(description="what stands behind the colon")
     weights: str | None = None
+    weights_key: str = Field(default="", description="which of the weights in the file")
     arguments: dict[str, Any] = Field(default_factory=dict)
     folder: Path
     revision: str | None = None
@@ -92,7 +93,7 @@ def named(
     arguments: dict[str, Any] | None = None,
     **where: Any,
 ) -> Source:
-    """The source that a recipe writes as `KIND:WHAT`; `where` are its `revision` and `download`.
+    """The source that a recipe writes as `KIND:WHAT`; `where` has other fields of the source.
 
     Raises `UsageError` for an unknown kind, `MissingError` for what is not on this machine.
     """

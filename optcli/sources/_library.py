@@ -36,12 +36,15 @@ class LibrarySource(Source):
             problems.append(("source", wrong, f"wanted {self.wanted}"))
         if self._has_file():
             problems += _network.weights_problems(self.folder, str(self.weights))
+        elif self.weights_key:
+            wrong = f"{self.weights} is no file in which {self.weights_key!r} could be"
+            problems.append(("weights", wrong, "leave the key out, or name a file"))
         return problems
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         weights: dict[str, Any] = {"random": torch_build.SEED}
         if (file := self._file()) is not None:
-            weights = {"file": digests.of(file), **self._of_file(file)}
+            weights = {**_network.weights_ingredients(self, digests), **self._of_file(file)}
         elif self.weights is not None:
             weights = self._of_entry(self.weights)
         return {

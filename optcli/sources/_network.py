@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.digest import FileDigests
 from optcli.errors import InputError, InputsError, OptcliError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec, batch_range, batched
 from optcli.settings.references import WEIGHTS_SUFFIXES
-from optcli.sources import SourceFacts, _file
+from optcli.sources import Source, SourceFacts, _file
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +32,7 @@ def write(
 
     _refuse_not_finite(model)
     outputs = call_names(model, inputs)
+    _refuse_random(model, inputs)
     description = torch_format.Description(source=source, inputs=tuple(inputs), outputs=outputs)
     torch_format.save(model, out, description)
     count = sum(value.numel() for value in torch_modules.parameters(model))
@@ -81,6 +84,13 @@ def _call(
         raise
     except Exception as error:
         shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
+        if container := _container(model, feed):
+            raise InputsError(
+                f"the network's forward takes {container}, and can be given tensors only",
+                place="inputs",
+                hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
+                f" {container}",
+            ) from error
         reason = str(error).strip().splitlines() or [""]
         raise InputsError(
             f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
@@ -88,6 +98,70 @@ def _call(
             place="inputs",
             hint="correct shape and dtype under inputs; list several in their order, or by their names",
         ) from error
+
+
+def _refuse_random(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    """Raise `InputError` that names the module where one input gives two answers, as dropout does."""
+    import torch
+
+    size = batch_range(inputs).min if inputs else 1
+    first, second = (_call(model, arguments(model, inputs), inputs, size) for _ in range(2))
+    if all(
+        torch.allclose(second[name], value, 1e-3, 1e-3, equal_nan=True) for name, value in first.items()
+    ):
+        return
+    runs = [_digests(model, inputs, size) for _ in range(2)]
+    names = (a[0] for a, b in zip(*runs, strict=False) if a[:2] == b[:2] and a[2] != b[2])
+    name = next(names, "")
+    module = dict(torch_modules.named_modules(model))[name]
+    where = f"{name} ({type(module).__name__})" if name else f"the forward of {type(module).__name__}"
+    raise InputError(
+        f"the same input gives two answers: {where} draws at random",
+        place=f"model.source, {name}" if name else "model.source",
+        hint="dropout that is always on, say: write F.dropout(x, p, training=self.training), or"
+        " nn.Dropout, which evaluation switches off",
+    )
+
+
+def _digests(
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], size: int
+) -> list[tuple[str, int, int]]:
+    """For each call of a module its name, and what it was given and gave, the innermost first."""
+    import torch
+
+    seen: list[tuple[str, int, int]] = []
+
+    def digest(values: Any) -> int:
+        tensors = flatten_outputs({"values": values}).values()
+        return hash(tuple(value.detach().cpu().numpy().tobytes() for value in tensors))
+
+    def note(name: str) -> Any:
+        return lambda _, given, made: seen.append((name, digest(given), digest(made)))
+
+    handles = [m.register_forward_hook(note(name)) for name, m in torch_modules.named_modules(model)]
+    try:
+        with torch.no_grad():
+            _call(model, arguments(model, inputs), inputs, size)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _container(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> str:
+    """Which container of its inputs a network takes in place of them; "" for none."""
+    import torch
+
+    containers: dict[str, Any] = {
+        "a dict of its inputs": feed,
+        "a list of its inputs": [*feed.values()],
+        "a list of images without the batch dimension": [each[0] for each in feed.values()],
+    }
+    for name, value in containers.items():
+        with suppress(Exception), torch.no_grad():
+            if flatten_outputs(model(value)):
+                return name
+    return ""
 
 
 def _refuse_not_finite(model: torch.nn.Module) -> None:
@@ -128,3 +202,14 @@ def weights_problems(folder: Path, weights: str) -> list[tuple[str, str, str]]:
     """What is wrong with a weights file as far as a look at the folder can tell."""
     missing = _file.absent(weights_path(folder, weights), WEIGHTS_SUFFIXES)
     return [] if missing is None else [("weights", *missing)]
+
+
+def weights_ingredients(source: Source, digests: FileDigests) -> dict[str, Any]:
+    """What belongs to a key for a file of weights: its content, and which of the weights in it."""
+    file = weights_path(source.folder, str(source.weights))
+    return {"file": digests.of(file), **({"key": source.weights_key} if source.weights_key else {})}
+
+
+def named_weights(file: Path, key: str) -> str:
+    """A file of weights for the artifact's facts, with the key of those that were taken from it."""
+    return f"{file.name} ({key})" if key else file.name

@@ -17,7 +17,7 @@ from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
-from optcli.formats import exporter_metadata, torch_build, torch_hf, torch_weights
+from optcli.formats import exporter_metadata, torch_build, torch_checkpoints, torch_hf
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _network, find
@@ -63,7 +63,7 @@ class HfSource(Source):
             files = torch_hf.weights_of(folder)
             weights = {file.name: digests.of(file) for file in files}
         elif self.weights != RANDOM:
-            weights = {"file": digests.of(_network.weights_path(self.folder, self.weights))}
+            weights = _network.weights_ingredients(self, digests)
         config = folder / torch_hf.CONFIG
         torch_hf.read_json(config)
         return {
@@ -95,8 +95,8 @@ class HfSource(Source):
         named = weights[0].name if self.weights is None else DRAWN
         if self.weights not in (None, RANDOM):
             path = _network.weights_path(self.folder, str(self.weights))
-            torch_weights.load_into(model.network, torch_weights.read(path), str(path))
-            named = path.name
+            key = torch_checkpoints.read(path, self.weights_key).load_into(model.network)
+            named = _network.named_weights(path, key)
         source = {"kind": "hf", "architecture": architecture, "config": config}
         known = torch_hf.metadata(task, config, _last_sizes(model, inputs))
         facts = {

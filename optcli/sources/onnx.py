@@ -15,13 +15,16 @@ from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.formats import exporter_metadata
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs import foreign
 from optcli.onnx_graphs.interface import (
     graphs,
     input_names,
     input_shapes,
     opset_of,
     output_names,
+    settle_shapes,
     tensor_of,
+    versions_of,
 )
 from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
@@ -30,7 +33,7 @@ from optcli.sources._declared import Difference
 from optcli.sources._file import FileSource, no_tensor, wrong
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 # One entry {key: "location", value: FILE} of a tensor's external data, as protobuf writes it.
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f])")
@@ -54,10 +57,14 @@ class OnnxSource(FileSource):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import onnx
 
+        model = onnx_format.parsed(self.file)
+        if others := foreign.foreign_operators(model):
+            raise foreign.refused(others, str(self.file))
         onnx_format.check_file(self.file)
-        model = onnx.load(str(self.file), load_external_data=False)
+        settled = settle_shapes(model, {spec.name: spec.shape for spec in inputs})
         _check_inputs(model, inputs, self.file)
         _require_tensors(model, self.file)
+        _refuse_training(model, self.file)
         beside = onnx_format.external_files(model)
         if unknown := beside - locations(self.file):
             message = f"the file names its weights file {unknown.pop()!r} in an unusual way"
@@ -71,16 +78,16 @@ class OnnxSource(FileSource):
             )
             hint = "save the model again with its weights in a file of another name"
             raise wrong(self.file, message, hint)
-        if renamed := _rename_duplicates(model):
+        renamed = _rename_duplicates(model)
+        if renamed or settled:
             onnx.save(model, str(out / onnx_format.FILE))
         else:
             shutil.copyfile(self.file, out / onnx_format.FILE)
         _refuse_nan(onnx_format.open(out), self.file)
         facts = {
             "source": f"onnx:{self.file.name}",
+            **versions_of(model),
             "opset": opset_of(model),
-            "ir_version": int(model.ir_version),
-            "producer": f"{model.producer_name} {model.producer_version}".strip(),
             **({"renamed_nodes": renamed} if renamed else {}),
             OUTPUT_TENSORS: [tensor_of(value) for value in model.graph.output],
             **exporter_metadata.fact(exporter_metadata.of_onnx(model)),
@@ -155,6 +162,32 @@ def _require_tensors(model: ModelProto, path: Path) -> None:
                 "export the model without it (scikit-learn: options={'zipmap': False}), or take it out"
                 " of the file's outputs with the onnx package",
             )
+
+
+def _refuse_training(model: ModelProto, path: Path) -> None:
+    """Raise `InputError` for nodes in training mode: answers depend on the batch, or on chance."""
+    from onnx import numpy_helper
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            constants[node.output[0]] = node.attribute[0].t
+
+    def in_training(node: NodeProto) -> bool:
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] in constants:
+            return bool(numpy_helper.to_array(constants[node.input[2]]).any())
+        modes = [each.i for each in node.attribute if each.name == "training_mode"]
+        return node.op_type == "BatchNormalization" and modes == [1]
+
+    nodes = [n for graph in graphs(model.graph) for n in graph.node if in_training(n)]
+    if nodes:
+        named = [f"{node.op_type} {node.name or node.output[0]}" for node in nodes]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        raise wrong(
+            path,
+            f"the file is in training mode: {', '.join(named[:3])}{more}",
+            "export it after model.eval(), without training=TrainingMode.TRAINING",
+        )
 
 
 def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_build, torch_weights
+from optcli.formats import torch_build, torch_checkpoints
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _network
 
@@ -45,7 +45,7 @@ class PythonSource(Source):
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         weights: dict[str, Any] = {"random": torch_build.SEED}
         if self.weights is not None:
-            weights = {"file": digests.of(_network.weights_path(self.folder, self.weights))}
+            weights = _network.weights_ingredients(self, digests)
         return {
             "kind": "python",
             "code": user_code.digest(self.target, self.folder, digests),
@@ -62,19 +62,21 @@ class PythonSource(Source):
             "reference": user_code.copy(self.target, self.folder, code),
             "arguments": self.arguments,
         }
+        weights = f"random (seed {torch_build.SEED})"
         if self.weights is not None:
             # Before the user's code runs: weights that cannot be trusted stop everything.
             path = _network.weights_path(self.folder, self.weights)
-            state = torch_weights.read(path)
+            checkpoint = torch_checkpoints.read(path, self.weights_key)
         with opened_files.watched() as opened:
             model = self._built(source, code)
         self._refuse_unseen(opened, out)
         if self.weights is not None:
-            torch_weights.load_into(model, state, str(path), classes=self._classes(source, code))
+            key = checkpoint.load_into(model, self._classes(source, code))
+            weights = _network.named_weights(path, key)
         facts = {
             "source": f"python:{Path(user_code.parse(self.target).file_or_module).name}"
             f":{user_code.parse(self.target).name}",
-            "weights": Path(self.weights).name if self.weights else f"random (seed {torch_build.SEED})",
+            "weights": weights,
         }
         return _network.write(model, out, source, inputs, facts)
 

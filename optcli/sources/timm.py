@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError, first_line
-from optcli.formats import torch_build, torch_timm, torch_weights
+from optcli.formats import torch_build, torch_checkpoints, torch_timm, torch_weights
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts, _network
 from optcli.sources._library import RANDOM, LibrarySource, not_here
@@ -37,8 +37,8 @@ class TimmSource(LibrarySource):
         model = torch_build.build(source, out)
         weights = RANDOM
         if (path := self._file()) is not None:
-            torch_weights.load_into(model, torch_weights.read(path), str(path), classes="num_classes")
-            weights = path.name
+            key = torch_checkpoints.read(path, self.weights_key).load_into(model, "num_classes")
+            weights = _network.named_weights(path, key)
         elif self.weights is not None:
             pretrained = _pretrained(self._tagged, self.arguments)
             torch_weights.load_into(model, dict(pretrained.state_dict()), self._tagged)
@@ -84,7 +84,7 @@ def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
     overlay = {}
     if config.hf_hub_id:
         path = _fetched(config)
-        torch_weights.read(path)  # refuses a pickle
+        torch_weights.tensors_in(path)  # refuses a pickle
         overlay = {"file": str(path), "source": "", "hf_hub_id": None}
     try:
         model: torch.nn.Module = timm.create_model(

@@ -15,7 +15,7 @@ from optcli import environment
 from optcli.artifact import EXPECTED
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
-from optcli.formats import torch_build, torch_weights
+from optcli.formats import torch_build, torch_checkpoints
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts, _network
 from optcli.sources._library import RANDOM, LibrarySource, not_here
@@ -52,13 +52,16 @@ class TorchvisionSource(LibrarySource):
         model = torch_build.build(source, out)
         if file is None and entry is not None:
             file = _fetched(entry)
+        loaded = RANDOM
         if file is not None:
-            state = _renamed(torch_weights.read(file), self.target)
-            torch_weights.load_into(model, state, str(file), classes="num_classes")
+            checkpoint = torch_checkpoints.read(file, self.weights_key)
+            if self.target.startswith("densenet"):
+                checkpoint = checkpoint.renamed(_newer_name)
+            loaded = _network.named_weights(file, checkpoint.load_into(model, "num_classes"))
         named = str(entry) if self.weights and entry is not None else None
         facts: dict[str, Any] = {
             "source": f"torchvision:{self.target}",
-            "weights": named or (file.name if file else RANDOM),
+            "weights": named or loaded,
             "imports": ["torchvision"],
         }
         if entry is not None:
@@ -116,12 +119,9 @@ def _published(entry: Any) -> dict[str, float]:
     return {_METRICS[name]: percent / 100 for name, percent in said if name in _METRICS}
 
 
-def _renamed(state: dict[str, Any], target: str) -> dict[str, Any]:
-    """The names that today's networks have: torchvision's files of DenseNets are older than these."""
-    if not target.startswith("densenet"):
-        return state
-    old = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
-    return {old.sub(r"\1\2", name): value for name, value in state.items()}
+def _newer_name(name: str) -> str:
+    """The name that today's DenseNets have for a tensor: torchvision's files are older than these."""
+    return re.sub(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$", r"\1\2", name)
 
 
 def _fetched(entry: Any) -> Path:

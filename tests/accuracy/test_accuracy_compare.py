@@ -119,6 +119,34 @@ def test_broken_outputs_are_rejected(evaluate, variant, base, reason):
     assert (verdict.outcome, verdict.blocking, verdict.reason) == ("reject", True, reason)
 
 
+def masked(x, column=0, sign=-1.0):
+    return {"y": np.where(np.arange(x.shape[1]) == column, sign * np.inf, x)}
+
+
+def test_infinities_that_both_have_are_equal(evaluate):
+    found = accuracy.compare(evaluate(masked), evaluate(masked))
+    assert (found.output_error.max_abs, found.output_error.finite) == (0, True)
+    near = accuracy.compare(evaluate(lambda x: masked(x + 0.5)), evaluate(masked)).output_error
+    assert near.max_abs == pytest.approx(0.5)
+    assert 0 < near.sqnr_db < 100
+    assert judged(evaluate, masked, masked)["outputs"].outcome == "accept"
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        lambda x: {"y": x},
+        lambda x: masked(x, column=1),
+        lambda x: masked(x, sign=1.0),
+        lambda x: {"y": np.concatenate([masked(x)["y"][:-1], x[-1:]])},
+    ],
+)
+def test_infinities_at_other_places_are_rejected(evaluate, variant):
+    verdict = judged(evaluate, variant, masked)["outputs"]
+    assert verdict.outcome == "reject"
+    assert "infinite at other places than the baseline's" in verdict.reason
+
+
 @pytest.mark.parametrize(("noise", "outcome"), [(0.01, "accept"), (0.5, "inconclusive")])
 def test_outputs_far_off_are_doubtful_where_no_labels_judge_them(evaluate, noise, outcome):
     def noisy(x):

@@ -96,6 +96,26 @@ def test_external_data_outside_the_folder_is_refused(tmp_path, location):
         onnx_format.check(folder)
 
 
+@pytest.mark.parametrize("location", ["w.bin", "../../blobs/22", "other.bin"])
+def test_links_into_one_folder_are_followed_as_onnx_runtime_does(tmp_path, location):
+    """Hugging Face's cache: `snapshots/HASH/model.onnx` and its weights are links into `blobs`."""
+    folder, blobs = tmp_path / "snapshots" / "0a1b", tmp_path / "blobs"
+    folder.mkdir(parents=True)
+    blobs.mkdir()
+    data = external(folder, location)
+    (folder / "model.onnx").rename(blobs / "11")
+    (folder / "model.onnx").symlink_to("../../blobs/11")
+    (blobs / "22").write_bytes(data)
+    (folder / "w.bin").symlink_to("../../blobs/22")
+    (tmp_path / "secret.bin").write_bytes(data)
+    (folder / "other.bin").symlink_to(tmp_path / "secret.bin")
+    if location == "w.bin":
+        onnx_format.check(folder)
+        return
+    with pytest.raises(TrustError, match="outside"):
+        onnx_format.check(folder)
+
+
 @pytest.mark.parametrize(
     ("offset", "length"), [(-16, 32), (16, -16), (0, 10**6), (2**63, 32), ("x", 32), (0, "9" * 5000)]
 )

@@ -57,7 +57,7 @@ def test_sound_archives_are_read(script, program, tmp_path):
     eighths = torch.ones(2).to(torch.float8_e4m3fn)
     state = {"a": whole[2:, 3:], "t": whole.t(), "0": torch.ones(0), "h": whole.half(), "e": eighths}
     torch.save(state, path)
-    assert set(torch_weights.read(path)) >= {"a", "t"}
+    assert set(torch_weights.tensors_in(path)) >= {"a", "t"}
 
 
 @pytest.mark.parametrize("claimed", [301, 10_000_000, -1])
@@ -102,7 +102,7 @@ def test_weights_within_an_archive_and_in_a_file(program, tmp_path):
     files["data.pkl"] = count_of(files["data.pkl"], 10_000)
     written(path, files)
     with pytest.raises(InputError, match="claims 10000 elements, 40000 bytes, and its record has 1200"):
-        torch_weights.read(path)
+        torch_weights.tensors_in(path)
     inside = members(program)
     inside["data/sample_inputs/model.pt"] = path.read_bytes()
     written(program, inside)

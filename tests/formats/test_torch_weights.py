@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
+from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,15 +66,6 @@ def test_what_safetensors_cannot_hold_is_pickled_and_read_without_code(tmp_path)
     assert torch.equal(torch_weights.read_own(tmp_path)["sparse"].to_dense(), torch.eye(3))
 
 
-@pytest.mark.parametrize("entry", [None, "state_dict", "model_state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod."])
-def test_checkpoints_are_unwrapped(tmp_path, entry, prefix):
-    state = Net().state_dict()
-    saved = {prefix + name: value for name, value in state.items()}
-    torch.save({entry: saved, "epoch": 3, "optimizer": {}} if entry else saved, tmp_path / "w.pth")
-    assert same(torch_weights.read(tmp_path / "w.pth"), state)
-
-
 class Evil:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,7 +83,7 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, kind):
     else:
         torch.save(content, file, _use_new_zipfile_serialization=kind == "zip")
     with pytest.raises(TrustError) as error:
-        torch_weights.read(file)
+        torch_weights.tensors_in(file)
     assert not mark.exists()
     assert error.value.place == str(file)
     assert ("plain pickle" if kind == "pickle" else "posix.system") in error.value.message
@@ -98,13 +93,51 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, kind):
 def test_a_whole_pickled_network_is_refused(tmp_path):
     torch.save(torch.nn.Sequential(torch.nn.Linear(2, 2)), tmp_path / "w.pth")
     with pytest.raises(TrustError, match="Sequential"):
-        torch_weights.read(tmp_path / "w.pth")
+        torch_weights.tensors_in(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("ultralytics.nn.tasks", "yolo export model=best.pt format=onnx"),
+        ("models.yolo", "python export.py --weights best.pt --include onnx"),
+    ],
+)
+def test_a_whole_detector_of_a_library_is_refused_with_its_export(
+    tmp_path, monkeypatch, module, command
+):
+    network = type("DetectionModel", (torch.nn.Module,), {"__module__": module})
+    for at, _ in enumerate(parts := module.split("."), 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:at]), ModuleType(module))
+    sys.modules[module].DetectionModel = network
+    torch.save({"epoch": -1, "model": network(), "ema": None}, tmp_path / "best.pt")
+    with pytest.raises(TrustError, match="DetectionModel") as error:
+        torch_weights.tensors_in(tmp_path / "best.pt")
+    assert f"`{command}`, and write `source: onnx:best.onnx`" in error.value.hint
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_plain_values_of_training_programs_are_read(tmp_path, zipped):
+    values = {
+        "args": Namespace(lr=0.1, data=Path("/data")),
+        "best": np.float64(0.9),
+        "acc": np.float32(91.5),
+        "epoch": np.int64(3),
+        "done": np.bool_(True),
+    }
+    torch.save(
+        {"model": {"w": torch.ones(2)}, **values},
+        tmp_path / "w.pth",
+        _use_new_zipfile_serialization=zipped,
+    )
+    read = torch_weights.tensors_in(tmp_path / "w.pth")
+    assert {name: read[name] for name in values} == values
 
 
 def test_a_torchscript_archive_is_named_as_one(tmp_path):
     torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "w.pt")
     with pytest.raises(InputError, match="TorchScript"):
-        torch_weights.read(tmp_path / "w.pt")
+        torch_weights.tensors_in(tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
@@ -117,7 +150,7 @@ def test_a_damaged_file_says_so(tmp_path, name, kept):
     save_file(state, file) if name.endswith("safetensors") else torch.save(state, file)
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(InputError) as error:
-        torch_weights.read(file)
+        torch_weights.tensors_in(file)
     assert not isinstance(error.value, TrustError)
     assert error.value.place == str(file)
     assert error.value.hint
@@ -129,20 +162,13 @@ def test_a_damaged_file_says_so(tmp_path, name, kept):
 def test_another_kind_of_file_says_so(tmp_path, content):
     (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(InputError, match="damaged or no PyTorch file") as error:
-        torch_weights.read(tmp_path / "w.pth")
+        torch_weights.tensors_in(tmp_path / "w.pth")
     assert not isinstance(error.value, TrustError)
-
-
-@pytest.mark.parametrize("content", [{}, [1, 2], {"epoch": 3, "optimizer": {}}, torch.ones(3)])
-def test_a_file_without_a_state_dict_says_so(tmp_path, content):
-    torch.save(content, tmp_path / "w.pth")
-    with pytest.raises(InputError, match="state dict"):
-        torch_weights.read(tmp_path / "w.pth")
 
 
 def test_a_missing_file_says_so(tmp_path):
     with pytest.raises(InputError, match="no such weights file"):
-        torch_weights.read(tmp_path / "w.pth")
+        torch_weights.tensors_in(tmp_path / "w.pth")
 
 
 def test_another_number_of_classes_gets_the_setting_to_write():

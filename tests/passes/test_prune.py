@@ -275,7 +275,7 @@ def test_a_shortcut_that_pads_its_channels_keeps_its_width(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message", "hint"),
     [
-        ("Fixed", {"ratio": 0.5}, "1 cannot be followed through reshapes", "keep"),
+        ("Fixed", {"ratio": 0.5}, "1 cannot be followed: conv", "keep"),
         ("Narrow", {}, "no channel can be removed", "round_to"),
         ("Narrow", {"keep": ("cnv",)}, "no module is called 'cnv'", "did you mean 'conv'?"),
         ("Narrow", {"importance": "batchnorm"}, "no batch norm", "magnitude"),
@@ -309,6 +309,94 @@ def test_of_a_vision_transformer_the_hidden_layers_are_pruned(tmp_path):
     blocks = 2 * (17 * 4 * 32 * 32 + 2 * 17 * 17 * 32 + 17 * 2 * 32 * 64)
     assert facts["macs_before"] == 16 * 48 * 32 + blocks + 32 * 3
     assert facts["groups_pruned"] == 2
+
+
+DIFFICULT = """
+    import torch
+    from torch import nn
+
+    def plain(inside, outside):
+        conv = nn.Conv2d(inside, outside, 3, padding=1)
+        return nn.Sequential(conv, nn.BatchNorm2d(outside), nn.ReLU())
+
+    class Chunk(nn.Module):  # as C2f of YOLOv8
+        def __init__(self):
+            super().__init__()
+            self.cv1, self.step, self.cv2 = nn.Conv2d(32, 64, 1), plain(32, 32), nn.Conv2d(96, 32, 1)
+
+        def forward(self, x):
+            parts = list(self.cv1(x).chunk(2, 1))
+            parts.append(self.step(parts[-1]))
+            return self.cv2(torch.cat(parts, 1))
+
+    class Split(nn.Module):  # of parts that differ, joined in another order
+        def __init__(self):
+            super().__init__()
+            self.wide, self.join = nn.Conv2d(32, 48, 1), nn.Conv2d(48, 32, 1)
+
+        def forward(self, x):
+            small, large = torch.split(self.wide(x), [16, 32], 1)
+            return self.join(torch.cat([large, small.sigmoid()], 1))
+
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = nn.Parameter(torch.randn(32, 32, 3, 3) * 0.1)
+
+        def forward(self, x):
+            return nn.functional.conv2d(x, self.kernel, padding=1).relu()
+
+    class Attention(nn.Module):  # with one layer for queries, keys and values
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Conv2d(32, 96, 1), nn.Conv2d(32, 32, 1)
+
+        def forward(self, x):
+            n, _, h, w = x.shape
+            q, k, v = self.qkv(x).reshape(n, 3, 4, 8, h * w).unbind(1)
+            seen = (q.transpose(-2, -1) @ k).softmax(-1)
+            return self.out((v @ seen.transpose(-2, -1)).reshape(n, 32, h, w))
+
+    class Shuffled(nn.Module):
+        def forward(self, x):
+            n, c, h, w = x.shape
+            return x.reshape(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+    MIDDLES = {
+        "chunk": Chunk,
+        "split": Split,
+        "transposed": lambda: nn.ConvTranspose2d(32, 32, 4, 2, 1, groups=8),
+        "functional": Functional,
+        "attention": Attention,
+        "shuffled": Shuffled,
+    }
+
+    class Net(nn.Module):
+        def __init__(self, middle):
+            super().__init__()
+            self.stem, self.wide, self.middle = plain(3, 64), plain(64, 32), MIDDLES[middle]()
+            self.last, self.head = plain(32, 64), nn.Linear(64, 5)
+
+        def forward(self, input):
+            return self.head(self.last(self.middle(self.wide(self.stem(input)))).mean((2, 3)))
+    """
+
+
+@pytest.mark.parametrize(
+    "middle", ["chunk", "split", "transposed", "functional", "attention", "shuffled"]
+)
+def test_what_cannot_be_followed_stays_and_the_rest_is_pruned(tmp_path, middle):
+    (tmp_path / "nets.py").write_text(dedent(DIFFICULT))
+    source = PythonSource(target="nets.py:Net", folder=tmp_path, arguments={"middle": middle})
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 8, 8])]
+    artifact = written(source, tmp_path / "a", inputs)
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    assert model.stem[0].out_channels == model.last[0].out_channels == 32
+    assert outputs(model, inputs)["output"].shape == (2, 5)
+    again = torch_format.open(tmp_path / "b")
+    assert torch.equal(outputs(again, inputs)["output"], outputs(model, inputs)["output"])
+    lost = {"chunk": "middle.step.0", "split": "middle.wide", "transposed": "middle"}
+    assert lost.get(middle, "") in [*facts["modules_not_followed"], ""]
 
 
 @pytest.mark.long

@@ -163,6 +163,44 @@ def test_an_output_that_loses_its_batch_is_found_at_the_source(tmp_path):
     assert check.usable(artifact, (TensorSpec(**several),), None, 1).facts
 
 
+def test_a_model_that_draws_at_random_is_named_at_the_source(tmp_path):
+    artifact = of_nodes(
+        tmp_path / "m", None, ("RandomNormalLike", ["x"], "noise"), ("Add", ["x", "noise"], "y")
+    )
+    with pytest.raises(InputError, match="the same input gives two answers") as caught:
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+    assert "model.eval()" in caught.value.hint
+
+
+@pytest.mark.parametrize(("mask", "found"), [([0] * 5 + [-np.inf] * 3, 3), ([np.inf] + [0] * 7, 1)])
+def test_a_mask_of_infinities_is_noted(tmp_path, mask, found):
+    artifact = operation(tmp_path / "m", ("Add", "mask"), mask=np.array(mask, np.float32))
+    (note,) = check.usable(artifact, (TensorSpec(**SPEC),), None, 1).notes
+    assert f"'y': {found} of 8 values are infinite" in note
+
+
+def test_an_output_that_is_all_infinite_is_none(tmp_path):
+    artifact = operation(tmp_path / "m", ("Add", "mask"), mask=np.full(8, -np.inf, np.float32))
+    with pytest.raises(InputError, match="holds NaN or infinity"):
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+
+
+@pytest.mark.parametrize(("own", "is_right"), [(0.18, True), (0.05, False), (5.0, False)])
+def test_a_quantized_parent_is_measured_by_what_its_runtime_varies_by(
+    tmp_path, monkeypatch, own, is_right
+):
+    """Fused and unfused kernels round to other integers; a child may differ by more than 0.2 then."""
+    parent = replace(model(tmp_path / "parent", 0.0), precision="int8")
+    child = model(tmp_path / "child", 0.25 if own < 1 else 0.8)
+    monkeypatch.setattr(check, "_own_variation", lambda *_: own)
+    spec = (TensorSpec(**SPEC, range=(0, 1)),)
+    if is_right:
+        assert check.against_parent(child, parent, spec, None, 1e-3, 1)["tolerance"] == 0.36
+        return
+    with pytest.raises(StepError, match="does not compute what its parent computes"):
+        check.against_parent(child, parent, spec, None, 1e-3, 1)
+
+
 def test_what_was_compiled_for_a_gpu_may_round_otherwise(tmp_path):
     parent = model(tmp_path / "parent", 0.0)
     child = model(tmp_path / "child", 0.0005)
@@ -260,7 +298,7 @@ def test_a_range_ascends_and_is_finite(range):
         TensorSpec(**SPEC, range=range)
 
 
-def operation(folder, *operations):
+def operation(folder, *operations, **constants):
     """A network of one input and some operations in a row."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -275,7 +313,10 @@ def operation(folder, *operations):
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
-        [numpy_helper.from_array(np.float32(1000), "thousand")],
+        [
+            numpy_helper.from_array(value, name)
+            for name, value in {"thousand": np.float32(1000), **constants}.items()
+        ],
     )
     folder.mkdir(parents=True)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

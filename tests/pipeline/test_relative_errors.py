@@ -48,6 +48,16 @@ def test_what_is_no_number_is_infinitely_far():
         assert relative_error({"y": wrong}, {"y": BOXES}) == np.inf
 
 
+def test_equal_infinities_are_equal():
+    masked = SCORES.copy()
+    masked[:, 3:] = -np.inf
+    assert relative_error({"y": masked}, {"y": masked.copy()}) == 0
+    moved = masked.copy()
+    moved[0, 0, 0] += 0.5 * np.abs(SCORES[:, :3]).max()
+    assert relative_error({"y": masked}, {"y": moved}) == pytest.approx(0.5, rel=1e-3)
+    assert relative_error({"y": masked}, {"y": -masked}) == np.inf
+
+
 def test_labels_count_by_the_share_that_differs():
     labels = np.arange(10)
     assert relative_error({"y": labels}, {"y": np.where(labels < 2, 99, labels)}) == 0.2

@@ -51,7 +51,7 @@ def test_the_good_recipe_loads_as_written(loaded: Loaded, folder: Path) -> None:
     assert (runner.name, runner.configured.threads) == ("openvino", 2)
     assert recipe.inputs[0].batch_range().max == 64
     assert recipe.data["calibration"].samples == 16
-    assert recipe.model.weights == "digits.safetensors"
+    assert recipe.model.weights.file == "digits.safetensors"
 
 
 def test_the_first_variant_is_the_baseline_where_none_is_named(loaded: Loaded) -> None:

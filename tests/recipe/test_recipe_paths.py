@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from optcli import data, passes, registry, runners, sources, user_code
+from optcli import data, passes, registry, runners, user_code
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.errors import RecipeError
@@ -113,7 +113,7 @@ def _named(recipe: Recipe) -> dict[str, Any]:
     named["class_names"] = _file(recipe, recipe.class_names)
     kind, _, what = recipe.model.source.partition(":")
     named["source"] = _code(recipe, what) if kind == "python" else _file(recipe, what)
-    named["weights"] = recipe.model.weights and _file(recipe, recipe.model.weights)
+    named["weights"] = recipe.model.weights and _file(recipe, recipe.model.weights.file)
     for role, settings in recipe.data.items():
         code = settings.kind == "python"
         named[role] = _code(recipe, settings.place) if code else _file(recipe, settings.place)
@@ -152,7 +152,7 @@ def test_every_kind_of_path_names_the_same_file(extended: Extended) -> None:
 def test_the_keys_of_what_is_named_are_the_same(extended: Extended) -> None:
     keys = []
     for recipe in extended():
-        source = sources.named(recipe.model.source, recipe.folder, recipe.model.weights)
+        source = recipe.model.in_folder(recipe.folder)
         settings = recipe.data["calibration"]
         made_of = data.ingredients(settings, recipe.folder, FileDigests())
         own = recipe.variants["m-one"].passes[1].reference

@@ -56,7 +56,7 @@ def test_paths_of_an_extended_recipe_stay_where_they_were(folder: Path) -> None:
     (folder / "below" / "child.yaml").write_text("extends: [../recipe.yaml]\nname: child\n")
     recipe = load(folder / "below" / "child.yaml")
     assert recipe.folder == folder / "below"
-    assert recipe.model.weights == "../digits.safetensors"
+    assert recipe.model.weights.file == "../digits.safetensors"
     assert recipe.model.source == "net:digits"
     assert recipe.data["evaluation"].source == "npz:../digits.npz"
     assert [use.reference for use in recipe.variants["onnx"].passes] == ["../mine.py:MyPass"] * 2
@@ -265,7 +265,7 @@ def test_placeholders_take_the_environment_or_their_default(
     assert recipe.latency.threads == 3
     assert recipe.slo is not None
     assert recipe.slo.rate_per_s == 100
-    assert recipe.model.weights == "./digits.safetensors"
+    assert recipe.model.weights.file == "./digits.safetensors"
     assert recipe.variants["onnx-int8"].gate
 
 

@@ -231,7 +231,7 @@ def test_weights_of_as_many_classes_are_taken(place):
     torch.save(network.state_dict(), place / "two.pth")
     made = draft("nets.py:Sized", place, weights="two.pth", data=Path("photos"))
     recipe = loaded(place, made.recipe)
-    assert (recipe.model.weights, recipe.model.arguments) == ("two.pth", {"num_classes": 2})
+    assert (recipe.model.weights.file, recipe.model.arguments) == ("two.pth", {"num_classes": 2})
     assert recipe.accuracy is not None
 
 

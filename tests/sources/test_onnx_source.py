@@ -70,6 +70,63 @@ def test_a_file_is_copied_and_described(tmp_path):
     assert (tmp_path / "out" / "model.onnx").read_bytes() == source.file.read_bytes()
 
 
+@pytest.mark.parametrize("size", [-1, 0, None])
+def test_sizes_of_minus_one_or_zero_vary_and_a_shape_that_is_missing_is_the_recipes(tmp_path, size):
+    """As Paddle2ONNX wrote them for years; ONNX Runtime takes a 0 for the size."""
+    import onnxruntime
+
+    model = network("N")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    shape = model.graph.input[0].type.tensor_type
+    if size is None:
+        shape.ClearField("shape")
+    else:
+        shape.shape.dim[0].dim_value = size
+    (tmp_path / "out").mkdir()
+    saved(tmp_path, model).write(tmp_path / "out", INPUTS)
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    for batch in (1, 3):
+        assert session.run(None, {"image": np.ones((batch, 4), np.float32)})[0].shape == (batch, 4)
+    assert session.get_inputs()[0].shape[1:] == [4]
+
+
+@pytest.mark.parametrize(
+    ("domain", "operator", "owner"),
+    [
+        ("ai.onnx.contrib", "ImageDecoder", "onnxruntime-extensions"),
+        ("mmdeploy", "NMSRotated", "MMDeploy"),
+        ("", "EfficientNMS_TRT", "TensorRT's plugins"),
+        ("my.own", "Magic", "nobody that is known here"),
+    ],
+)
+def test_operators_that_onnx_runtime_lacks_are_named_with_their_owner(
+    tmp_path, domain, operator, owner
+):
+    model = network()
+    model.graph.node.append(onnx.helper.make_node(operator, ["scores"], ["more"], domain=domain))
+    if domain:
+        model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
+    error = failing(saved(tmp_path, model), tmp_path / "out")
+    assert owner in error.message
+    assert operator in error.message
+
+
+def test_operators_of_onnx_runtime_and_of_functions_in_the_file_are_no_foreign_ones(tmp_path):
+    helper = onnx.helper
+    model = network()
+    model.graph.node[0].output[0] = "product"
+    model.graph.node.append(helper.make_node("Gelu", ["product"], ["bent"], domain="com.microsoft"))
+    model.graph.node.append(helper.make_node("Twice", ["bent"], ["scores"], domain="my.own"))
+    body = [helper.make_node("Add", ["x", "x"], ["y"])]
+    opsets = [helper.make_opsetid("", 18)]
+    model.functions.append(helper.make_function("my.own", "Twice", ["x"], ["y"], body, opsets))
+    model.opset_import.extend(
+        [helper.make_opsetid("my.own", 1), helper.make_opsetid("com.microsoft", 1)]
+    )
+    (tmp_path / "out").mkdir()
+    assert saved(tmp_path, model).write(tmp_path / "out", INPUTS).outputs == ("scores",)
+
+
 def test_weights_beside_the_file_are_copied_and_part_of_the_key(tmp_path):
     source = saved(tmp_path / "models", data="weights.bin")
     (tmp_path / "out").mkdir()
@@ -205,3 +262,28 @@ def test_an_output_that_is_no_tensor_is_named(tmp_path):
     ) as error:
         source.write(tmp_path / "out", INPUTS)
     assert "zipmap" in error.value.hint
+
+
+@pytest.mark.parametrize("stored", ["initializer", "constant"])
+@pytest.mark.parametrize("trained", ["norm", "drop"])
+def test_nodes_in_training_mode_are_named(tmp_path, stored, trained):
+    helper = onnx.helper
+    model = network()
+    graph = model.graph
+    graph.node[0].output[0] = "product"
+    ones = onnx.numpy_helper.from_array(np.ones(4, np.float32), "ones")
+    mode = onnx.numpy_helper.from_array(np.array(trained == "drop"), "mode")
+    graph.initializer.extend([ones, onnx.numpy_helper.from_array(np.float32(0.5), "ratio")])
+    if stored == "initializer":
+        graph.initializer.append(mode)
+    else:
+        graph.node.insert(0, helper.make_node("Constant", [], ["mode"], value=mode))
+    norm = ["product", "ones", "ones", "ones", "ones"]
+    options = {"training_mode": 1} if trained == "norm" else {}
+    made = ["normal", "mean", "var"] if trained == "norm" else ["normal"]
+    graph.node.append(helper.make_node("BatchNormalization", norm, made, name="norm", **options))
+    graph.node.append(helper.make_node("Dropout", ["normal", "ratio", "mode"], ["scores"], name="drop"))
+    error = failing(saved(tmp_path, model), tmp_path / "out")
+    kind = {"norm": "BatchNormalization norm", "drop": "Dropout drop"}[trained]
+    assert error.message == f"the file is in training mode: {kind}"
+    assert "model.eval()" in error.hint

@@ -26,6 +26,30 @@ CODE = """
     from torch import nn
     from layers import block
 
+    class Restless(nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 1), Forgetful() if how == "inside" else nn.ReLU())
+            self.how = how
+
+        def forward(self, input):
+            output = self.body(input)
+            return nn.functional.dropout(output, 0.5) if self.how == "outside" else output
+
+    class Forgetful(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x)
+
+    class Packed(nn.Module):
+        def __init__(self, form):
+            super().__init__()
+            self.form, self.conv = form, nn.Conv2d(3, 4, 1)
+
+        def forward(self, batch):
+            if self.form == "a dict":
+                return self.conv(batch["input"])
+            return self.conv(torch.stack(list(batch)) if batch[0].ndim == 3 else batch[0])
+
     class Net(nn.Module):
         def __init__(self, num_classes=4, width=8):
             super().__init__()
@@ -218,6 +242,21 @@ def test_the_line_of_the_users_code_is_named(folder, tmp_path):
 def test_an_argument_that_does_not_exist(folder, tmp_path):
     error = failing(python(folder, "Net", arguments={"num_clases": 3}), tmp_path / "out")
     assert "did you mean 'num_classes'?" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("how", "where"), [("inside", "body.1 (Forgetful)"), ("outside", "the forward of Restless")]
+)
+def test_dropout_that_is_always_on_is_named(folder, tmp_path, how, where):
+    error = failing(python(folder, "Restless", arguments={"how": how}), tmp_path / "out")
+    assert error.message == f"the same input gives two answers: {where} draws at random"
+    assert "training=self.training" in error.hint
+
+
+def test_a_container_of_inputs_is_named(folder, tmp_path):
+    error = failing(python(folder, "Packed", arguments={"form": "a dict"}), tmp_path / "out")
+    assert "takes a dict of its inputs" in error.message
+    assert "wrap it" in error.hint
 
 
 def test_inputs_that_do_not_fit_are_shown(folder, tmp_path):

@@ -124,7 +124,8 @@ def best(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The first of the largest scores of each row, -1 where it has NaN, and its probability."""
     import numpy as np
 
-    clean = np.isfinite(scores).all(axis=1)
+    # A class of minus infinity, which a mask forbids, has no probability.
+    clean = np.isfinite(scores.max(axis=1))
     safe = np.where(clean[:, None], scores, 0.0)
     predicted = np.where(np.isnan(scores).any(axis=1), -1, np.argmax(scores, axis=1)).astype(np.int32)
     top = safe.max(axis=1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch_modules
-from optcli.formats.torch_pruning import EntangledError
 
 if TYPE_CHECKING:
     import torch
@@ -31,17 +30,27 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Choice:
-    """`picked`: root module, pruning function and channels of every group that loses some.
+    """`picked`: what is cut of every group that loses channels.
 
-    `groups` counts all groups of coupled layers, `kept` those that must not be touched, `lost` those
-    of them that cannot be followed through the network's reshapes. `layers` names the convolutions and
-    linear layers that lose output channels.
+    `groups` counts all groups of coupled layers, `kept` those that must not be touched. `lost` names
+    the modules of those of them that Torch-Pruning cannot follow.
     """
 
-    picked: list[tuple[Any, Any, list[int]]]
+    picked: list[Cut]
     groups: int
     kept: int
-    lost: int
+    lost: list[str]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The output channels that a module loses, with what depends on them; `layers` lose some as well.
+
+    `layers` are convolutions and linear layers.
+    """
+
+    module: str
+    channels: list[int]
     layers: list[str]
 
 
@@ -53,8 +62,7 @@ class _Group:
     the `parts`, and `scores` has one value for all of them.
     """
 
-    root: Any
-    prune: Any
+    root: str
     scores: torch.Tensor
     parts: int
     layers: list[str]
@@ -75,30 +83,37 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -
     kept_modules = _kept(model, criteria.keep)
     cautious = any(_is_attention(module) for module in torch_modules.modules(model))
     groups: list[_Group] = []
-    total = kept = lost = 0
+    total = kept = 0
+    lost: list[str] = []
     score = _importance(criteria.importance)
     with torch.no_grad():
-        for group in _groups(graph):
+        for name, group in _groups(graph):
             total += 1
-            lost += group is None
             if group is None or _must_stay(group, graph, kept_modules, cautious):
                 kept += 1
+                lost += [name] if group is None else []
                 continue
-            scores = score(group)
-            if scores is not None:
-                groups.append(_described(group, graph, scores))
-                if not bool(torch.isfinite(scores).all()):
-                    raise _no_number(groups[-1], criteria.importance)
+            try:
+                scores = score(group)
+                described = None if scores is None else _described(group, graph, scores)
+            except Exception:  # its map of channels does not fit the layers, as behind `chunk`
+                kept += 1
+                lost.append(name)
+                continue
+            if described is not None:
+                groups.append(described)
+                if not bool(torch.isfinite(described.scores).all()):
+                    raise _no_number(described, criteria.importance)
     if not groups and criteria.importance == "batchnorm" and total > kept:
         raise StepError(
             "the network has no batch norm to rank its channels by", hint="importance: magnitude"
         )
-    picked, layers = [], []
-    for group, count in zip(groups, _counts(groups, criteria), strict=True):
-        if count > 0:
-            picked.append((group.root, group.prune, group.indices(count)))
-            layers.extend(group.layers)
-    return Choice(picked, total, kept, lost, layers)
+    picked = [
+        Cut(group.root, group.indices(count), group.layers)
+        for group, count in zip(groups, _counts(groups, criteria), strict=True)
+        if count > 0
+    ]
+    return Choice(picked, total, kept, lost)
 
 
 def _no_number(group: _Group, importance: str) -> StepError:
@@ -109,8 +124,11 @@ def _no_number(group: _Group, importance: str) -> StepError:
     )
 
 
-def _groups(graph: DependencyGraph) -> Iterator[Any]:
-    """Every group of coupled layers, with all its channels; None for one that cannot be followed."""
+def _groups(graph: DependencyGraph) -> Iterator[tuple[str, Any]]:
+    """Every group of coupled layers, by a module of it, with all its channels.
+
+    None in its place where it cannot be followed.
+    """
     from torch_pruning import ops
 
     seen: set[Any] = set()
@@ -123,11 +141,11 @@ def _groups(graph: DependencyGraph) -> Iterator[Any]:
             continue
         try:
             group = graph.get_pruning_group(module, pruner.prune_out_channels, list(range(count)))
-        except EntangledError:
-            yield None
+        except Exception:  # an `EntangledError`, or whatever goes wrong within Torch-Pruning
+            yield graph._module2name[module], None
             continue
         seen.update(d.target.module for d, _ in group if graph.is_out_channel_pruning_fn(d.handler))
-        yield group
+        yield graph._module2name[module], group
 
 
 def _counts(groups: Sequence[_Group], criteria: Criteria) -> list[int]:
@@ -173,10 +191,10 @@ def _described(group: Any, graph: DependencyGraph, scores: torch.Tensor) -> _Gro
         parts = max(parts, _parts(module, graph, out))
         if out and hasattr(module, "weight") and getattr(module.weight, "ndim", 0) > 1:
             layers.append(graph._module2name[module])
-    root = group[0].dep
     if parts > 1 and len(scores) % parts == 0:
         scores = scores.view(parts, -1).mean(0)
-    return _Group(root.target.module, root.handler, scores, parts, sorted(set(layers)))
+    root = graph._module2name[group[0].dep.target.module]
+    return _Group(root, scores, parts, sorted(set(layers)))
 
 
 def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
