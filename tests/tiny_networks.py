@@ -150,6 +150,23 @@ class Halves(torch.nn.Module):
     def forward(self, image):
         half = torch.max_pool2d(image, 2)
         return torch.nn.functional.interpolate(half, scale_factor=2.0) + image
+
+
+class Numbers(torch.nn.Module):
+    """Numbers are added to what layers give: a hard sigmoid by hand, one before a ReLU, with alpha."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 16, 3)
+        self.second = torch.nn.Conv2d(16, 16, 3)
+        self.third = torch.nn.Conv2d(16, 16, 3)
+        self.head = torch.nn.Linear(16, 5)
+
+    def forward(self, image):
+        x = (self.first(image) + 3).clamp(0, 6) / 6
+        x = torch.add(self.second(x), 1.5, alpha=2).relu()
+        x = 1 + self.third(x)
+        return self.head(x.mean((2, 3))) + 1
 '''
 
 IMAGE = TensorSpec(name="image", shape=("batch", 3, 16, 16), ranges={"batch": {"max": 12, "opt": 4}})
@@ -164,6 +181,7 @@ INPUTS = {
     "Token": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "Detector": (IMAGE,),
     "OneBatchOnly": (IMAGE,),
+    "Numbers": (IMAGE,),
     "Halves": (TensorSpec(name="image", shape=("batch", 3, "height", 16), ranges=SIZES),),
 }
 OUTPUTS = {"Pair": ["map", "sums.0", "sums.1"]}

@@ -14,7 +14,8 @@ from optcli.settings import TensorSpec
 class MeasureRequest:
     """What to open and what to feed it.
 
-    `feeds` is a file of samples, None for random inputs; `options` are the runner's.
+    `feeds` is a file of samples, None for random inputs; `options` are the runner's. `names` are those
+    that the artifact has for its inputs, where they are others.
     """
 
     artifact: Artifact
@@ -24,6 +25,7 @@ class MeasureRequest:
     feeds: Path | None
     batch_sizes: tuple[int, ...]
     seed: int
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

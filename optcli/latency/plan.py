@@ -31,6 +31,7 @@ _SPARE = 1.5
 class Candidate:
     """An artifact to measure, under a variant's name, with a runner and its options.
 
+    `names` are those that it has for the inputs, where they are others than the comparison's.
     `interpreter` is another Python to open it in, `serve` what its process runs instead of
     `optcli.latency.process:serve` (a benchmark's process that is slower on purpose).
     """
@@ -39,6 +40,7 @@ class Candidate:
     artifact: Artifact
     runner: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
     interpreter: str | None = None
     serve: str = "optcli.latency.process:serve"
 

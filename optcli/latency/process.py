@@ -52,9 +52,16 @@ class Process:
     """One artifact, its inputs, and what was asked of them so far."""
 
     def __init__(self, request: MeasureRequest) -> None:
-        self._artifact, self._inputs = request.artifact, request.inputs
+        self._artifact = request.artifact
         self._runner: Runner = runners.find(request.runner).model_validate(request.options)
-        self._feeds = feeds.make(request.inputs, request.feeds, request.batch_sizes, request.seed)
+        made = feeds.make(request.inputs, request.feeds, request.batch_sizes, request.seed)
+        names = request.names or tuple(spec.name for spec in request.inputs)
+        own = {spec.name: name for spec, name in zip(request.inputs, names, strict=True)}
+        self._inputs = [s.model_copy(update={"name": own[s.name]}) for s in request.inputs]
+        self._feeds = {
+            size: [{own[name]: array for name, array in feed.items()} for feed in batches]
+            for size, batches in made.items()
+        }
         self._turn = 0
         self._cpu_ns = 0
         # Threads of its own wait for each other then: waiting says nothing of other work.

@@ -150,7 +150,14 @@ class Session:
         options = self._options(candidate)
         inputs, sizes = tuple(self.inputs), tuple(self.sizes)
         request = MeasureRequest(
-            candidate.artifact, inputs, candidate.runner, options, self.feeds, sizes, self.seed
+            candidate.artifact,
+            inputs,
+            candidate.runner,
+            options,
+            self.feeds,
+            sizes,
+            self.seed,
+            candidate.names,
         )
         self._children[candidate.name] = workers.spawn(
             candidate.serve,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +61,7 @@ def bench(
         )
         with measurement_lock.acquired(NAME, observer):
             measured = latency.measure(
-                [_candidate(each, runner) for each in opened],
+                [replace(_candidate(each, runner), names=each.own_names(specs)) for each in opened],
                 opened[0].name,
                 specs,
                 samples.absolute() if samples is not None else None,

@@ -60,6 +60,12 @@ class Opened:
         """Whether inputs go by name in its runtime; elsewhere by their order."""
         return self.artifact.format in (Format.ONNX, Format.ORT, Format.OPENVINO)
 
+    def own_names(self, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+        """Its name for the only input of a comparison, where that is another one; else none."""
+        names = tuple(spec.name for spec in self.inputs)
+        is_other = self.named and len(names) == len(inputs) == 1 and names[0] != inputs[0].name
+        return names if is_other else ()
+
 
 def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
     """What each file is. Raises `UsageError`, `InputError`, and `TrustError` for untrusted code."""
@@ -320,8 +326,9 @@ def merged(opened: Sequence[Opened]) -> tuple[TensorSpec, ...]:
             continue
         names = [spec.name for spec in other.inputs]
         by_name = {spec.name: spec for spec in other.inputs}
+        by_name |= {specs[0].name: other.inputs[0]} if len(names) == len(specs) == 1 else {}
         agrees = len(names) == len(specs) and (
-            not other.named or set(names) == {spec.name for spec in specs}
+            not other.named or {spec.name for spec in specs} <= by_name.keys()
         )
         if not agrees:
             raise _different(first, other)

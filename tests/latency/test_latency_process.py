@@ -1,6 +1,7 @@
 import gc
 import mmap
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,6 +68,16 @@ def test_calls_rotate_through_distinct_real_inputs(asked, plain_runner, monkeypa
     assert all(each.shape == (4, 2) and each.dtype == np.float32 for each in seen)
     assert np.array_equal(np.concatenate(seen[:4]), np.arange(32).reshape(16, 2))
     assert np.array_equal(seen[4], seen[0])
+
+
+def test_an_artifact_has_its_own_names_for_the_inputs(asked, plain_runner, monkeypatch):
+    opened = []
+    monkeypatch.setattr(plain_runner, "load", lambda self, artifact: opened.append(self))
+    channel = ScriptedChannel(Command("open"), Command("round", 4, 4, lead_in=0))
+    process.serve(replace(asked, names=("pixels",)), channel)
+    assert [spec.name for spec in opened[0].inputs] == ["pixels"]
+    seen = [feed["pixels"] for feed in opened[0].__dict__["seen"]]
+    assert np.array_equal(np.concatenate(seen), np.arange(32).reshape(16, 2))
 
 
 def test_warms_up_until_it_is_steady_where_it_is_told_to(asked, plain_runner, monkeypatch):

@@ -83,6 +83,25 @@ class TestMerged:
         (both,) = merged([opened("a", Format.ONNX, spec()), opened("b", Format.EXPORTED, fixed)])
         assert both.shape == (1, 3, 4, 4)
 
+    def test_the_only_input_may_have_another_name(self):
+        files = [
+            opened("a.onnx", Format.ONNX, spec()),
+            opened("b.onnx", Format.ONNX, spec("pixels")),
+            opened("c.pt2", Format.EXPORTED, spec("x")),
+        ]
+        both = merged(files)
+        assert [each.name for each in both] == ["image"]
+        assert [each.own_names(both) for each in files] == [(), ("pixels",), ()]
+
+    def test_of_several_inputs_names_tell_which_is_which(self):
+        mask = spec("mask", ("batch", 1))
+        files = [
+            opened("a.onnx", Format.ONNX, spec(), mask),
+            opened("b.onnx", Format.ONNX, spec("pixels"), mask),
+        ]
+        with pytest.raises(InputError, match="pixels"):
+            merged(files)
+
     def test_inputs_by_name_in_another_order(self):
         mask = spec("mask", ("batch", 1))
         both = merged(
@@ -96,7 +115,7 @@ class TestMerged:
             spec("image", ("batch", 3, 8, 8)),
             spec("image", ("batch", 3, 4)),
             spec("image", dtype="uint8"),
-            spec("picture"),
+            spec("picture", ("batch", 3, 4, 4), "uint8"),
             spec(batch={"min": 200, "max": 300}),
         ],
     )

@@ -115,6 +115,17 @@ def test_only_integers_are_kept(conv, quantized):
     assert {str(dtype) for dtype in weights.values()} == {"torch.int8"}
 
 
+@pytest.mark.parametrize("kind", ["x86", "arm"])
+def test_numbers_may_be_added_to_layers(tmp_path, kind):
+    """As in hand-written activations, and in fastvit: the quantizers take every sum for two tensors."""
+    source = torch_artifact(tmp_path, "Numbers")
+    quantized = quantize(source, tmp_path / "made", quantizer=kind)
+    assert quantized.facts["quantized_operators"] == {"conv2d": 3, "linear": 1}
+    values = feed(IMAGE, 4, seed=9)
+    wanted = output(TorchRunner(threads=1), source, values)
+    assert sqnr_db(wanted, output(TorchRunner(threads=1), quantized, values)) > 25
+
+
 @pytest.mark.parametrize(
     "options",
     [

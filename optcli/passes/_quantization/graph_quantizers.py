@@ -59,6 +59,8 @@ def graph_of(
     else:
         model = flat(torch_format.open(source.path), job.inputs)
         graph, facts["strict"] = _traced(model, job, strict)
+    if inductor:
+        _subtract_numbers(graph)
     if inductor and any(spec.symbols for spec in job.inputs):
         kept = _single_channels(graph)
         _keep_in_floats(graph, kept)
@@ -173,6 +175,8 @@ def quantizer(
     return configured
 
 
+    if inductor:
+        _subtract_numbers(graph)
 def _of_xnnpack(
     ignored: Collection[str], dynamic: bool, per_channel: bool, histogram: bool
 ) -> Quantizer:
