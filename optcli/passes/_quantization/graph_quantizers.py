@@ -175,8 +175,6 @@ def quantizer(
     return configured
 
 
-    if inductor:
-        _subtract_numbers(graph)
 def _of_xnnpack(
     ignored: Collection[str], dynamic: bool, per_channel: bool, histogram: bool
 ) -> Quantizer:
@@ -192,6 +190,23 @@ def _of_xnnpack(
     if dynamic:
         return configured.set_module_type(torch.nn.Linear, config)
     return configured.set_global(config)
+
+
+def _subtract_numbers(graph: GraphModule) -> None:
+    """Write `x + 3` as `x - -3`, which is the same.
+
+    The quantizers take every sum behind a convolution for one of two tensors, and fail on a number.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    differences = {aten.add.Tensor: aten.sub.Tensor, aten.add_.Tensor: aten.sub_.Tensor}
+    for node in graph.graph.nodes:
+        if node.target in differences and not isinstance(node.args[1], torch.fx.Node):
+            number = node.args[1] * node.kwargs.get("alpha", 1)
+            node.target, node.args, node.kwargs = differences[node.target], (node.args[0], -number), {}
+            for name in ("source_fn_stack", "torch_fn"):  # by which they know a sum
+                node.meta.pop(name, None)
 
 
 def _keep_in_floats(graph: GraphModule, names: Collection[str]) -> None:
