@@ -22,12 +22,12 @@ _HURRIED = {"launches": 1, "rounds": 2, "calls": 2, "max_seconds": 0.05}
 def hurried(arguments: Sequence[str]) -> list[str]:
     """The words after `optcli`, such that it measures no longer than it must.
 
-    A search has seconds and judges one finalist: it tries little then. A load takes half a second.
+    A search has half a minute and judges one finalist. A load takes half a second.
     """
     sets = {f"latency.{name}": value for name, value in _HURRIED.items()}
     shorter = {}
     if arguments[0] == "tune":
-        shorter = {"--minutes": "0.2"}
+        shorter = {"--minutes": "0.5"}
         sets["tune.finalists"] = 1
     elif arguments[0] == "loadtest":
         shorter = {"--seconds": "0.5", "--settle": "0.2s"}

@@ -17,6 +17,7 @@ from commands import hurried, optcli_here
 from pages import REPOSITORY, Command, Tutorial, missing_lines
 
 from optcli.serving.loadtest import bundles
+from optcli.tuning.strategy import Strategy
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 NAMES = sorted(path.name for path in TUTORIALS.glob("*.md"))
@@ -107,12 +108,19 @@ def follow(page: Path, folder: Path, store: str = "") -> None:
         assert missing == [], f"the page shows {missing}; {said}"
 
 
+@pytest.fixture
+def hurried_searches(monkeypatch):
+    """A search ends after three trials."""
+    usual = Strategy.next
+    monkeypatch.setattr(Strategy, "next", lambda *about: usual(*about) if len(about[1]) < 3 else None)
+
+
 ENGINES = "gpu-and-tensorrt.md"
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.usefixtures("hurried_loads")
+@pytest.mark.usefixtures("hurried_loads", "hurried_searches")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != ENGINES])
 def test_a_tutorial_holds_to_the_letter(name, tmp_path, quickstart_store):
     with one_server_a_bundle():
