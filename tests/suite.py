@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,7 +253,8 @@ class Suite:
             terminalreporter.section("this run does not count", red=True, bold=True)
             for line in self._wrong:
                 terminalreporter.line(line)
-            terminalreporter.stats["unexpected"] = self._wrong
+            # Plugins such as Hypothesis's look into the attributes of all that is counted.
+            terminalreporter.stats["unexpected"] = [SimpleNamespace(text=line) for line in self._wrong]
 
 
 def _is_marked(path: Path) -> bool:
