@@ -113,7 +113,7 @@ def steps() -> list[Step]:
         Step("compare", ["compare", "net.yaml", "--json"]),
         Step("gate", ["gate", "net.yaml", "--baseline", "net", "--json"]),
         Step("plan", plan, saved="plan.json"),
-        Step("plan for ray", [*plan, "--semantics", "sealed"], saved="ray.json"),
+        Step("plan for ray", [*plan, "--target", "ray"], saved="ray.json"),
         Step("bundle", _deploy("ray", "ray.json", "--target", "ray", "--images"), ["ray"]),
         Step("triton", _deploy("triton", "plan.json", "--target", "triton"), ["triton"]),
         Step("kserve", _deploy("kserve", "plan.json", *place), ["kserve"]),

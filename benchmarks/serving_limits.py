@@ -98,7 +98,7 @@ def _fitted(work: Path, name: str, limit: float) -> Path:
     calibration, places = work / "bundle" / "calibration.json", ["--artifacts", str(work / "artifacts")]
     plan = answer(
         *("plan", "--calibration", str(calibration), "--slo", about["slo"]),
-        *("--rate", f"{_PLANNED * limit:.4g}", "--semantics", "sealed", "--json"),
+        *("--rate", f"{_PLANNED * limit:.4g}", "--target", "ray", "--json"),
         *("--instances", "1", "--batch", about["batch"]),
     )
     (work / "fitted.json").write_text(json.dumps(plan))

@@ -106,7 +106,7 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
     rate = _half_of_capacity(work / "artifacts" / name / "report.json")
     plan = answer(
         *("plan", str(recipe), "--variant", "onnx", "--rate", f"{rate:.4g}", "--slo", about["slo"]),
-        *("--semantics", "sealed", "--instances", "1", "--overhead", "5ms"),
+        *("--target", "ray", "--instances", "1", "--overhead", "5ms"),
         *("--batch", about["batch"], "--json", *places),
     )
     (work / "plan.json").write_text(json.dumps(plan))

@@ -156,9 +156,9 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from functools import partial
 
     from optcli.queueing import demand
-    from optcli.serving.planning import planner
+    from optcli.serving.planning import demands
 
-    monkeypatch.setattr(planner, "Demand", partial(demand.Demand, requests=6_000))
+    monkeypatch.setattr(demands, "Demand", partial(demand.Demand, requests=6_000))
     for name, value in (("_MOST_REQUESTS", 24_000), ("_BURSTS", 12), ("_OF_A_REPLICA", 400)):
         monkeypatch.setattr(demand, name, value)
 
@@ -166,11 +166,13 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def hurried_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load tests predict by a tenth of the requests, and calibrations send few."""
+    from functools import partial
+
+    from optcli.queueing.demand import Demand
     from optcli.serving.loadtest import calibrating, predicting
 
+    monkeypatch.setattr(predicting, "Demand", partial(Demand, requests=1500))
     for module, name, few in (
-        (predicting, "_REQUESTS", 3000),
-        (predicting, "_HELD_REQUESTS", 1000),
         (calibrating, "_LONE", 6),
         (calibrating, "_OF_SIZE", 5),
         (calibrating, "_LOAD_S", 1.0),

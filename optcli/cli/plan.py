@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from optcli import registry
 from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
@@ -64,17 +65,16 @@ _CODES = {
 )
 @click.option("--utilisation", help="Largest load with full batches.  [default: 0.7]")
 @click.option(
-    "--semantics",
-    type=click.Choice(["oldest-age", "sealed"]),
-    help="When a batch is sent: as Triton (oldest-age) or as Ray Serve (sealed).",
+    "--target",
+    type=click.Choice(registry.names("optcli.serving.targets")),
+    help="The server to plan for: it decides how requests are batched.  [default: triton]",
 )
 @click.option("--concurrency", type=click.IntRange(1), help="Calls in parallel inside an instance.")
 @click.option("--batch", type=click.IntRange(1), help="Plan with this largest batch.")
-@click.option("--wait", help="Plan with this longest wait for a batch, such as 10ms.")
+@click.option(
+    "--wait", help="Plan with this longest wait for a batch, such as 10ms; 0,5ms,25ms compares several."
+)
 @click.option("--instances", type=click.IntRange(1), help="Plan with this number of instances.")
-@click.option("--on-full", type=click.Choice(["drop-oldest", "reject-newest", "deadline"]),
-              help="Which request is dropped when the queue is full; deadline: one that has waited too "
-              "long.  [default: drop-oldest]")  # fmt: skip
 @click.option("--memory", help="Memory of an instance and of a machine, such as 1.2GB/16GB.")
 @click.option(
     "--instances-per-machine",
@@ -113,7 +113,8 @@ def command(
     The curve t(B), the time of a batch of B, is what the build of a RECIPE measured (`latency.sweep:
     true`), or --curve. A PLAN is a file with the same settings. Formulas rule out what cannot keep the
     promise. A queueing simulation with several seeds chooses among the rest and predicts p50, p95 and
-    p99. With --batch, --wait and --instances it checks the configuration that you name.
+    p99. With --batch, --wait and --instances it checks the configuration that you name. Without a rate
+    it says the largest batch within the promise, and whether to compute in batches or in real time.
 
     The exit code is 0 if the configuration keeps the promise, 1 if none does, 5 if the curve was
     measured on a busy machine.
@@ -131,7 +132,7 @@ def command(
     places = _PLACES if given["calibration"] is None else {**_PLACES, "curve": "--calibration"}
     settings: PlanSettings = files.load(file, _keys(given), places)
     if build_report is None and settings.curve is None and settings.report is None:
-        build_report = _newest(artifacts)
+        build_report = _newest(artifacts, settings)
     with Progress() as progress:
         plan = planning.from_settings(
             settings,
@@ -155,12 +156,11 @@ _PLACES = {
     "overhead": "--overhead",
     "headroom": "--headroom",
     "utilisation": "--utilisation",
-    "semantics": "--semantics",
+    "target": "--target",
     "concurrency": "--concurrency",
     "batch": "--batch",
     "wait_ms": "--wait",
     "instances": "--instances",
-    "on_full": "--on-full",
     "instance_memory_bytes": "--memory",
     "machine_memory_bytes": "--memory",
     "instances_per_machine": "--instances-per-machine",
@@ -179,7 +179,7 @@ _PLACES = {
 
 # Options that are keys of a plan file as they stand.
 _AS_GIVEN = (
-    *("variant", "curve", "arrivals", "semantics", "concurrency", "batch", "instances", "on_full"),
+    *("variant", "curve", "arrivals", "target", "concurrency", "batch", "instances"),
     *("instances_per_machine", "preset", "seed"),
 )
 
@@ -193,7 +193,7 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         "peak_factor": ("peak_factor", q.number),
         "headroom": ("headroom", q.share),
         "utilisation": ("utilisation", q.share),
-        "wait": ("wait_ms", q.milliseconds),
+        "wait": ("wait_ms", q.waits),
         "price": ("price_per_hour", q.number),
         "cold_start": ("cold_start_s", q.seconds),
         "cameras": ("cameras", q.cameras),
@@ -256,11 +256,16 @@ def _is_plan(where: Path) -> bool:
     return where.suffix in reports.RECIPES and where.is_file() and not files.is_recipe(where)
 
 
-def _newest(artifacts: Path | None) -> reports.FoundReport:
-    """The newest report here; without one, the error says what else a plan can start from."""
+def _newest(artifacts: Path | None, settings: PlanSettings) -> reports.FoundReport | None:
+    """The newest report here; without one, the error says what else a plan can start from.
+
+    None where nothing asks for a curve: how long results may wait decides without one.
+    """
     try:
         return reports.find(None, artifacts)
     except UsageError as error:
+        if settings.freshness_s is not None and not settings.names_rate:
+            return None
         raise UsageError(
             "the plan has no curve, and there is no report of a build here",
             place="--curve",

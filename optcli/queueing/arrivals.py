@@ -6,7 +6,6 @@ and lengths that make no sense.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -19,25 +18,18 @@ if TYPE_CHECKING:
 
 PLACE = "arrivals"
 _FORMS = "write poisson, constant, gamma:CV2 or bursts:BURST_PER_S,BASE_LENGTH,BURST_LENGTH"
-# How many are drawn of a part with all others beside it, and of a very small part at least.
-_MOST_WITH_A_PART = 400_000
-_FEWEST_OF_A_PART = 5_000
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """Requests in the order in which they arrive.
 
-    `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; `stream`
-    [requests] says which camera or caller a request is from. Both are None where there is one only.
-    `beside_ms` [others], ascending, is when other requests come that pass the same ingress.
-    Raises `InputError` for times that fall, are negative or endless.
+    `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; None: all
+    are alike. Raises `InputError` for times that fall, are negative or endless.
     """
 
     times_ms: np.ndarray
     priority: np.ndarray | None = None
-    stream: np.ndarray | None = None
-    beside_ms: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -61,15 +53,6 @@ class Arrivals:
         """Requests a second between the first and the last; 0 where there is no time between them."""
         span = float(self.times_ms[-1] - self.times_ms[0]) if self.count else 0.0
         return 1000 * (self.count - 1) / span if span else 0.0
-
-    def only(self, chosen: np.ndarray) -> Arrivals:
-        """The requests that a mask [requests] or indices choose."""
-        return Arrivals(
-            self.times_ms[chosen],
-            None if self.priority is None else self.priority[chosen],
-            None if self.stream is None else self.stream[chosen],
-            self.beside_ms,
-        )
 
 
 class Process(Protocol):
@@ -193,44 +176,11 @@ class Bursts:
 
 
 @dataclass(frozen=True)
-class Levels:
-    """Poisson at one rate after another: (requests a second, milliseconds) each, over and over."""
-
-    levels: tuple[tuple[float, float], ...]
-
-    def __post_init__(self) -> None:
-        for rate, length in self.levels:
-            number(rate, "the rate of a level", PLACE, least=0)
-            number(length, "the length of a level", PLACE, least=0, above=True)
-        if not any(rate for rate, _ in self.levels):
-            raise InputError("no level has requests", place=PLACE, hint="give one level a rate above 0")
-
-    @property
-    def rate_per_s(self) -> float:
-        """The mean rate over all levels."""
-        whole_ms = sum(length for _, length in self.levels)
-        return sum(rate * length for rate, length in self.levels) / whole_ms
-
-    def draw(self, count: int, seed: int) -> Arrivals:
-        import numpy as np
-
-        rates, lengths = np.array(self.levels).T
-        units = _unit_poisson(count, seed)
-        counts = rates * lengths / 1000
-        rounds = int(units[-1] / counts.sum()) + 1
-        edges = np.append(0, np.cumsum(np.tile(lengths, rounds)))
-        return Arrivals(np.interp(units, np.append(0, np.cumsum(np.tile(counts, rounds))), edges))
-
-    def scaled(self, factor: float) -> Levels:
-        return Levels(tuple((rate * factor, length) for rate, length in self.levels))
-
-
-@dataclass(frozen=True)
 class Cameras:
     """Cameras with one clock each, of random phase; every `stride`-th frame becomes a request.
 
-    `jitter_ms` moves each frame by up to so much to either side. `Arrivals.stream` is the camera.
-    `scaled` changes the frames per second.
+    `jitter_ms` moves each frame by up to so much to either side. `scaled` changes the frames per
+    second.
     """
 
     cameras: int
@@ -258,53 +208,10 @@ class Cameras:
         period_ms = 1000 * self.stride / self.frames_per_s
         times = (phase + np.arange(frames)[:, None]) * period_ms
         times = (times + random.uniform(0, 2, times.shape) * self.jitter_ms).ravel()
-        order = np.argsort(times, kind="stable")[:count]
-        return Arrivals(times[order], stream=order % self.cameras)
+        return Arrivals(np.sort(times)[:count])
 
     def scaled(self, factor: float) -> Cameras:
         return replace(self, frames_per_s=self.frames_per_s * factor)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A random share of the requests of a process; the others pass the same ingress.
-
-    `alone` is the same part without the others.
-    """
-
-    whole: Process
-    share: float
-    alone: Process
-
-    def __post_init__(self) -> None:
-        number(self.share, "the share of the requests", PLACE, least=0, above=True)
-        share(self.share, "the share of the requests", PLACE)
-
-    @property
-    def rate_per_s(self) -> float:
-        """The mean rate of the part."""
-        return self.whole.rate_per_s * self.share
-
-    def draw(self, count: int, seed: int) -> Arrivals:
-        """About `count` requests of the part, with the others; fewer of a small part."""
-        few = max(_FEWEST_OF_A_PART, int(_MOST_WITH_A_PART * self.share))
-        every = self.whole.draw(math.ceil(min(_counted(count), few) / self.share), seed)
-        mine = kept_at_random(every.count, self.share, seed)
-        mine[-1] = mine[-1] or not mine.any()
-        return replace(every.only(mine), beside_ms=every.times_ms[~mine])
-
-    def scaled(self, factor: float) -> Part:
-        return replace(self, whole=self.whole.scaled(factor), alone=self.alone.scaled(factor))
-
-
-def without_others(process: Process) -> Process:
-    """The process without the requests that only share its ingress."""
-    return process.alone if isinstance(process, Part) else process
-
-
-def share_of_ingress(process: Process) -> float:
-    """The requests of a process as a share of all that pass its ingress."""
-    return process.share if isinstance(process, Part) else 1.0
 
 
 def parse(text: str, rate_per_s: float) -> Process:

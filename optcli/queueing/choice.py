@@ -123,7 +123,7 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
     A trace is gone through as a whole: its worst moments may lie anywhere.
     """
     prediction = predict(curve, demand, batching)
-    trace = demand.own
+    trace = demand.process
     if isinstance(trace, Trace) and trace.times_ms.size > prediction.requests:
         whole = min(MOST_OF_A_TRACE, int(trace.times_ms.size))
         prediction = predict(curve, demand, batching, runs=2, requests=whole)
@@ -159,14 +159,11 @@ def simulated(curve: Curve, demand: Demand, batching: Batching, factor: float = 
 def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
     """The instances that keep the promise at the planned rate itself, below the utilisation cap.
 
-    Those of the plan without headroom, be it with another batch size. Where the number of instances is
-    fixed, those that the load of this batch size asks for.
+    Those of the plan without headroom, be it with another batch size; a fixed number is what it is.
     """
-    first = by_load(curve, demand, batching.batch)
-    if demand.instances is not None:
-        return first
-    if not demand.headroom:
+    if demand.instances is not None or not demand.headroom:
         return batching.instances
+    first = by_load(curve, demand, batching.batch)
     low, high = first, batching.instances
     while low < high:
         middle = (low + high) // 2
@@ -183,13 +180,9 @@ def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> b
     """Whether a promise is kept: `surely` by the upper ends of all intervals, else by the means."""
     by_quantile = {0.5: prediction.p50_ms, 0.95: prediction.p95_ms, 0.99: prediction.p99_ms}
     reached = {q: by_quantile[q] for q in promise.limits_ms}
-    return (
-        not prediction.grows
-        and prediction.drop_share.value <= promise.error_budget
-        and all(
-            (each.high if surely and each.high is not None else each.value) <= promise.limits_ms[q]
-            for q, each in reached.items()
-        )
+    return not prediction.grows and all(
+        (each.high if surely and each.high is not None else each.value) <= promise.limits_ms[q]
+        for q, each in reached.items()
     )
 
 

@@ -6,14 +6,7 @@ import math
 from dataclasses import dataclass
 
 from optcli.queueing import formulas
-from optcli.queueing.arrivals import (
-    Bursts,
-    Constant,
-    Poisson,
-    Process,
-    share_of_ingress,
-    without_others,
-)
+from optcli.queueing.arrivals import Bursts, Constant, Poisson, Process
 from optcli.queueing.batching import Batching, Overhead, Semantics
 from optcli.queueing.curve import Curve
 from optcli.queueing.search import Promise
@@ -36,11 +29,10 @@ _OF_A_REPLICA = 2000
 class Demand:
     """What is asked of a server, and what of the answer is fixed already.
 
-    `process` is what comes at the rate that is planned for; where it is a `Part`, the other requests
-    pass the same ingress. `headroom` is the share that is kept free above it, `utilisation` the largest
-    load with full batches. `batch`, `wait_ms` and `instances` fix a part of the configuration; with a
-    fixed number of instances, headroom and utilisation prune nothing. `requests` is how many a
-    simulation has.
+    `process` is what comes at the rate that is planned for. `headroom` is the share that is kept free
+    above it, `utilisation` the largest load with full batches. `batch`, `waits_ms` (one, or several to
+    choose from) and `instances` fix a part of the configuration; with a fixed number of instances,
+    headroom and utilisation prune nothing. `requests` is how many a simulation has.
     """
 
     process: Process
@@ -51,16 +43,11 @@ class Demand:
     semantics: Semantics = "oldest-age"
     concurrency: int = 1
     batch: int | None = None
-    wait_ms: float | None = None
+    waits_ms: tuple[float, ...] = ()
     instances: int | None = None
     largest_batch: int = _LARGEST_BATCH
     requests: int = _REQUESTS
     seed: int = 0
-
-    @property
-    def own(self) -> Process:
-        """`process` without other requests that pass the same ingress."""
-        return without_others(self.process)
 
     @property
     def occupied_ms(self) -> float:
@@ -69,12 +56,12 @@ class Demand:
 
     @property
     def ingress_ms(self) -> float:
-        """The ingress' work for each request, and for those of others that come meanwhile."""
-        return self.overhead.ingress_ms / share_of_ingress(self.process)
+        """The time between two requests that all processes of the ingress pass at most."""
+        return self.overhead.apart_ms
 
     @property
     def ingress_load(self) -> float:
-        """The share of time for which all requests keep the ingress busy; above 1 its queue grows."""
+        """The share of time for which the requests keep the ingress busy; above 1 its queue grows."""
         return self.process.rate_per_s * self.ingress_ms / 1000
 
     @property
@@ -85,7 +72,7 @@ class Demand:
 
 def requests_of(demand: Demand) -> int:
     """How many requests one simulation has: more where bursts are rare, and of a long trace."""
-    process = demand.own
+    process = demand.process
     if isinstance(process, Trace):
         return min(_MOST_REQUESTS, max(demand.requests, int(process.times_ms.size)))
     if not isinstance(process, Bursts):
@@ -104,7 +91,7 @@ def requests_for(demand: Demand, batching: Batching) -> int:
 
 def bursts_of(demand: Demand) -> float | None:
     """How many bursts one simulation has; None where the traffic has none."""
-    process = demand.own
+    process = demand.process
     if not isinstance(process, Bursts):
         return None
     per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
@@ -157,7 +144,7 @@ def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
     instances = demand.instances or by_load(curve, demand, batch, demand.headroom)
     return Batching(
         batch=batch,
-        wait_ms=demand.wait_ms or 0.0,
+        wait_ms=demand.waits_ms[0] if demand.waits_ms else 0.0,
         instances=instances,
         concurrency=demand.concurrency,
         semantics=demand.semantics,
@@ -166,8 +153,8 @@ def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
 
 def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
     """The waits that are tried: of sealed batching from the least one, else up to the delay budget."""
-    if demand.wait_ms is not None:
-        return [demand.wait_ms]
+    if demand.waits_ms:
+        return list(demand.waits_ms)
     rate = demand.process.rate_per_s
     slo, batch = demand.tightest_ms, offer.batch
     if demand.semantics == "sealed":
@@ -209,6 +196,6 @@ def waits_too_little(curve: Curve, demand: Demand, batching: Batching) -> bool:
     So near to the least wait a queue grows more slowly than a simulation of this length can tell.
     Bursts fill batches that independent requests would not: of them the simulation decides.
     """
-    return isinstance(demand.own, Poisson | Constant) and batching.wait_ms < sealed_least_ms(
+    return isinstance(demand.process, Poisson | Constant) and batching.wait_ms < sealed_least_ms(
         curve, demand, batching
     )

@@ -30,8 +30,7 @@ def capacity_per_s(
 ) -> float:
     """Full batches on all workers: workers * B / (t(B) + occupied), and at most 1 / ingress.
 
-    `ingress_ms` is the work of a request at an ingress that takes one request after the other; 0: there
-    is none.
+    `ingress_ms` is the time between two requests that the ingress passes at most; 0: there is none.
     """
     carried = 1000 * workers * batch / (curve.time_ms(batch) + occupied_ms)
     return min(carried, 1000 / ingress_ms) if ingress_ms else carried
@@ -163,26 +162,7 @@ def _between(
     return min(float(high), per_ms * (start - each * low) / (carried - per_ms * each))
 
 
-def queue_cap_drop_oldest(
-    slo_ms: float,
-    curve: Curve,
-    batch: int,
-    workers: int = 1,
-    overhead_ms: float = 0.0,
-    occupied_ms: float = 0.0,
-    *,
-    ingress_ms: float = 0.0,
-) -> int:
-    """(SLO - overhead - t(B)) * capacity: who is served has waited no longer. 0: nothing may wait.
-
-    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker. `ingress_ms` as in
-    `capacity_per_s`.
-    """
-    capacity = capacity_per_s(curve, batch, workers, occupied_ms, ingress_ms=ingress_ms)
-    return int(timeout_ms(slo_ms, curve, batch, overhead_ms) * capacity / 1000 + _HAIR)
-
-
-def queue_cap_reject_newest(
+def queue_cap(
     slo_ms: float,
     curve: Curve,
     batch: int,

@@ -1,7 +1,7 @@
-"""The two batching rules without drops, batch by batch: `event_loop` says the same, more slowly.
+"""The batching rules, batch by batch: when the next one goes follows from the one before.
 
-Without caps and priorities a queue is first come, first served: a batch is a run of requests, and the
-next one follows from when it was sent. Times in milliseconds.
+Without priorities a queue is first come, first served: a batch is a run of requests. Times in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from heapq import heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from optcli.queueing.batching import Batches, Batching
@@ -65,4 +65,58 @@ def run(times: np.ndarray, batching: Batching, ready_ms: Sequence[float], draw: 
         closed_ms=closed_ms,
         started_ms=np.maximum(closed_ms, free_ms),
         took_ms=draw.table[sizes - 1, levels[: sizes.size]],
+    )
+
+
+def by_priority(
+    times: np.ndarray,
+    priority: np.ndarray,
+    batching: Batching,
+    ready_ms: Sequence[float],
+    draw: Durations,
+) -> Batches:
+    """What one "oldest-age" queue sends where the most urgent of all that wait go first.
+
+    `priority` [requests] counts from 0, the most urgent.
+    """
+    import numpy as np
+
+    count, batch, wait_ms = times.size, batching.batch, batching.wait_ms
+    arrivals = times.tolist() + [math.inf] * batch
+    urgency, rows = priority.tolist(), draw.table.tolist()
+    levels = draw.levels(count).tolist()
+    free = list(ready_ms)
+    heapify(free)
+    waiting: list[tuple[int, int]] = []
+    sent = [False] * count
+    members: list[int] = []
+    sizes: list[int] = []
+    frees: list[float] = []
+    closes: list[float] = []
+    oldest = arrived = 0
+    while len(members) < count:
+        while sent[oldest]:
+            oldest += 1
+        worker = free[0]
+        # All that were sent have arrived: the queue is full with the batch-th arrival beyond them.
+        closed = max(worker, min(arrivals[oldest] + wait_ms, arrivals[len(members) + batch - 1]))
+        while arrived < count and arrivals[arrived] <= closed:
+            heappush(waiting, (urgency[arrived], arrived))
+            arrived += 1
+        chosen = [heappop(waiting)[1] for _ in range(min(batch, len(waiting)))]
+        for each in chosen:
+            sent[each] = True
+        heapreplace(free, closed + rows[len(chosen) - 1][levels[len(sizes)]])
+        members += chosen
+        sizes.append(len(chosen))
+        frees.append(worker)
+        closes.append(closed)
+    size, closed_ms = np.array(sizes), np.array(closes)
+    return Batches(
+        members=np.array(members),
+        sizes=size,
+        free_ms=np.array(frees),
+        closed_ms=closed_ms,
+        started_ms=closed_ms,
+        took_ms=draw.table[size - 1, levels[: size.size]],
     )

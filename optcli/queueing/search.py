@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from optcli.errors import InputError
-from optcli.queueing.arrivals import Process, share_of_ingress
+from optcli.queueing.arrivals import Process
 from optcli.queueing.batching import Batching, Overhead, Simulation
 from optcli.queueing.curve import Curve
 from optcli.queueing.formulas import capacity_per_s
-from optcli.queueing.quantities import number, share, whole
+from optcli.queueing.quantities import number, whole
 from optcli.queueing.simulation import NO_OVERHEAD, seeds_of, simulate
 
 PLACE = "slo"
@@ -22,13 +22,12 @@ _LOWEST = 0.02
 
 @dataclass(frozen=True)
 class Promise:
-    """A service level: milliseconds by quantile ({0.95: 120.0}), and the share that may be dropped.
+    """A service level: milliseconds by quantile ({0.95: 120.0}).
 
     Raises `InputError` for an empty promise and for quantiles outside (0, 1).
     """
 
     limits_ms: Mapping[float, float]
-    error_budget: float = 0.001
 
     def __post_init__(self) -> None:
         if not self.limits_ms:
@@ -39,17 +38,14 @@ class Promise:
                     f"{q!r} is no quantile", place=PLACE, hint="give a number above 0 and below 1"
                 )
             number(limit, f"the limit of p{100 * q:g}", PLACE, least=0, above=True)
-        share(self.error_budget, "the error budget", PLACE)
 
     def kept_by(self, simulation: Simulation) -> bool:
-        """Whether the percentiles and the drops keep it, and the queue does not grow."""
+        """Whether the percentiles keep it, and the queue does not grow."""
         return self.kept_by_all([simulation])
 
     def kept_by_all(self, simulations: list[Simulation]) -> bool:
         """The same of the medians over several runs; in no run may the queue grow."""
         if any(each.grows for each in simulations):
-            return False
-        if median(each.drop_share for each in simulations) > self.error_budget:
             return False
         return all(
             median(each.percentile_ms(q) for each in simulations) <= limit
@@ -92,14 +88,12 @@ def highest_rate(
             curve,
             size,
             batching.workers,
-            overhead.occupied_at_least_ms(replace(batching, batch=size)),
-            ingress_ms=overhead.ingress_ms / share_of_ingress(process),
+            overhead.occupied_ms,
+            ingress_ms=overhead.apart_ms,
         )
         for size in range(1, batching.batch + 1)
     )
-    # What drops within its budget can be offered a little more than it answers.
-    breaks = capacity / (1 - min(promise.error_budget, 0.5))
-    kept = breaks * _STEP
+    breaks, kept = capacity, capacity * _STEP
     while not keeps(kept):
         breaks, kept = kept, kept * _STEP
         if kept < _LOWEST * capacity:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.queueing import event_loop, recursion
+from optcli.queueing import recursion
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
     Batches,
@@ -52,14 +52,14 @@ def simulate(
     share(warm_up, "the warm-up", PLACE)
     times = _past_ingress(arrivals, overhead, seed)
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
-    passed = replace(arrivals, times_ms=times)
-    batches = _sent(passed, batching, overhead, draw)
+    batches = _sent(replace(arrivals, times_ms=times), batching, draw)
     outside_ms = 0.0 if overhead.occupies else overhead.total_ms
-    started = np.repeat(batches.started_ms, batches.sizes)
-    finished = np.full(times.size, np.nan)
-    finished[batches.members] = started + np.repeat(batches.took_ms, batches.sizes) + outside_ms
+    started, finished = np.empty(times.size), np.empty(times.size)
+    started[batches.members] = np.repeat(batches.started_ms, batches.sizes)
+    ended = batches.started_ms + batches.took_ms + outside_ms
+    finished[batches.members] = np.repeat(ended, batches.sizes)
     skipped = min(int(warm_up * times.size), times.size - 1)
-    return _summary(arrivals, times, batching, overhead, batches, finished, skipped)
+    return _summary(arrivals, times, batching, overhead, batches, started, finished, skipped)
 
 
 def replicate(
@@ -98,7 +98,6 @@ def replicate(
         mean_ms=over_runs("mean_ms"),
         mean_batch=over_runs("mean_batch"),
         busy=over_runs("busy"),
-        drop_share=over_runs("drop_share"),
         stages=Stages(*(float(each) for each in stages)),
         grows=any(each.grows for each in simulations),
         requests=requests,
@@ -114,21 +113,23 @@ def seeds_of(seed: int, runs: int) -> list[int]:
 
 
 def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarray:
-    """When each request has passed the ingress [requests], in milliseconds; others pass it as well."""
+    """When each request has passed the ingress [requests], in milliseconds.
+
+    Several processes take the requests in turn.
+    """
     import numpy as np
 
-    own, beside = arrivals.times_ms, arrivals.beside_ms
-    every = own
-    is_own: np.ndarray | slice = slice(None)
-    if overhead.ingress_ms and beside is not None and beside.size:
-        every = np.concatenate([own, beside])
-        order = np.argsort(every, kind="stable")
-        every, is_own = every[order], order < own.size
-    at_ingress_ms = _at_ingress(overhead, every.size, seed)
-    # Each is taken up at max(arrival, previous one's end): a running maximum without the work before.
-    done = np.cumsum(at_ingress_ms)
-    times = np.maximum.accumulate(every - (done - at_ingress_ms)) + done
-    passed: np.ndarray = np.maximum.accumulate(times)[is_own]  # rounding may let them fall by a hair
+    came, processes = arrivals.times_ms, overhead.ingresses
+    if not overhead.ingress_ms:
+        return came
+    at_ingress_ms = _at_ingress(overhead, came.size, seed)
+    times = np.empty(came.size)
+    for number in range(processes):
+        mine = slice(number, None, processes)
+        # Each is taken up at max(arrival, previous end): a running maximum without the work before.
+        done = np.cumsum(at_ingress_ms[mine])
+        times[mine] = np.maximum.accumulate(came[mine] - (done - at_ingress_ms[mine])) + done
+    passed: np.ndarray = np.maximum.accumulate(times)  # in order, also where one process is ahead
     return passed
 
 
@@ -137,23 +138,19 @@ def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
     import numpy as np
 
     mean, cv2 = overhead.ingress_ms, overhead.ingress_cv2
-    if not mean or not cv2:
+    if not cv2:
         return np.full(count, mean)
     return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
 
 
-def _sent(arrivals: Arrivals, batching: Batching, overhead: Overhead, draw: Durations) -> Batches:
-    times, most = arrivals.times_ms, batching.most_sent
+def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> Batches:
+    times = arrivals.times_ms
     ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
-    if batching.semantics == "oldest-age":
-        if batching.drops or arrivals.priority is not None:
-            return event_loop.run(arrivals, batching, ready, draw)
-        return recursion.run(times, batching, ready, draw)
-    replica_of = _replica_of(times, batching, ready, draw)
-    batches = _sealed(times, batching, ready, draw, replica_of)
-    if most is None or _never_holds(batches, times, most):
-        return batches
-    return event_loop.run(arrivals, batching, ready, draw, replica_of.tolist(), overhead.call_ms)
+    if batching.semantics == "sealed":
+        return _sealed(times, batching, ready, draw, _replica_of(times, batching, ready, draw))
+    if arrivals.priority is not None:
+        return recursion.by_priority(times, arrivals.priority, batching, ready, draw)
+    return recursion.run(times, batching, ready, draw)
 
 
 def _sealed(
@@ -175,15 +172,6 @@ def _sealed(
             parts.append(replace(recursion.run(times[mine], batching, own, one), members=mine))
     names = Batches.__dataclass_fields__
     return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
-
-
-def _never_holds(batches: Batches, times: np.ndarray, most: int) -> bool:
-    """Whether at most `most` requests are ever at the replicas, each from its time in `times` on."""
-    import numpy as np
-
-    finished = np.sort(np.repeat(batches.started_ms + batches.took_ms, batches.sizes))
-    there = np.arange(1, times.size + 1) - np.searchsorted(finished, times, side="right")
-    return bool(there.max(initial=0) <= most)
 
 
 def _replica_of(
@@ -210,6 +198,7 @@ def _summary(
     batching: Batching,
     overhead: Overhead,
     batches: Batches,
+    started: np.ndarray,
     finished: np.ndarray,
     skipped: int,
 ) -> Simulation:
@@ -218,7 +207,6 @@ def _summary(
     times = arrivals.times_ms
     latencies = finished - times
     counted = latencies[skipped:]
-    served = ~np.isnan(counted)
     begin, end = float(times[skipped]), float(times[-1])
     window_s = (end - begin) / 1000
     inside = np.minimum(batches.started_ms + batches.took_ms, end) - np.maximum(
@@ -228,13 +216,13 @@ def _summary(
     busy = busy_ms / (batching.workers * window_s * 1000) if window_s else 0.0
     # A batch counts where its first request does.
     firsts = np.cumsum(batches.sizes) - batches.sizes
-    sizes = batches.sizes[batches.members[firsts] >= skipped] if batches.sizes.size else batches.sizes
+    sizes = batches.sizes[batches.members[firsts] >= skipped]
     p50, p95, p99 = percentiles_ms(counted, [0.5, 0.95, 0.99])
     return Simulation(
         p50_ms=p50,
         p95_ms=p95,
         p99_ms=p99,
-        mean_ms=float(counted[served].mean()) if served.any() else float("nan"),
+        mean_ms=float(counted.mean()),
         mean_batch=float(sizes.mean()) if sizes.size else float("nan"),
         busy=busy,
         stages=_stages(times, passed, overhead, batches, skipped),
@@ -243,6 +231,7 @@ def _summary(
         else False,
         skipped=skipped,
         latencies_ms=latencies,
+        started_ms=started,
         finished_ms=finished,
         priority=arrivals.priority,
     )
@@ -250,25 +239,17 @@ def _summary(
 
 def _ingress_busy(arrivals: Arrivals, overhead: Overhead, skipped: int) -> float:
     """The work that comes to the ingress from request `skipped` on, as a share of the time."""
-    import numpy as np
-
     begin, end = float(arrivals.times_ms[skipped]), float(arrivals.times_ms[-1])
-    came = arrivals.times_ms.size - skipped - 1
-    if arrivals.beside_ms is not None:
-        beside = arrivals.beside_ms
-        came += int(np.count_nonzero((beside > begin) & (beside <= end)))
-    return overhead.ingress_ms * came / (end - begin)
+    return overhead.apart_ms * (arrivals.count - skipped - 1) / (end - begin)
 
 
 def _stages(
     times: np.ndarray, passed: np.ndarray, overhead: Overhead, batches: Batches, skipped: int
 ) -> Stages:
-    """Means over the answered requests that count; `passed` [all] is when they left the ingress."""
+    """Means over the requests that count; `passed` [all] is when they left the ingress."""
     import numpy as np
 
     counted = batches.members >= skipped
-    if not counted.any():
-        return Stages(0.0, 0.0, 0.0, 0.0)
     arrived = passed[batches.members]
     at_ingress = arrived - times[batches.members]
     free, closed, started, took = (
@@ -292,7 +273,4 @@ def _grows(latencies: np.ndarray, busy: float) -> bool:
     quarter = latencies.size // 4
     if busy < _ALWAYS_BUSY or not quarter:
         return False
-    first, last = latencies[:quarter], latencies[-quarter:]
-    if np.isnan(first).all() or np.isnan(last).all():
-        return False
-    return bool(np.nanmean(last) > _RISE * np.nanmean(first))
+    return bool(np.mean(latencies[-quarter:]) > _RISE * np.mean(latencies[:quarter]))

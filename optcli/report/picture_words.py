@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optcli.errors import counted
 from optcli.results.pictures import Answer, Picture
 
 LEAD_OF_BOXES = (
@@ -62,7 +61,7 @@ def variant(name: str, picture: Picture) -> str:
 
 
 def _count(number: int) -> str:
-    return counted(number, "detection")
+    return f"{number} detection{'' if number == 1 else 's'}"
 
 
 def _class(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""A plan for the terminal: the answer, its figures, a small operating curve, what breaks first."""
+"""A plan for the terminal: the answer, its figures and its tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from optcli.report import wording
 from optcli.report.terminal import aligned
+from optcli.report.wording import counted
 from optcli.results.plan import Configuration, Plan, PlanCurve, PriorityLatency
 
 _BAR = 32
@@ -34,34 +35,31 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.by_rate:
         yield ""
         yield from _by_rate(plan)
-    if plan.breaks_first:
+    for title, table in tables(plan):
         yield ""
-        yield "When the traffic grows"
-        yield from (
-            f"  {each.factor:g} times: {each.then}{_reached(each.p95_ms)}" for each in plan.breaks_first
-        )
+        yield title
+        yield from (f"  {line}" for line in aligned(table, left=(0,)))
     yield from parts(plan)
-    for title, items in (
-        ("What would keep the promise", plan.would),
-        ("Warnings", plan.warnings),
-        ("Advice", plan.advice),
-    ):
+    for title, items in (("What would keep the promise", plan.would), ("Notes", plan.notes)):
         if items:
             yield ""
             yield title
             yield from (f"  - {each.text}" for each in items)
     yield ""
-    yield f"Mode: {plan.mode.reason}."
+    yield f"Mode: {plan.mode.mode}, {plan.mode.reason}."
 
 
 def asked(plan: Plan) -> str:
     """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
-    rate = f"{wording.number(plan.rate_per_s)} requests a second"
-    if abs(plan.planned_rate_per_s - plan.rate_per_s) > 1e-6 * plan.rate_per_s:
-        rate += f", planned for {wording.number(plan.planned_rate_per_s)} at the model"
+    came, planned = plan.rate_per_s, plan.planned_rate_per_s
+    if came is None or planned is None:
+        return slo or "no promise on latency"
+    rate = f"{wording.number(came)} requests a second"
+    if abs(planned - came) > 1e-6 * came:
+        rate += f", planned for {wording.number(planned)} at the model"
     reserve = f"headroom {plan.headroom:.0%}, utilisation at most {plan.utilisation:g}"
-    return ", ".join(part for part in (rate, slo, reserve) if part)
+    return ", ".join(part for part in (rate, slo, f"for {plan.target}", reserve) if part)
 
 
 def curve(known: PlanCurve) -> str:
@@ -74,7 +72,7 @@ def curve(known: PlanCurve) -> str:
         text += f"; the largest known batch inside the promise is {known.largest_within_slo}"
         if known.largest_by_the_line is not None:
             text += f" ({known.largest_by_the_line} by the line)"
-    if known.measured:
+    if known.samples_ms:
         text += "; the simulation draws from the measured calls"
     return text
 
@@ -88,24 +86,27 @@ def padded(known: PlanCurve) -> str:
 def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     """Names and values of the recommended configuration."""
     semantics = {
-        "oldest-age": "sent when its oldest request has waited long enough, as in Triton",
-        "sealed": "closed by time, also while the model is busy, as in Ray Serve",
+        "oldest-age": "sent when its oldest request has waited long enough",
+        "sealed": "closed by time, also while the model is busy",
     }[one.semantics]
     yield "batch size", f"at most {one.batch}, {semantics}"
     yield "longest wait", f"{one.wait_ms:g} ms{_least(one)}"
-    yield "instances", f"{one.instances} with headroom, {one.instances_without_headroom} without"
-    yield (
-        "machines",
-        f"{one.machines}, {_count(one.instances_per_machine, 'instance')} each{_inside(one)}",
-    )
-    if one.queue_cap is not None:
-        yield "queue", f"{one.queue_cap} requests, then {one.on_full}; timeout {one.timeout_ms:.4g} ms"
+    without = one.instances_without_headroom
+    least = "" if without == one.instances else f", {without} without headroom"
+    yield "instances", f"{one.instances}{least}"
+    each = counted(one.instances_per_machine, "instance")
+    yield "machines", f"{one.machines}, {each} each{_inside(one)}"
+    if one.ingresses > 1:
+        yield "ingress", f"{one.ingresses} processes, one on each machine"
+    waiting = f"at most {one.max_in_flight}, of which {one.queue_cap} wait"
+    yield "in flight", f"{waiting}; {one.all_in_time} would all be in time"
+    yield "too late", f"after {wording.number(one.timeout_ms or 0)} ms in the queue"
     for name in ("p50", "p95", "p99"):
         yield name, _percentile(plan, one, name)
     busy = "" if one.busy is None else f"; workers compute {one.busy:.0%} of the time"
     yield (
         "utilisation",
-        f"{one.utilisation:.3g}, {one.utilisation_with_headroom:.3g} with headroom{busy}",
+        f"{one.utilisation:.2f}, {one.utilisation_with_headroom:.2f} with headroom{busy}",
     )
     if one.mean_batch is not None:
         yield "mean batch", f"{one.mean_batch:.3g}"
@@ -117,20 +118,18 @@ def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
             f" {wording.number(one.rate_at_utilisation_per_s)} at {plan.utilisation:g} of it"
         ),
     )
-    yield "in flight", f"at most {one.max_in_flight} requests, waiting and running"
-    if one.drop_share:
-        yield "dropped", wording.percent(one.drop_share)
     if one.cost_per_1000 is not None:
         yield "cost", f"{wording.number(one.cost_per_1000)} for 1,000 inferences"
     if one.energy_wh_per_1000 is not None:
         yield "energy", f"{wording.number(one.energy_wh_per_1000)} Wh for 1,000 inferences"
+    yield "usual sum", f"wait, call and overhead are {wording.number(one.sum_ms)} ms, without the queue"
     if one.stages is not None:
         s = one.stages
         yield (
             "mean latency",
             (
-                f"wait {s.wait_ms:.3g} + queue {s.queue_ms:.3g} + compute {s.compute_ms:.3g}"
-                f" + overhead {s.overhead_ms:.3g} ms"
+                f"wait {wording.number(s.wait_ms)} + queue {wording.number(s.queue_ms)} + compute"
+                f" {wording.number(s.compute_ms)} + overhead {wording.number(s.overhead_ms)} ms"
             ),
         )
     if plan.runner_up is not None:
@@ -139,15 +138,16 @@ def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
             "runner-up",
             (
                 f"batch {other.batch}, wait {other.wait_ms:g} ms,"
-                f" {_count(other.instances, 'instance')}: {other.lost_because}"
+                f" {counted(other.instances, 'instance')}: {other.lost_because}"
             ),
         )
 
 
 def _least(one: Configuration) -> str:
     if one.least_wait_ms is None:
-        return f" (delay budget {one.longest_wait_ms:.3g} ms)" if one.longest_wait_ms else ""
-    return f" (under {one.least_wait_ms:.3g} ms the queue grows without bound)"
+        return f" (delay budget {wording.number(one.longest_wait_ms or 0)} ms)"
+    least = f"{round(one.least_wait_ms, 3):g}"
+    return "" if least == "0" else f" (under {least} ms the queue grows without bound)"
 
 
 def _inside(one: Configuration) -> str:
@@ -163,21 +163,62 @@ def _percentile(plan: Plan, one: Configuration, name: str) -> str:
     return text if limit is None else f"{text} of {limit:g} ms"
 
 
-def _reached(p95_ms: float | None) -> str:
-    return "" if p95_ms is None else f" (p95 {p95_ms:.3g} ms)"
+def tables(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Titles and lines of tables, of which the first has the names of the columns; none is empty."""
+    every = ("Waits", _waits(plan)), ("When the traffic grows", _growth(plan))
+    return ((title, lines) for title, lines in every if len(lines) > 1)
+
+
+def _waits(plan: Plan) -> list[tuple[str, ...]]:
+    """The waits that were asked for side by side."""
+    latencies = ("p50 ms", "p95 ms", "p99 ms")
+    heads: tuple[str, ...] = ("wait", *latencies, "mean batch", "busy", "highest rate/s", "the promise")
+    return [heads] + [
+        (
+            f"{each.wait_ms:g} ms",
+            *(_latency(ms) for ms in (each.p50_ms, each.p95_ms, each.p99_ms)),
+            wording.number(each.mean_batch),
+            f"{each.busy:.0%}",
+            wording.number(each.max_rate_per_s),
+            _SIGN[each.kept],
+        )
+        for each in plan.by_wait
+    ]
+
+
+def _growth(plan: Plan) -> list[tuple[str, ...]]:
+    """The configuration with more traffic, and how many instances would keep the promise then."""
+    gives_way = {None: "nothing", "reserve": "the reserve", "latency": "the promise"}
+    heads: tuple[str, ...] = ("traffic", "rate/s", "load", "p95 ms", "gives way", "instances")
+    return [heads] + [
+        (
+            f"{each.factor:g} times",
+            wording.number(each.rate_per_s),
+            f"{each.utilisation:.2f}",
+            _latency(each.p95_ms),
+            gives_way.get(each.breaks, "the capacity"),
+            "as now" if each.breaks is None else str(each.instances or "no number"),
+        )
+        for each in plan.breaks_first
+    ]
+
+
+def _latency(ms: float | None) -> str:
+    return "grows" if ms is None else wording.number(ms)
 
 
 def _by_batch(plan: Plan) -> Iterator[str]:
     instances = plan.recommended.instances if plan.recommended else 1
-    yield f"Batch sizes, on {_count(instances, 'instance')}"
-    rows = [("batch", "call ms", f"{plan.drawn} ms", "full load/s", "the promise")]
+    yield f"Batch sizes, on {counted(instances, 'instance')}"
+    latency = f"{plan.drawn} ms" if plan.recommended else "alone ms"
+    rows = [("batch", "call ms", latency, "full load/s", "the promise" if plan.slo_ms else "")]
     rows += [
         (
             str(each.batch),
-            f"{each.call_ms:.3g}",
-            "grows" if each.latency_ms is None else f"{each.latency_ms:.3g}",
-            f"{wording.number(each.capacity_per_s)}",
-            _SIGN[each.kept] + (" <" if _is_chosen(plan, each.batch) else ""),
+            wording.number(each.call_ms),
+            _latency(each.latency_ms),
+            wording.number(each.capacity_per_s),
+            (_SIGN[each.kept] if plan.slo_ms else "") + (" <" if _is_chosen(plan, each.batch) else ""),
         )
         for each in plan.by_batch
     ]
@@ -198,9 +239,9 @@ def _by_rate(plan: Plan) -> Iterator[str]:
     cells = [
         (
             f"{wording.number(each.rate_per_s)}/s",
-            "grows" if each.latency_ms is None else f"{each.latency_ms:.3g} ms",
+            "grows" if each.latency_ms is None else f"{wording.number(each.latency_ms)} ms",
             _bar(each.latency_ms, limit, top),
-            "planned" if abs(each.rate_per_s - plan.planned_rate_per_s) < 1e-9 else "",
+            "planned" if each.rate_per_s == plan.planned_rate_per_s else "",
         )
         for each in plan.by_rate
     ]
@@ -217,35 +258,27 @@ def _bar(value: float | None, limit: float | None, top: float) -> str:
 
 
 def parts(plan: Plan) -> Iterator[str]:
-    """Levels, autoscaling, cameras, priorities and what may wait: titles after empty lines."""
+    """Levels, autoscaling, priorities and what may wait: titles after empty lines."""
     if plan.levels:
         yield ""
         yield "Levels"
         yield from (
             f"  {wording.number(each.rate_per_s)}/s for {wording.duration(each.seconds)}:"
-            f" {_count(each.instances, 'instance')}"
+            f" {counted(each.instances, 'instance')}"
             for each in plan.levels
         )
     if plan.autoscaling is not None:
         scale = plan.autoscaling
         yield ""
         yield "Autoscaling"
-        yield f"  {scale.sentence}"
         yield (
-            f"  target: {scale.target_in_flight:.3g} requests in flight an instance"
-            f" (load {scale.target_utilisation:g})"
+            f"  keep {scale.min_instances} warm, at most {scale.max_instances}, with"
+            f" {wording.number(scale.target_in_flight)} requests in flight in each"
         )
-    if plan.video is not None:
-        video = plan.video
-        yield ""
-        yield "Cameras"
+        warm = counted(scale.instances_without or 0, "warm instance")
         yield (
-            f"  {_count(video.cameras, 'camera')}, {_every(video.stride)}, a queue of one for each,"
-            f" {video.on_full}: drops {wording.percent(video.drop_share)}"
-        )
-        yield (
-            f"  with twice the frames: drops {wording.percent(video.drop_share_in_bursts)}, p95"
-            f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load low"
+            f"  p95 from a step on, while new ones start for {scale.cold_start_s:g} s:"
+            f" {_latency(scale.p95_ms_with_min)} ms; with {warm} {_latency(scale.p95_ms_without)} ms"
         )
     if plan.priorities:
         yield ""
@@ -257,9 +290,9 @@ def parts(plan: Plan) -> Iterator[str]:
         yield ""
         yield "What may wait"
         yield (
-            f"  batches of {work.batch} on {_count(work.instances, 'instance')}:"
-            f" {wording.number(work.items)} items in {work.hours:.3g} h,"
-            f" {work.machine_hours_per_day:.3g} machine-hours a day"
+            f"  batches of {work.batch} on {counted(work.instances, 'instance')}:"
+            f" {wording.number(work.items)} items in {wording.number(work.hours)} h,"
+            f" {wording.number(work.machine_hours_per_day)} machine-hours a day"
         )
 
 
@@ -275,19 +308,10 @@ def _of_priority(each: PriorityLatency, *, apart: bool) -> str:
     if one is None:
         return said
     return (
-        f"{said}; {_count(one.instances, 'instance')} of its own, batch {one.batch}, wait"
+        f"{said}; {counted(one.instances, 'instance')} of its own, batch {one.batch}, wait"
         f" {one.wait_ms:.4g} ms"
     )
 
 
 def _known(value: float | None) -> str:
-    return wording.NONE if value is None else f"{value:.3g}"
-
-
-def _every(stride: int) -> str:
-    ordinal = {1: "", 2: "second ", 3: "third "}.get(stride, f"{stride}th ")
-    return f"every {ordinal}frame"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"
+    return wording.NONE if value is None else wording.number(value)

@@ -12,12 +12,17 @@ from optcli.results.outcomes import POLICIES
 NONE = "n/a"
 # A number with more characters than anybody types is a quotient.
 _LONG = 10
+# What is smaller is nothing in six places.
+_SHOWN = 0.5e-6
 
 
 def number(value: float) -> str:
-    """Three significant digits, never in scientific notation: 0.0512, 1.20, 34.5, 1234."""
-    if not value or not math.isfinite(value):
-        return f"{value or 0:g}"
+    """Three significant digits, never in scientific notation: 0.0512, 1.20, 34.5, 1234.
+
+    Nothing is 0, and so is what six places do not show.
+    """
+    if abs(value) < _SHOWN or not math.isfinite(value):
+        return f"{value if abs(value) >= _SHOWN else 0:g}"
     digits = 2 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, min(6, digits))}f}"
 
@@ -30,6 +35,11 @@ def setting(value: object) -> str:
         inverse = round(1 / value)
         return f"1/{inverse}" if value == 1 / inverse else repr(value)
     return str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 instance`, `2 instances`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def milliseconds(estimate: Estimate | None) -> str:

@@ -204,8 +204,8 @@ class Calibration(Result):
 class ServedPriority(Result):
     """A priority that requests are sent with, by its `number`, 1 being the most urgent.
 
-    `share` is its part of the requests. `batch`, `wait_ms`, `instances` and `most_sent` are those of
-    its own replicas; None where it has none of its own.
+    `share` is its part of the requests. `batch`, `wait_ms` and `instances` are those of its own
+    replicas; None where it has none of its own.
     """
 
     name: str
@@ -214,15 +214,13 @@ class ServedPriority(Result):
     batch: int | None = None
     wait_ms: float | None = None
     instances: int | None = None
-    most_sent: int | None = None
 
 
 class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. `most_sent` rows are at the replicas at most; the others wait in the ingress, and go in
-    calls that are as full as can be (None: all go at once). Where `priorities` have replicas of their
+    says so. Where `priorities` have replicas of their
     own, all these are those of the last. `own` says that the load test started the server itself;
     `cpus` are its processors, without `model_cpus`, which the replicas of the model have for themselves
     (empty: none of their own).
@@ -236,7 +234,6 @@ class Served(Result):
     wait_ms: float | None = None
     instances: int | None = None
     semantics: Semantics | None = None
-    most_sent: int | None = None
     own: bool = False
     cpus: tuple[int, ...] = ()
     model_cpus: tuple[int, ...] = ()

@@ -11,10 +11,9 @@ from pydantic import Field
 
 from optcli.results.outcomes import Result
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 
 Semantics = Literal["oldest-age", "sealed"]
-OnFull = Literal["drop-oldest", "reject-newest", "deadline"]
 Mode = Literal["batch", "real-time", "hybrid"]
 Interval = tuple[float, float]
 
@@ -23,7 +22,8 @@ class PlanCurve(Result):
     """The curve t(B) that the plan rests on.
 
     `points_ms` are milliseconds by batch size; empty where only a line is known. `source` says where
-    it is from, `measured` whether the simulation draws single calls that were measured.
+    it is from. `samples_ms` are equally likely milliseconds of single calls by batch size, which the
+    simulation draws; empty where none were measured.
     `largest_within_slo` is the largest known batch size whose call fits into the tightest limit, with
     the overhead; `largest_by_the_line` the same by the fitted line. `compiled` are the batch sizes that
     the variant was compiled for, empty where one form computes all. `padded_from` has by batch size the
@@ -36,12 +36,22 @@ class PlanCurve(Result):
     fixed_ms: float | None = None
     per_image_ms: float | None = None
     largest_residual: float | None = None
-    measured: bool = False
+    samples_ms: dict[int, tuple[float, ...]] = Field(default_factory=dict)
     largest_within_slo: int | None = None
     largest_by_the_line: int | None = None
     compiled: tuple[int, ...] = ()
     padded_from: dict[int, int] = Field(default_factory=dict)
     between_ms: dict[int, float] = Field(default_factory=dict)
+
+
+class ServerOverhead(Result):
+    """The work beside the model that the figures are for: as asked, else as is known of the server."""
+
+    before_ms: float = 0.0
+    after_ms: float = 0.0
+    occupies_worker: bool = False
+    ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
 
 
 class Stages(Result):
@@ -62,18 +72,15 @@ class Configuration(Result):
     p50, p95 and p99 are at 95 % over the seeds of the simulation. `max_rate_per_s` is the highest rate
     that keeps the promise, `capacity_per_s` that of full batches all the time, and
     `rate_at_utilisation_per_s` the share of it that the utilisation cap allows. `sum_ms` is the usual
-    sum wait + t(batch) + overhead, which leaves the queue out. `queue_cap` is the most requests that
-    wait, and what a full queue does is `on_full`; `reject_newest_cap` is the smaller cap for servers
-    that can only refuse new requests. `timeout_ms`: a request that has waited longer is dropped.
-    `drop_share` is what that cap and the timeout drop at the planned rate; the percentiles are without
-    drops. It is None for sealed batches.
-    `max_in_flight` is the most requests, waiting and running, that all keep the promise.
-    Where the plan knows the work of an ingress, `utilisation` is the larger load of the instances and
-    of the ingress, `capacity_per_s` is at most what the ingress passes, and `ingress_cap` is the most
-    requests in the server that all pass it within the promise; it is wider where that would drop more
-    than the error budget. Of a priority with instances of its own they are that priority's share.
-    Of sealed batches, `queue_cap` is so wide that no more than the error budget finds it full at the
-    planned rate.
+    sum wait + t(batch) + overhead, which leaves the queue out.
+    `max_in_flight` is the most requests, waiting and running, that are let in, and `queue_cap` how many
+    of them wait: a further one is refused. `timeout_ms`: a request that has waited longer is too late.
+    All three are so wide that no more than the error budget is refused at the planned rate; the
+    percentiles are without refusals. Of `all_in_time` requests in the server all keep the promise,
+    which a promise of p95 does not ask for.
+    `ingresses` is the number of processes that take requests, one on each machine. Where their work is
+    known, `utilisation` is the larger load of the instances and of these, and `capacity_per_s` at most
+    what they pass. Of a priority with instances of its own, all figures are of that priority.
     `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
     `longest_wait_ms` is the delay budget of the promise.
     """
@@ -85,6 +92,7 @@ class Configuration(Result):
     concurrency: int
     machines: int
     instances_per_machine: int
+    ingresses: int = 1
     semantics: Semantics
     p50_ms: float | None = None
     p95_ms: float | None = None
@@ -96,17 +104,14 @@ class Configuration(Result):
     utilisation_with_headroom: float
     busy: float | None = None
     mean_batch: float | None = None
-    drop_share: float | None = None
     max_rate_per_s: float
     capacity_per_s: float
     rate_at_utilisation_per_s: float
     sum_ms: float
     queue_cap: int | None = None
-    on_full: OnFull | None = None
-    reject_newest_cap: int | None = None
     timeout_ms: float | None = None
     max_in_flight: int | None = None
-    ingress_cap: int | None = None
+    all_in_time: int | None = None
     least_wait_ms: float | None = None
     longest_wait_ms: float | None = None
     cost_per_1000: float | None = None
@@ -141,7 +146,6 @@ class Growth(Result):
     kept: bool
     breaks: Literal["capacity", "latency", "reserve"] | None = None
     instances: int | None = None
-    then: str
 
 
 class Autoscaling(Result):
@@ -161,7 +165,6 @@ class Autoscaling(Result):
     p95_ms_with_min: float | None = None
     p95_ms_without: float | None = None
     instances_without: int | None = None
-    sentence: str
 
 
 class ModeAdvice(Result):
@@ -172,32 +175,12 @@ class ModeAdvice(Result):
     reason: str
 
 
-class VideoPlan(Result):
-    """Frames of cameras under bursts: a queue of one for each camera, the older frame is dropped.
-
-    `stride` is that of the plan; `burst_stride` keeps the load below the cap when every camera sends
-    twice as many frames. `drop_share` is that of the plan, `drop_share_in_bursts` that of such a burst
-    without a larger stride.
-    """
-
-    cameras: int
-    frames_per_s: float
-    stride: int
-    queue_per_camera: int
-    on_full: OnFull
-    drop_share: float
-    burst_stride: int
-    drop_share_in_bursts: float
-    p95_ms_in_bursts: float
-
-
 class PriorityLatency(Result):
     """Percentiles of the requests of one priority.
 
     They are None where the simulation has no such request, or where no configuration keeps the promise
-    for this priority. Where batches are sealed there is no queue in which the urgent could go first:
-    each priority then has instances of its own, by `configuration` and `autoscaling`. Else they share
-    those of the plan.
+    for this priority. In Triton all wait in one queue and the urgent go first. In Ray Serve each
+    priority is an application of its own, by `configuration` and `autoscaling`, simulated by itself.
     """
 
     name: str
@@ -234,7 +217,7 @@ class BatchWork(Result):
 
 
 class PlanNote(Result):
-    """A warning or an advice: `kind` says what it is about, `text` is its sentence."""
+    """What is to be known of a plan: `kind` says what it is about, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -244,7 +227,9 @@ class PlanNote(Result):
 class BatchPoint(Result):
     """One batch size of the operating curve, at the recommended number of instances.
 
-    `latency_ms` is the percentile `Plan.drawn`; None where the queue grows without bound.
+    `latency_ms` is the percentile `Plan.drawn`; None where the queue grows without bound. In a plan
+    without a rate it is the call with the overhead, of one instance, and `kept` whether that is within
+    the promise.
     """
 
     batch: int
@@ -263,12 +248,28 @@ class RatePoint(Result):
     utilisation: float
 
 
+class WaitPoint(Result):
+    """One of several waits that were asked for, with the batch size and the instances of the plan.
+
+    Percentiles are None where the queue grows without bound. `max_rate_per_s` is the highest rate that
+    keeps the promise.
+    """
+
+    wait_ms: float
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    mean_batch: float
+    busy: float
+    max_rate_per_s: float
+    kept: bool
+
+
 class Would(Result):
     """One thing that would let the promise be kept, all else as asked.
 
     `figure` is how many times as fast calls must be, how many instances, which rate, how many
-    milliseconds of promise or of wait, which batch size, or how many servers, each with an ingress of
-    its own and an equal part of the traffic. A plan with that in it keeps the promise.
+    milliseconds of promise, or which batch size. A plan with that in it keeps the promise.
     """
 
     kind: Literal[
@@ -276,9 +277,7 @@ class Would(Result):
         "more-instances",
         "smaller-rate",
         "longer-promise",
-        "longer-wait",
         "other-batch",
-        "more-servers",
     ]
     figure: float
     text: str
@@ -289,10 +288,12 @@ class Plan(Result):
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
     `not-kept` where no configuration does (`would` then says what would). It is `inconclusive` where
-    the curve was measured on a busy machine. With priorities and sealed batches `recommended` is what
-    one queue for all would take, and `priorities` what is served.
+    the curve was measured on a busy machine. `target` is the server that the plan is for. With
+    priorities in Ray Serve `recommended` is what all requests together would take, and `priorities`
+    what is served.
     `rate_per_s` is the rate that was asked for. `planned_rate_per_s` is the rate that the model sees,
-    and that the figures are for: with the peak factor, and without requests that a cache answers.
+    and that the figures are for: with the peak factor, and without requests that a cache answers. Both
+    are None where the question has no rate: then `recommended` is None, and `by_batch` has calls alone.
     `drawn` names the percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file,
     with presets and options.
     """
@@ -302,13 +303,15 @@ class Plan(Result):
     outcome: Literal["kept", "not-kept", "inconclusive"]
     sentence: str
     reason: str
+    target: str = "triton"
     slo_ms: dict[str, float]
-    rate_per_s: float
-    planned_rate_per_s: float
+    rate_per_s: float | None
+    planned_rate_per_s: float | None
     headroom: float
     utilisation: float
     seed: int
     curve: PlanCurve
+    overhead: ServerOverhead = ServerOverhead()
     recommended: Configuration | None
     runner_up: Alternative | None = None
     breaks_first: tuple[Growth, ...] = ()
@@ -316,13 +319,12 @@ class Plan(Result):
     autoscaling: Autoscaling | None = None
     mode: ModeAdvice
     batch_work: BatchWork | None = None
-    video: VideoPlan | None = None
     levels: tuple[LevelNeed, ...] = ()
     priorities: tuple[PriorityLatency, ...] = ()
-    advice: tuple[PlanNote, ...] = ()
-    warnings: tuple[PlanNote, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
     drawn: Literal["p50", "p95", "p99"] = "p95"
     by_batch: tuple[BatchPoint, ...] = ()
+    by_wait: tuple[WaitPoint, ...] = ()
     by_rate: tuple[RatePoint, ...] = ()
     asked: dict[str, Any] = Field(default_factory=dict)
 
@@ -330,6 +332,12 @@ class Plan(Result):
     def is_kept(self) -> bool:
         """Whether there is a configuration that keeps the promise."""
         return self.outcome == "kept"
+
+    @property
+    def planned_per_s(self) -> float:
+        """The planned rate of a plan with a configuration, which always has one."""
+        assert self.planned_rate_per_s is not None
+        return self.planned_rate_per_s
 
     def to_json(self) -> str:
         """The public JSON form."""

@@ -14,8 +14,6 @@ from optcli.results.outcomes import Result
 BUNDLE_SCHEMA = 1
 FILE, CONFIG, SAMPLES, EXPECTED = "bundle.json", "serve_config.yaml", "samples.npz", "expected.npz"
 _AGAIN = "name a folder that `optcli deploy VARIANT --target ray` wrote"
-# Where rows share calls, for each batch that is computed at once; as `may_be_away` in lanes.py.
-_BATCHES_AT_REPLICAS = 2
 
 
 class BundleTensor(Result):
@@ -143,13 +141,6 @@ class Bundle(Result):
             return one.wait_ms
         light = rate_per_s * self.single_ms / 1000 < 0.5 * one.instances * self.concurrency
         return 0.0 if light else one.wait_ms
-
-    def most_sent(self, priority: BundlePriority | None = None) -> int | None:
-        """The most rows at the replicas, while others wait in the ingress; None: no limit."""
-        one = self if priority is None else priority
-        if not one.shared_calls or not self.batched or one.largest_batch == 1:
-            return None
-        return _BATCHES_AT_REPLICAS * self.concurrency * one.largest_batch * one.instances
 
     def to_json(self) -> str:
         """The content of bundle.json."""

@@ -70,6 +70,12 @@ def rate(text: str, place: str) -> float | list[dict[str, float]]:
     return levels
 
 
+def waits(text: str, place: str) -> float | list[float]:
+    """`10ms`, or `0,5ms,25ms`: one wait in milliseconds, or several."""
+    several = [milliseconds(part, place) for part in text.split(",")]
+    return several[0] if len(several) == 1 else several
+
+
 def overhead(text: str, place: str) -> dict[str, float]:
     """`10ms`, or `6ms+4ms` before and after the model, as keys of `overhead`."""
     before, plus, after = text.partition("+")

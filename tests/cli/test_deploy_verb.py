@@ -95,7 +95,7 @@ def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
     )
     assert said.code == 0, said.err
     assert "copied for Triton, as the model digits.v2: 8 files in copied-triton" in said.out
-    assert "Note: Triton cannot drop the oldest request" in said.out
+    assert "Note: the plan rests on the curve" in said.out
     folder = place.folder / "copied-triton"
     assert model_configuration.read(folder / "digits.v2" / "config.pbtxt").name == "digits.v2"
     assert json.loads((folder / "golden-response.json").read_text())["model_name"] == "digits.v2"
@@ -220,7 +220,7 @@ def test_an_empty_folder_is_taken(place, optcli, hand):
 def sealed(place) -> Path:
     """A plan for the batches of Ray Serve."""
     path = place.folder / "sealed.json"
-    path.write_text(planned(semantics="sealed", batch=4))
+    path.write_text(planned(target="ray", batch=4))
     return path
 
 
@@ -256,15 +256,18 @@ def test_ray_plans_for_sealed_batches_by_itself(place, optcli, quiet_plan):
     said = optcli("deploy", "plain", recipe, "--target", "ray", "--json")
     assert said.code == 0, said.err
     plan = json.loads((place.folder / "plain-ray" / "plan.json").read_text())
-    assert plan["recommended"]["semantics"] == plan["asked"]["semantics"] == "sealed"
+    assert (plan["recommended"]["semantics"], plan["target"]) == ("sealed", "ray")
     assert json.loads(said.out)["sentence"] == plan["sentence"]
 
 
 @pytest.mark.slow
-def test_ray_refuses_a_plan_of_other_batches_and_a_wait_that_is_too_short(place, optcli, hand, sealed):
-    said = optcli("deploy", "plain", "--target", "ray", "--plan", hand)
-    assert said.code == 2
-    assert "Ray Serve closes a batch a fixed time after" in said.err
+def test_ray_makes_a_plan_for_triton_again_and_refuses_a_wait_that_is_too_short(
+    place, optcli, hand, sealed
+):
+    said = optcli("deploy", "plain", "--target", "ray", "--plan", hand, "--out", "again")
+    assert said.code == 0, said.err
+    assert "the plan was for Triton, and was made again for Ray Serve" in said.out
+    assert json.loads((place.folder / "again" / "plan.json").read_text())["target"] == "ray"
     plan = json.loads(sealed.read_text())
     plan["recommended"] |= {"least_wait_ms": 30.0, "wait_ms": 40.0}
     sealed.write_text(json.dumps(plan))

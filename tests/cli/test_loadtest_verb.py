@@ -44,7 +44,7 @@ def say(capsys, tmp_path, monkeypatch):
 @pytest.fixture
 def plan(say, tmp_path) -> Path:
     code, out, err = say(
-        "plan", "--curve", "2ms+1ms*b", "--rate", "50", "--slo", "p95=60s", "--semantics", "sealed",
+        "plan", "--curve", "2ms+1ms*b", "--rate", "50", "--slo", "p95=60s", "--target", "ray",
         "--batch", "8", "--wait", "5ms", "--instances", "1", "--json",
     )  # fmt: skip
     assert code == 0, err

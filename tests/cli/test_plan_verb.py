@@ -19,9 +19,10 @@ def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
     assert run(["plan", *AFFINE, "--slo", "p95=120ms"]) == 0
     said = capsys.readouterr().out
     assert "Serve batches of at most 8, waiting at most 10 ms on 2 instances" in said
-    assert "2 with headroom, 2 without" in said
+    assert "in flight     at most 48, of which 32 wait" in said
     assert "p95 against the rate, promised 120 ms" in said
-    assert "1.5 times: the promise is kept, at a load of 0.71 above the cap of 0.7" in said
+    assert "0.71    5" in said
+    assert "the reserve          3" in said
     assert "runner-up" in said
 
 
@@ -31,16 +32,16 @@ def test_the_json_is_public_and_the_page_stands_alone(capsys, tmp_path):
     code = run(["plan", *AFFINE, "--slo", "p95=120ms", "--price", "1.2", "--json", "--html", str(page)])
     assert code == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["schema"] == 1
+    assert plan["schema"] == 2
     names = "batch wait_ms instances concurrency semantics p50_ms p95_ms p99_ms utilisation"
-    names += " max_rate_per_s queue_cap on_full"
+    names += " max_rate_per_s queue_cap max_in_flight"
     assert set(names.split()) <= set(plan["recommended"])
     assert plan["recommended"]["instances"] == 2
     low, high = plan["recommended"]["p95_interval_ms"]
     assert low < plan["recommended"]["p95_ms"] < high
     assert plan["runner_up"]["lost_because"]
     assert [each["factor"] for each in plan["breaks_first"]] == [1.2, 1.5, 2.0]
-    assert all(each["text"] for each in plan["advice"])
+    assert all(each["text"] for each in plan["notes"])
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert "<script" not in text
@@ -71,7 +72,7 @@ def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_
             "--utilisation: utilisation: found",
         ),
         (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
-        (("--curve", "12ms"), "--rate: the plan has no rate"),
+        (("--curve", "12ms", "--rate", "9", "--wait", "5ms,x"), "--wait: found 'x', wanted a time"),
         (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),
         (("--curve", "12ms", "--rate", "9", "--arrivals", "weekly"), "--arrivals: 'weekly' is no kind"),
         (("--curve", "12ms", "--rate", "9", "--variant", "a"), "found curve beside variant"),
@@ -109,19 +110,37 @@ def calibration(tmp_path):
 
 @pytest.mark.slow
 def test_a_plan_for_a_server_that_was_calibrated(capsys, calibration):
-    common = ("--slo", "p95=120ms", "--semantics", "sealed", "--json")
+    common = ("--slo", "p95=120ms", "--target", "ray", "--json")
     assert run(["plan", "--calibration", calibration, "--rate", "200", *common]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["curve"]["points_ms"] == {"1": 6.0, "8": 20.0}
     assert plan["asked"]["overhead"]["ingress_ms"] == 2.0
-    # The ingress carries at most 500 a second, however many instances stand behind it.
+    # Each process of the ingress carries at most 500 a second.
+    assert plan["recommended"]["ingresses"] == 1
     assert plan["recommended"]["max_rate_per_s"] < 500
-    assert not [each for each in plan["warnings"] if each["kind"] == "ingress"]
-    assert run(["plan", "--calibration", calibration, "--rate", "600", *common]) == 1
+    assert run(["plan", "--calibration", calibration, "--rate", "600", *common]) == 0
     plan = json.loads(capsys.readouterr().out)
-    (said,) = [each for each in plan["warnings"] if each["kind"] == "ingress"]
-    assert said["figures"]["most_per_s"] == 500
-    assert "a second server does" in said["text"]
+    assert plan["recommended"]["ingresses"] == 3
+
+
+@pytest.mark.slow
+def test_waits_are_compared_side_by_side(capsys):
+    asked = ["plan", *AFFINE, "--slo", "p95=120ms", "--target", "ray", "--wait", "0,5ms,25ms"]
+    assert run(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[lines.index("Waits") + 1 :][:4]
+    assert [line.split()[0] for line in table] == ["wait", "0", "5", "25"]
+    assert table[1].endswith("breaks it")
+    assert table[3].endswith("keeps it")
+
+
+def test_a_question_without_a_rate_or_a_curve_is_answered(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "--freshness", "8h", "--slo", "p95=200ms"]) == 0
+    assert "Hybrid: a part is promised within 200 ms" in capsys.readouterr().out
+    assert run(["plan", "--curve", "1:6.2ms,4:9.1ms,16:21ms,64:74ms", "--slo", "p95=30ms"]) == 0
+    assert "within 30 ms is 16: one instance carries 762 a second" in capsys.readouterr().out
+    assert run(["plan", "--curve", "12ms", "--slo", "p95=5ms"]) == 1
 
 
 @pytest.mark.parametrize("beside", [("--curve", "12ms"), ("--overhead", "3ms")])

@@ -11,10 +11,10 @@ ARRIVAL, DONE, TIMER = 1, 0, 2  # workers become free before others arrive, time
 
 
 class Server:
-    def __init__(self, batching, took, priority, stream):
+    def __init__(self, batching, took, priority):
         self.batching, self.took, self.wait = batching, took, batching.wait_ms
-        self.priority, self.stream = priority, stream
-        self.queue, self.finished, self.dropped = [], {}, []
+        self.priority = priority
+        self.queue, self.finished = [], {}
         self.calendar, self.order, self.sent = [], itertools.count(), 0
 
     def at(self, time, kind, what):
@@ -30,7 +30,7 @@ class Server:
         while self.calendar:
             now, kind, _, what = heapq.heappop(self.calendar)
             self.happens(now, kind, what)
-        return self.finished, self.dropped
+        return self.finished
 
     def send(self, now, requests):
         end = now + self.took(len(requests), self.sent)
@@ -46,11 +46,9 @@ class OldestAge(Server):
         if kind == DONE:
             self.idle += 1
         elif kind == ARRIVAL:
-            self.admit(request)
+            self.queue.append(request)
             self.at(now + self.wait, TIMER, None)
         while self.idle and self.queue and self.is_due(now):
-            if self.expire(now):
-                continue
             batch = sorted(self.queue, key=lambda each: (self.priority[each], each))
             batch = batch[: self.batching.batch]
             self.queue = [each for each in self.queue if each not in batch]
@@ -59,31 +57,6 @@ class OldestAge(Server):
     def is_due(self, now):
         oldest = min(self.queue)
         return len(self.queue) >= self.batching.batch or self.times[oldest] + self.wait <= now
-
-    def expire(self, now):
-        timeout = self.batching.timeout_ms
-        late = [each for each in self.queue if timeout is not None and now - self.times[each] > timeout]
-        for each in late:
-            self.drop(each)
-        return bool(late)
-
-    def drop(self, request):
-        self.dropped.append(request)
-        self.queue = [each for each in self.queue if each != request]
-
-    def admit(self, request):
-        batching = self.batching
-        if batching.stream_cap is not None:
-            mine = [each for each in self.queue if self.stream[each] == self.stream[request]]
-            if len(mine) == batching.stream_cap:
-                self.drop(mine[0])
-        if batching.queue_cap is not None and len(self.queue) == batching.queue_cap:
-            lowest = max(self.priority[each] for each in self.queue)
-            if batching.on_full == "reject-newest" or self.priority[request] > lowest:
-                self.dropped.append(request)
-                return
-            self.drop(min(each for each in self.queue if self.priority[each] == lowest))
-        self.queue.append(request)
 
 
 class Sealed(Server):

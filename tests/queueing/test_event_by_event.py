@@ -1,10 +1,10 @@
-"""Both engines of the simulation against a calendar of events, request by request."""
+"""The simulation against a calendar of events, request by request."""
 
 import numpy as np
 import pytest
 from event_by_event import OldestAge, Sealed
 
-from optcli.queueing import Arrivals, Batching, Curve, Overhead, event_loop, recursion, simulate
+from optcli.queueing import Arrivals, Batching, Curve, Overhead, simulate
 from optcli.queueing.durations import Durations
 
 MICROSECOND = 1e-3
@@ -52,19 +52,13 @@ def ready_of(batching):
     return (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
 
 
-def same(simulation, finished, dropped, arrivals, overhead):
+def same(simulation, finished, arrivals, overhead):
     outside = 0.0 if overhead.occupies else overhead.total_ms
     expected = np.full(arrivals.count, np.nan)
     for request, time in finished.items():
         expected[request] = time + outside
     np.testing.assert_allclose(simulation.finished_ms, expected, rtol=0, atol=MICROSECOND)
-    assert simulation.drop_share == pytest.approx(len(dropped) / arrivals.count)
-    assert len(finished) + len(dropped) == arrivals.count
-
-
-def same_batches(one, other):
-    for name in ("members", "sizes", "free_ms", "closed_ms", "started_ms", "took_ms"):
-        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=MICROSECOND)
+    assert len(finished) == arrivals.count
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -75,21 +69,14 @@ def test_oldest_age_is_what_happens_event_by_event(seed):
         batching,
         taking(curve, batching, overhead, seed),
         [0] * arrivals.count,
-        None,
     )
-    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    finished = server.go(arrivals.times_ms.tolist(), ready_of(batching))
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
-    same(simulation, finished, dropped, arrivals, overhead)
+    same(simulation, finished, arrivals, overhead)
     stages = simulation.stages
     parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
     assert min(parts) >= -1e-9
     assert sum(parts) == pytest.approx(simulation.mean_ms)
-    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
-    engines = (
-        event_loop.run(arrivals, batching, ready_of(batching), draw),
-        recursion.run(arrivals.times_ms, batching, ready_of(batching), draw),
-    )
-    same_batches(*engines)
 
 
 def replica_of_each(batching, count, seed, times):
@@ -119,19 +106,13 @@ def test_sealed_batches_are_what_happens_event_by_event(seed):
     for replica in range(batching.instances):
         mine = [request for request, where in enumerate(goes_to) if where == replica]
         took = taking(curve, batching, overhead, seed + replica)
-        server = Sealed(batching, took, None, None)
+        server = Sealed(batching, took, None)
         workers = slice(replica * batching.concurrency, (replica + 1) * batching.concurrency)
         times = arrivals.times_ms[list(mine)].tolist()
-        parts, _ = server.go(times, ready_of(batching)[workers])
+        parts = server.go(times, ready_of(batching)[workers])
         finished |= {mine[request]: time for request, time in parts.items()}
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
-    same(simulation, finished, [], arrivals, overhead)
-    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
-    sent = event_loop.run(arrivals, batching, ready_of(batching), draw, goes_to, call_ms=2.0)
-    expected = np.array([finished[request] for request in sent.members])
-    ends = np.repeat(sent.started_ms + sent.took_ms, sent.sizes)
-    np.testing.assert_allclose(ends, expected, rtol=0, atol=MICROSECOND)
-    assert sorted(sent.members) == list(range(arrivals.count))
+    same(simulation, finished, arrivals, overhead)
     stages = simulation.stages
     parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
     assert min(parts) >= -1e-9
@@ -139,45 +120,25 @@ def test_sealed_batches_are_what_happens_event_by_event(seed):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_caps_timeouts_streams_and_priorities_are_what_happens_event_by_event(seed):
+def test_priorities_are_what_happens_event_by_event(seed):
     random, arrivals, curve, common, overhead = a_case(seed)
-    count = arrivals.count
-    priority = random.integers(0, 3, count) if seed % 2 else np.zeros(count, dtype=int)
-    stream = random.integers(0, 4, count)
-    # One priority for all goes the short way, unless it is written out.
-    arrivals = Arrivals(arrivals.times_ms, None if seed % 4 == 0 else priority, stream)
-    limits = {
-        "queue_cap": [None, int(random.integers(1, 12))][seed // 64 % 2],
-        "on_full": ["reject-newest", "drop-oldest"][seed // 4 % 2],
-        "timeout_ms": [None, common["wait_ms"] + float(random.uniform(0, 30))][seed // 8 % 2],
-        "stream_cap": [None, int(random.integers(1, 3))][seed // 16 % 2],
-    }
-    batching = Batching(**common, **limits)
-    server = OldestAge(
-        batching, taking(curve, batching, overhead, seed), priority.tolist(), stream.tolist()
+    priority = (
+        random.integers(0, 3, arrivals.count) if seed % 4 else np.zeros(arrivals.count, dtype=int)
     )
-    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
-    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
-    same(simulation, finished, dropped, arrivals, overhead)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_tight_caps_under_overload_are_what_happens_event_by_event(seed):
-    random = np.random.default_rng([seed, 1])
-    batch = int(random.integers(1, 5))
-    batching = Batching(
-        batch,
-        float(random.choice([0, 3])),
-        int(random.integers(1, 3)),
-        queue_cap=batch + int(random.integers(0, 3)),
-        on_full=["reject-newest", "drop-oldest"][seed % 2],
-        timeout_ms=[None, 6.0][seed // 2 % 2],
-    )
-    curve, overhead = Curve.from_line(float(random.uniform(1, 6)), 0.5), Overhead()
-    arrivals = Arrivals(np.cumsum(random.exponential(1, 150)))
-    nobody = [0] * arrivals.count
+    arrivals = Arrivals(arrivals.times_ms, priority)
+    batching = Batching(**common)
     took = taking(curve, batching, overhead, seed)
-    server = OldestAge(batching, took, nobody, None)
-    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
-    simulation = simulate(arrivals, curve, batching, seed=seed, warm_up=0)
-    same(simulation, finished, dropped, arrivals, overhead)
+    finished = OldestAge(batching, took, priority.tolist()).go(
+        arrivals.times_ms.tolist(), ready_of(batching)
+    )
+    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
+    same(simulation, finished, arrivals, overhead)
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(1, [12, 16, 18, 12]), (2, [12, 12, 14, 12])])
+def test_processes_of_an_ingress_share_the_requests(processes, expected):
+    # Each takes 4 of a request; behind them are instances enough, which take 5 of each.
+    overhead = Overhead(1, 2, ingress_ms=4, ingresses=processes)
+    arrivals = Arrivals([0.0, 0, 2, 40])
+    run = simulate(arrivals, Curve.parse("5ms"), Batching(1, instances=4), overhead, warm_up=0)
+    assert run.latencies_ms.tolist() == expected

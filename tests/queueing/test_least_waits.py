@@ -76,5 +76,5 @@ def test_the_first_batch_that_carries_the_rate_counts():
 def test_what_lies_just_under_the_least_wait_is_refused_however_long_the_promise(process):
     given = {"semantics": "sealed", "instances": 1, "batch": 16}
     promise = Promise({0.5: 5000})
-    assert choose(E1, Demand(process, promise, **given, wait_ms=24.9)).best is None
-    assert choose(E1, Demand(process, promise, **given, wait_ms=27)).best is not None
+    assert choose(E1, Demand(process, promise, **given, waits_ms=(24.9,))).best is None
+    assert choose(E1, Demand(process, promise, **given, waits_ms=(27,))).best is not None

@@ -17,7 +17,7 @@ from optcli.results.plan import (
     PlanNote,
     RatePoint,
     Stages,
-    VideoPlan,
+    WaitPoint,
     Would,
 )
 
@@ -40,11 +40,10 @@ CONFIGURATION = Configuration(
     capacity_per_s=421,
     rate_at_utilisation_per_s=294.7,
     sum_ms=48,
-    queue_cap=34,
-    on_full="drop-oldest",
-    reject_newest_cap=32,
+    queue_cap=32,
     timeout_ms=82,
     max_in_flight=48,
+    all_in_time=40,
     stages=Stages(wait_ms=5, queue_ms=1, compute_ms=21, overhead_ms=0),
 )
 
@@ -71,7 +70,7 @@ def plan(**options):
                 utilisation=0.95,
                 kept=False,
                 breaks="capacity",
-                then="it breaks",
+                instances=3,
             ),
         ),
         "by_batch": (
@@ -97,8 +96,9 @@ def test_the_terminal_shows_the_operating_curve_with_the_promise_in_it():
     grown = next(line for line in lines if line.strip().startswith("450/s"))
     assert "grows" in grown
     assert any("keeps the promise" not in line and line.endswith("keeps it <") for line in lines)
-    assert "  instances     2 with headroom, 1 without" in lines
-    assert "  2 times: it breaks" in lines
+    assert "  instances     2, 1 without headroom" in lines
+    assert "  in flight     at most 48, of which 32 wait; 40 would all be in time" in lines
+    assert "  2 times     400  0.95   grows  the capacity          3" in lines
     assert all(line == line.rstrip() for line in lines)
 
 
@@ -109,7 +109,7 @@ def test_the_page_draws_both_curves_and_escapes_names():
     assert page.count("promised 120 ms") == 4, "two pictures, each for wide pages and phones"
     assert "At batch 1 the queue grows without bound" in page
     assert "compute 21 ms" in page
-    assert "it breaks" in page
+    assert "the capacity" in page
     assert "<script" not in page
 
 
@@ -122,11 +122,11 @@ def test_a_plan_without_a_configuration_says_what_would_keep_the_promise(outcome
         by_batch=(),
         by_rate=(),
         would=(Would(kind="faster-artifact", figure=1.2, text="an artifact 1.20 times as fast"),),
-        warnings=(PlanNote(kind="environment-not-fit", text="environment not fit: all"),),
+        notes=(PlanNote(kind="environment-not-fit", text="environment not fit: all"),),
     )
     said = plan_text(bare)
     assert "What would keep the promise\n  - an artifact 1.20 times as fast" in said
-    assert "Warnings\n  - environment not fit: all" in said
+    assert "Notes\n  - environment not fit: all" in said
     page = plan_page(bare)
     assert "an artifact 1.20 times as fast" in page
     assert ("nothing keeps the promise" in page) == (outcome == "not-kept")
@@ -140,21 +140,25 @@ def test_every_part_stands_in_both_forms():
             min_instances=1,
             max_instances=2,
             cold_start_s=3,
-            sentence="keep at least 1 warm",
+            p95_ms_with_min=90,
+            p95_ms_without=2.62e-15,
+            instances_without=1,
         ),
-        video=VideoPlan(
-            cameras=1,
-            frames_per_s=10,
-            stride=2,
-            queue_per_camera=1,
-            on_full="drop-oldest",
-            drop_share=0,
-            burst_stride=3,
-            drop_share_in_bursts=0.125,
-            p95_ms_in_bursts=50,
+        by_wait=(
+            WaitPoint(
+                wait_ms=0,
+                p50_ms=None,
+                p95_ms=None,
+                p99_ms=None,
+                mean_batch=1,
+                busy=1,
+                max_rate_per_s=173,
+                kept=False,
+            ),
         ),
     )
     for said in (plan_text(whole), plan_page(whole)):
-        assert "keep at least 1 warm" in said
-        assert "1 camera, every second frame" in said
-        assert "12.50 %" in said
+        assert "keep 1 warm, at most 2, with 4.50 requests in flight in each" in said
+        assert "90.0 ms; with 1 warm instance 0 ms" in said
+        assert "Waits" in said
+        assert "breaks it" in said

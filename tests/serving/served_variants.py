@@ -88,7 +88,7 @@ def real(
 def served(folder: Path, built: BuiltVariant, batch: int, **asked: Any) -> Iterator[Server]:
     """The variant, deployed and started."""
     plan = optcli.plan(
-        curve="10ms+10ms*b", rate_per_s=5, slo={"p95_ms": 10_000}, batch=batch, semantics="sealed"
+        curve="10ms+10ms*b", rate_per_s=5, slo={"p95_ms": 10_000}, batch=batch, target="ray"
     )
     (folder / "plan.json").write_text(plan.to_json())
     with pytest.MonkeyPatch.context() as patch:

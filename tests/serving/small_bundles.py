@@ -47,7 +47,7 @@ Model = Gated
 def sealed_plan(**settings: object) -> Plan:
     """A plan for Ray, with batches of several requests."""
     asked = {"curve": "6ms+1ms*b", "rate_per_s": 200, "slo": {"p95_ms": 60}, "batch": 4}
-    made = optcli.plan(**{**asked, "semantics": "sealed", **settings})
+    made = optcli.plan(**{**asked, "target": "ray", **settings})
     assert made.recommended is not None
     return made
 

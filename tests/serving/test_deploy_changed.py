@@ -39,11 +39,11 @@ pytestmark = pytest.mark.slow
 
 
 @cache
-def plan_of(semantics: str, *, batched: bool) -> Plan:
+def plan_of(target: str, *, batched: bool) -> Plan:
     """Batches of four where the model has a batch, else one row at a time."""
     batch = 4 if batched else 1
     asked = {"curve": "6ms+1ms*b", "rate_per_s": 60, "slo": {"p95_ms": 60}}
-    return optcli.plan(**asked, batch=batch, semantics=semantics)
+    return optcli.plan(**asked, batch=batch, target=target)
 
 
 def onnx_of(folder: Path, specs: Sequence[dict[str, Any]]) -> Path:
@@ -113,7 +113,7 @@ def built_as(kind: str, folder: Path, specs: Sequence[dict[str, Any]]) -> BuiltV
 def test_triton_and_kserve_serve_what_the_artifact_takes(tmp_path, kind, change):
     specs = CHANGES[change]
     batched = change != "one fixed row"
-    plan = plan_of("oldest-age", batched=batched)
+    plan = plan_of("triton", batched=batched)
     built = built_as(kind, tmp_path, specs)
     config, _ = written(built, plan, tmp_path / "out")
     assert config.max_batch_size == (4 if batched else 0)
@@ -152,7 +152,7 @@ def _holds(kind: str, change: str, folder: Path, monkeypatch: pytest.MonkeyPatch
     specs = CHANGES[change]
     batched = change != "one fixed row"
     built = built_as(kind, folder, specs)
-    made = bundled(built, plan_of("sealed", batched=batched), folder / "out").bundle
+    made = bundled(built, plan_of("ray", batched=batched), folder / "out").bundle
     assert made.batched == batched
     assert [each.name for each in made.inputs] == [spec["name"] for spec in specs]
     assert made.inputs[0].shape == ((-1 if batched else 1), 3, 4, 4)

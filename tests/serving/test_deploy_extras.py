@@ -21,7 +21,7 @@ from optcli.data import DataSettings
 from optcli.errors import UsageError
 from optcli.model_files.built_variant import Samples
 from optcli.results import RecipeSummary, Report
-from optcli.results.plan import Plan, Semantics
+from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.drift.input_statistics import unpacked
@@ -32,13 +32,11 @@ KEEPING = {"keeping.py", "input_statistics.py", "reference-inputs.npz"}
 
 
 @cache
-def planned(semantics: Semantics) -> Plan:
-    return optcli.plan(
-        curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, semantics=semantics
-    )
+def planned(engine: str) -> Plan:
+    return optcli.plan(curve="1ms+1ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=4, target=engine)
 
 
-def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, **asked: Any) -> Any:
+def deployed(folder: Path, engine: str, *, metric: str | None = None, **asked: Any) -> Any:
     """A small variant with a photograph as its data, deployed into `out`."""
     onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
     (folder / "set" / "cat").mkdir(parents=True)
@@ -49,7 +47,7 @@ def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, *
         variant(folder / "model", Format.ONNX, IMAGE),
         samples=Samples(data=settings, folder=folder, roles={"evaluation": settings}, metric=metric),
     )
-    (folder / "plan.json").write_text(planned(semantics).to_json())
+    (folder / "plan.json").write_text(planned(engine).to_json())
     report = Report.model_construct(recipe=RecipeSummary.model_construct(name="r", path="r.yaml"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deploying, "open_built", lambda *_, **__: built)
@@ -58,6 +56,7 @@ def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, *
             report,
             folder / "report.json",
             folder / "out",
+            engine=engine,
             plan=folder / "plan.json",
             name="net",
             **asked,
@@ -66,7 +65,7 @@ def deployed(folder: Path, semantics: Semantics, *, metric: str | None = None, *
 
 @pytest.mark.slow
 def test_a_bundle_without_them_holds_none_of_it(tmp_path: Path) -> None:
-    made = deployed(tmp_path, "sealed", engine="ray")
+    made = deployed(tmp_path, "ray")
     assert not (MODULES | KEEPING) & {*made.files}
     written = bundle.read(tmp_path / "out")
     assert (written.images, written.cache, written.sample_inputs) == (False, None, 0)
@@ -78,13 +77,13 @@ def test_a_bundle_without_them_holds_none_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bundle_says_which_output_holds_scores_of_classes(tmp_path: Path) -> None:
-    deployed(tmp_path, "sealed", engine="ray", metric="top1")
+    deployed(tmp_path, "ray", metric="top1")
     assert bundle.read(tmp_path / "out").class_scores == "logits"
 
 
 @pytest.mark.slow
 def test_a_bundle_with_a_cache_alone(tmp_path: Path) -> None:
-    made = deployed(tmp_path, "sealed", engine="ray", cache="memory", cache_ttl_s=5.0)
+    made = deployed(tmp_path, "ray", cache="memory", cache_ttl_s=5.0)
     assert MODULES & {*made.files} == {"cache.py", "cache.json"}
     assert bundle.read(tmp_path / "out").cache == "memory"
     assert json.loads((tmp_path / "out" / "cache.json").read_text())["ttl_s"] == 5
@@ -93,7 +92,7 @@ def test_a_bundle_with_a_cache_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bundle_that_keeps_statistics(tmp_path: Path) -> None:
-    made = deployed(tmp_path, "sealed", engine="ray", sample_inputs=100)
+    made = deployed(tmp_path, "ray", sample_inputs=100)
     assert (MODULES | KEEPING) & {*made.files} == KEEPING
     assert bundle.read(tmp_path / "out").sample_inputs == 100
     found = unpacked((tmp_path / "out" / "reference-inputs.npz").read_bytes())
@@ -110,7 +109,7 @@ def test_a_bundle_that_keeps_statistics(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bundle_with_images(tmp_path: Path) -> None:
-    made = deployed(tmp_path, "sealed", engine="ray", images=True)
+    made = deployed(tmp_path, "ray", images=True)
     assert MODULES & {*made.files} == MODULES - {"cache.py", "cache.json"}
     assert bundle.read(tmp_path / "out").images
     assert bundle.read(tmp_path / "out").class_scores == "logits"
@@ -128,7 +127,7 @@ def test_a_bundle_with_images(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
-    made = deployed(tmp_path, "oldest-age", engine="triton", images=True)
+    made = deployed(tmp_path, "triton", images=True)
     assert {*made.files} == {
         "Dockerfile",
         "README.md",
@@ -161,7 +160,7 @@ def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_cannot_be_carried_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no cache"):
-        deployed(tmp_path / "a", "sealed", engine="ray", cache="file:cache")
+        deployed(tmp_path / "a", "ray", cache="file:cache")
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)  # no data, so no preparation
     with pytest.MonkeyPatch.context() as patch:
@@ -189,7 +188,7 @@ def test_known_answers_want_images_and_a_cache(
     tmp_path: Path, asked: dict[str, Any], hint: str
 ) -> None:
     with pytest.raises(UsageError, match="known answers are for images") as caught:
-        deployed(tmp_path, "sealed", engine="ray", known_answers="answers", **asked)
+        deployed(tmp_path, "ray", known_answers="answers", **asked)
     assert caught.value.hint == hint
     assert not (tmp_path / "out").exists()
 

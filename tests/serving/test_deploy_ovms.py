@@ -10,7 +10,7 @@ from small_variants import IMAGE, onnx_model, variant
 
 import optcli
 from optcli.artifact import Format
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError
 from optcli.results import Report
 from optcli.serving import deploy as deploying
 from optcli.serving.targets import Asked, Deployment
@@ -74,15 +74,12 @@ def test_the_folder_has_the_documented_form_and_openvino_takes_its_settings(
     assert deploying.lines(deployed)[0].startswith("small for OpenVINO Model Server")
 
 
-def test_batches_and_other_runners_are_refused(tmp_path, plan):
+def test_batches_and_other_runners_are_refused(tmp_path):
     target = Ovms(Asked())
     with pytest.raises(InputError, match="cannot run the format onnx in the runner onnxruntime"):
         target.take(variant(tmp_path, Format.ONNX, IMAGE))
-    target.require(plan)
-    batched = plan.recommended.model_copy(update={"batch": 4})
-    with pytest.raises(UsageError, match="computes each request by itself") as caught:
-        target.require(plan.model_copy(update={"recommended": batched}))
-    assert "--batch 1" in caught.value.hint
+    with pytest.raises(InputError, match="OpenVINO Model Server computes each request by itself"):
+        optcli.plan(curve="6ms+1ms*b", rate_per_s=9, slo={"p95_ms": 60}, batch=4, target="ovms")
 
 
 def test_what_the_server_does_otherwise_is_said(tmp_path, built, plan):

@@ -22,7 +22,6 @@ from optcli.runners import DEFAULTS, find
 from optcli.serving.deploy import instructions, model_configuration, plans, repository
 from optcli.serving.deploy.backends import backend_of
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface, LookRequest, look
-from optcli.serving.targets.triton import Triton
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def tensors(declared) -> dict[str, tuple[str, list[int]]]:
 @pytest.mark.slow
 def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_says(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
-    config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, tmp_path / "out")
+    config, _ = written(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, tmp_path / "out")
     one = plan.recommended
     assert one is not None
     assert (config.name, config.platform, config.backend) == ("small", "onnxruntime_onnx", "")
@@ -81,10 +80,9 @@ def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_sa
     assert config.dynamic_batching.max_queue_delay_microseconds == round(1000 * one.wait_ms)
     assert not config.dynamic_batching.preferred_batch_size
     queue = config.dynamic_batching.default_queue_policy
-    assert queue.max_queue_size == one.reject_newest_cap
+    assert queue.max_queue_size == one.queue_cap
     assert queue.default_timeout_microseconds == round(1000 * one.timeout_ms)
     assert queue.timeout_action == model_configuration.messages().ModelQueuePolicy.REJECT
-    assert "Triton cannot drop the oldest request" in notes
     assert [warm.batch_size for warm in config.model_warmup] == [1, 2, 4, 8]
     assert list(config.model_warmup[0].inputs["image"].dims) == [3, 4, 4]
     assert config.parameters["intra_op_thread_count"].string_value == "1"
@@ -93,24 +91,11 @@ def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_sa
     assert group.kind == model_configuration.messages().ModelInstanceGroup.KIND_CPU
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("on_full", "cap", "late"),
-    [
-        ("drop-oldest", "reject_newest_cap", True),
-        ("reject-newest", "reject_newest_cap", False),
-        ("deadline", "queue_cap", True),
-    ],
-)
-def test_a_full_queue_does_what_the_plan_says_or_the_nearest_that_triton_can(plan, on_full, cap, late):
-    one = plan.recommended.model_copy(update={"on_full": on_full, "queue_cap": 40})
-    queue = repository.queue_of(one)
-    assert queue.longest == getattr(one, cap)
-    assert queue.late_ms == (one.timeout_ms if late else None)
-    assert bool(queue.note) == (on_full == "drop-oldest")
+def test_the_queue_is_bounded_as_the_plan_says(plan):
+    queue = repository.queue_of(plan.recommended)
+    assert (queue.longest, queue.late_ms) == (plan.recommended.queue_cap, plan.recommended.timeout_ms)
     # 0 would be no limit in Triton.
-    none = one.model_copy(update={"reject_newest_cap": 0, "queue_cap": 0})
-    assert repository.queue_of(none).longest == 1
+    assert repository.queue_of(plan.recommended.model_copy(update={"queue_cap": 0})).longest == 1
 
 
 @pytest.mark.slow
@@ -118,7 +103,7 @@ def test_priorities_are_levels_and_who_names_none_goes_last(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     shares = {"alert": 0.1, "usual": 0.3, "rest": 0.6}
     asked = [PriorityLatency(name=name, share=share) for name, share in shares.items()]
-    levels = planned(plan, reject_newest_cap=40).model_copy(update={"priorities": tuple(asked)})
+    levels = planned(plan, queue_cap=40).model_copy(update={"priorities": tuple(asked)})
     config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), levels, tmp_path / "out")
     batching = config.dynamic_batching
     assert (batching.priority_levels, batching.default_priority_level) == (3, 3)
@@ -137,7 +122,7 @@ def test_priorities_are_levels_and_who_names_none_goes_last(tmp_path, plan):
 @pytest.mark.slow
 def test_several_machines_share_instances_and_queue(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
-    shared = planned(plan, instances=5, machines=2, concurrency=2, reject_newest_cap=41)
+    shared = planned(plan, instances=5, machines=2, concurrency=2, queue_cap=41)
     config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), shared, tmp_path / "out")
     assert config.instance_group[0].count == 6
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 20
@@ -499,17 +484,15 @@ def test_golden_files_hold_finite_values_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_that_decides_nothing_or_is_for_other_batches_is_refused(plan):
-    assert plans.require_usable(plan, "plan.json", Triton, force=False) is plan.recommended
+def test_a_plan_that_decides_nothing_is_refused(plan):
+    assert plans.require_usable(plan, "plan.json", force=False) is plan.recommended
     unfit = plan.model_copy(update={"outcome": "inconclusive"})
     with pytest.raises(UnfitError, match="busy machine"):
-        plans.require_usable(unfit, "plan.json", Triton, force=False)
-    assert plans.require_usable(unfit, "plan.json", Triton, force=True)
-    with pytest.raises(UsageError, match="sealed batches"):
-        plans.require_usable(planned(plan, semantics="sealed"), "plan.json", Triton, force=True)
+        plans.require_usable(unfit, "plan.json", force=False)
+    assert plans.require_usable(unfit, "plan.json", force=True)
     none = plan.model_copy(update={"recommended": None, "outcome": "not-kept"})
     with pytest.raises(UsageError, match="no configuration to deploy"):
-        plans.require_usable(none, "plan.json", Triton, force=True)
+        plans.require_usable(none, "plan.json", force=True)
 
 
 @pytest.mark.parametrize(
@@ -534,5 +517,5 @@ def test_a_plan_of_a_newer_form_is_refused(tmp_path, plan):
     path.write_text(plan.to_json())
     assert plans.read(path) == plan
     path.write_text(plan.model_copy(update={"schema_version": 99}).to_json())
-    with pytest.raises(InputError, match="schema 99, wanted 1"):
+    with pytest.raises(InputError, match="schema 99, wanted 2"):
         plans.read(path)

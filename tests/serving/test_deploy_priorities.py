@@ -81,7 +81,7 @@ def test_each_priority_is_a_deployment_with_what_the_plan_gives_it(tmp_path, pla
         assert model["num_replicas"] == known.instances == one.instances
         assert model["user_config"]["max_batch_size"] == known.largest_batch == one.batch
         assert model["user_config"]["batch_wait_timeout_s"] == pytest.approx(one.wait_ms / 1000)
-        assert known.queue_cap == one.reject_newest_cap
+        assert known.queue_cap == one.queue_cap
         assert known.most_in_flight == one.max_in_flight
         assert known.deadline_ms == 240
         assert one.batch <= model["max_ongoing_requests"] <= known.most_in_flight

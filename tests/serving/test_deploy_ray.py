@@ -15,15 +15,16 @@ from ruamel.yaml import YAML
 from small_bundles import bundled, looked_at, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 
+import optcli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.latency.measured_curve import MeasuredCurve
+from optcli.observer import Silent
 from optcli.queueing import Curve, Forms, with_forms
+from optcli.results import Report
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
-from optcli.serving.targets.ray import Ray
-from optcli.serving.targets.triton import Triton
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +54,9 @@ def test_the_plan_is_in_what_ray_reads(tmp_path, model, plan):
     assert made.batched
     assert (made.largest_batch, made.wait_ms) == (one.batch, one.wait_ms)
     assert (made.instances, made.threads, made.cpus) == (one.instances, 1, one.instances)
-    assert made.queue_cap == one.reject_newest_cap
+    assert made.queue_cap == one.queue_cap
     assert made.most_in_flight == one.max_in_flight
     assert made.deadline_ms == 120
-    assert made.most_sent() == 2 * one.instances * one.batch
     (tensor,) = made.inputs
     assert (tensor.datatype, tensor.shape) == ("FP32", (-1, 3, 4, 4))
     assert (tensor.least, tensor.most) == ((1, 3, 4, 4), (8, 3, 4, 4))
@@ -358,20 +358,25 @@ def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan)
     assert ray_lanes.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
 
 
-def test_each_server_wants_a_plan_of_its_own_semantics(plan):
-    assert plans.require_usable(plan, "p", Ray, force=False) is plan.recommended
-    with pytest.raises(UsageError, match="the plan is for sealed batches"):
-        plans.require_usable(plan, "p", Triton, force=False)
-    with pytest.raises(UsageError, match="Ray Serve closes a batch a fixed time after") as caught:
-        plans.require_usable(planned(plan, semantics="oldest-age"), "p", Ray, force=True)
-    assert "--semantics sealed" in caught.value.hint
+def test_a_plan_for_another_server_is_made_again_with_all_that_it_asked_for(tmp_path):
+    asked = {"curve": "6ms+1ms*b", "rate_per_s": 60, "slo": {"p95_ms": 90}, "instances": 2}
+    triton = optcli.plan(**asked)
+    given = ("small", Report.model_construct(), tmp_path / "report.json", Silent())
+    assert plans.for_target(triton, "triton", *given) == (triton, "")
+    assert plans.for_target(triton, "kserve", *given) == (triton, "")
+    made, said = plans.for_target(triton, "ray", *given)
+    assert made == optcli.plan(**asked, target="ray")
+    assert (triton.recommended.semantics, made.recommended.semantics) == ("oldest-age", "sealed")
+    assert said == "the plan was for Triton, and was made again for Ray Serve"
+    alone, _ = plans.for_target(triton, "ovms", *given)
+    assert alone.recommended.batch == 1
 
 
 @pytest.mark.slow
 def test_one_batch_gathers_while_another_computes(tmp_path, model, plan):
     # A cap of one batch alone would leave a replica without work between two batches.
     for cap, most in ((4, 8), (0, 8), (40, 40)):
-        narrow = planned(plan, reject_newest_cap=cap, instances=1)
+        narrow = planned(plan, queue_cap=cap, max_in_flight=cap + 4, instances=1)
         prepared = bundled(model, narrow, tmp_path / f"out{cap}")
         assert prepared.lanes[0].max_ongoing == most
         assert prepared.bundle.most_in_flight == cap + 4

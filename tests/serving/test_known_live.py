@@ -73,7 +73,7 @@ def test_two_priorities_with_known_answers_equal_requests_and_inputs_that_are_dr
         rate_per_s=20,
         slo={"p95_ms": 5000},
         batch=2,
-        semantics="sealed",
+        target="ray",
         priorities=SHARES,
     )
     (tmp_path / "plan.json").write_text(plan.to_json())

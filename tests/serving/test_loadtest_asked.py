@@ -40,9 +40,7 @@ def server(monkeypatch):
     """A server with a plan for 50 requests a second."""
     monkeypatch.setattr(predicting, "_RUNS", 2)
     monkeypatch.setattr(predicting, "_REQUESTS", 2000)
-    plan = optcli.plan(
-        curve="2ms+0.5ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=8, semantics="sealed"
-    )
+    plan = optcli.plan(curve="2ms+0.5ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=8, target="ray")
     how = {"batch": 8, "wait_ms": 5.0, "instances": 1, "semantics": "sealed"}
     return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)
 

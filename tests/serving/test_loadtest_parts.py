@@ -196,12 +196,12 @@ def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
     )
     model = predicting.of_calibration(known)
     assert dict(model.curve.points) == {1: 8.0, 4: 20.0}
-    assert model.overhead == predicting.Overhead(after_ms=4.0, ingress_ms=2.0, call_ms=3.0)
+    assert model.overhead == predicting.Overhead(after_ms=4.0, ingress_ms=2.0)
     # With processors to spare it goes on beside the model, and is then the slowest that all pass.
     model = predicting.of_calibration(known.model_copy(update={"own_processors": False}))
     assert dict(model.curve.points) == {1: 5.0, 4: 8.0}
     assert model.overhead == predicting.Overhead(after_ms=6.0, ingress_ms=3.0)
-    found = predicting.predicted(model, predicting.batching_of(sealed(wait_ms=0.0)), Poisson(250), 0)
+    found = predicting.predicted(model, predicting.batching_of(sealed(wait_ms=0.0)), Poisson(250))
     assert found.utilisation == pytest.approx(0.75)
 
 
@@ -281,10 +281,6 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     assert short.kind == "unstable"
     assert 20 < short.figures["least_wait_ms"] < 40
     assert "grows without bound" in short.text
-    held = predicting.batching_of(sealed(wait_ms=10.0, most_sent=32))
-    assert held.most_sent == 32
-    filled = predicting.unstable(model, held, 200.0)
-    assert filled.text.endswith("too small, and requests queue until they fill batches (by the plan)")
     assert predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 200.0) is None
     never = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 300.0)
     assert "1 instance cannot serve 300 requests a second, whatever the wait" in never.text
@@ -299,13 +295,13 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
 def test_what_the_simulation_says_of_a_rate():
     model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
     batching = predicting.batching_of(sealed(wait_ms=40.0))
-    calm = predicting.predicted(model, batching, Poisson(100), 0)
+    calm = predicting.predicted(model, batching, Poisson(100))
     assert not calm.grows
     assert calm.p50_ms < calm.p95_ms < calm.p99_ms
-    over = predicting.predicted(model, batching, Poisson(400), 0)
+    over = predicting.predicted(model, batching, Poisson(400))
     assert over.grows
     assert over.p95_ms is None
-    most = predicting.highest(model, batching, Poisson(100), Terms({"p95": 150.0}), 0)
+    most = predicting.highest(model, batching, Poisson(100), Terms({"p95": 150.0}))
     assert 150 < most < 250  # p95 is 145 ms at 200 a second
 
 

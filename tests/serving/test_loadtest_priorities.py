@@ -136,12 +136,11 @@ def test_the_limit_is_that_of_the_priority_that_breaks_first():
 
 
 def test_a_priority_is_predicted_by_its_own_replicas_and_all_together_by_none():
-    alone = {"batch": 4, "instances": 1, "most_sent": 8}
+    alone = {"batch": 4, "instances": 1}
     own = [each.model_copy(update=alone) for each in PRIORITIES]
     apart = SERVED.model_copy(update={"batch": 8, "instances": 3, "priorities": tuple(own)})
     assert predicting.as_served(apart, None).batch is None
     assert predicting.as_served(apart, own[0]).instances == 1
-    assert predicting.as_served(apart, own[0]).most_sent == 8
     together = SERVED.model_copy(update={"batch": 8, "instances": 3})
     assert predicting.as_served(together, None).batch == 8
     assert predicting.as_served(together, PRIORITIES[0]).batch is None

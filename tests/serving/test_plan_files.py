@@ -24,7 +24,7 @@ def test_a_plan_file_is_read_with_its_defaults(tmp_path):
     settings = load(written(tmp_path, GOOD), {}, {})
     assert settings.rate_per_s == 200
     assert settings.slo.limits_ms == {0.95: 120}
-    assert (settings.headroom, settings.utilisation, settings.semantics) == (0.2, 0.7, "oldest-age")
+    assert (settings.headroom, settings.utilisation, settings.target) == (0.2, 0.7, "triton")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_plan_file_is_read_with_its_defaults(tmp_path):
         (GOOD + "arrivals: gamma:x\n", 5, "'x' in 'gamma:x' is no number", "write poisson"),
         (GOOD + "priorities: {a: 0.2, b: 0.2}\n", 1, "shares of priorities that add up to 0.4", ""),
         (
-            GOOD + "priorities: {a: 0.2, b: 0.8}\nsemantics: sealed\ninstances: 1\n",
+            GOOD + "priorities: {a: 0.2, b: 0.8}\ntarget: ray\ninstances: 1\n",
             1,
             "found instances 1 beside 2 priorities, wanted one for each",
             "",
@@ -78,8 +78,7 @@ def test_options_stand_above_the_file_and_presets_below(tmp_path):
     path = written(tmp_path, GOOD + "preset: rtb-10ms\nheadroom: 0.4\n")
     settings = load(path, {"slo": {"p99_ms": 90.0}}, {})
     assert settings.slo.limits_ms == {0.95: 120, 0.99: 90}
-    assert settings.headroom == 0.4
-    assert (settings.utilisation, settings.on_full) == (0.6, "deadline")
+    assert (settings.utilisation, settings.headroom) == (0.6, 0.4)
 
 
 def test_a_rate_takes_the_place_of_the_cameras_of_a_preset():
@@ -128,7 +127,10 @@ def test_every_preset_is_a_plan_file_that_says_what_it_is_for():
         ({"curve": "12ms", "batch": 4}, "knows batch 1 alone, found batch 4"),
         ({"arrivals": "weekly"}, "weekly"),
         ({"slo": None}, "nothing is promised"),
-        ({"rate_per_s": None}, "the plan has no rate"),
+        (
+            {"rate_per_s": None, "slo": None, "freshness_s": 3600, "instances": 2},
+            "the plan has no rate",
+        ),
         ({"curve": None}, "the plan has no curve"),
     ],
 )
@@ -210,6 +212,6 @@ def test_a_promise_of_another_percentile_is_refused():
 
 def test_both_schemas_are_public():
     assert set(PlanSettings.model_fields) == set(file_schema()["properties"])
-    assert {"recommended", "runner_up", "breaks_first", "advice", "schema"} <= set(
+    assert {"recommended", "runner_up", "breaks_first", "notes", "schema"} <= set(
         schema()["properties"]
     )

@@ -10,8 +10,9 @@ from optcli.latency.measured_curve import curve_of
 from optcli.queueing import Curve
 from optcli.queueing.arrivals import parse
 from optcli.report import plan_text
+from optcli.report.html.plan import plan_page
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving.planning import priorities
+from optcli.serving.planning import file_schema, priorities
 from optcli.serving.planning.traffic import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -35,7 +36,7 @@ def test_memory_decides_how_many_instances_share_a_machine():
     one = plan.recommended
     assert one.instances_per_machine == 3
     assert one.machines == -(-one.instances // 3)
-    assert "shared-machine" in {each.kind for each in plan.warnings}
+    assert "shared-machine" in {each.kind for each in plan.notes}
 
 
 @pytest.mark.slow
@@ -69,10 +70,11 @@ def test_the_urgent_wait_less():
 
 
 SEALED = {
+    "overhead": {"ingress_ms": 0, "after_ms": 0},
     "curve": "6ms+4ms*b",
     "rate_per_s": 200,
     "slo": {"p95_ms": 120},
-    "semantics": "sealed",
+    "target": "ray",
     "priorities": {"high": 0.2, "low": 0.8},
 }
 
@@ -92,8 +94,9 @@ def test_sealed_batches_give_each_priority_instances_of_its_own():
         assert each.p95_ms == each.configuration.p95_ms <= 120
         assert each.autoscaling is None
     together = sum(each.configuration.instances for each in plan.priorities)
-    (said,) = (each.text for each in plan.advice if each.kind == "priorities")
-    assert f"{together} together" in said
+    (said,) = (each.text for each in plan.notes if each.kind == "priorities")
+    assert "an application of its own" in said
+    assert f"{together} instances together" in said
     lines = list(plan_text.parts(plan))
     assert any(line.startswith("  high (20%): p50") and "of its own, batch" in line for line in lines)
 
@@ -233,7 +236,7 @@ def test_the_curve_of_a_report_is_its_sweep_with_measured_calls():
     assert sorted(known.curve.samples_ms[1]) == pytest.approx([9.5, 10.5])
     assert known.warnings == ()
     plan = optcli.plan(report, rate_per_s=60, slo={"p95_ms": 120})
-    assert plan.curve.measured
+    assert plan.curve.samples_ms
     assert plan.outcome == "kept"
     assert plan.curve.source == "the sweep of eager in tiny"
 
@@ -258,7 +261,7 @@ def test_a_curve_of_a_busy_machine_decides_nothing():
     points = [(1, 10.0, {"fit": False}), (8, 38.0, {"fit": False})]
     plan = optcli.plan(with_sweep(swept(*points)), rate_per_s=60, slo={"p95_ms": 120})
     assert plan.outcome == "inconclusive"
-    assert plan.warnings[0].kind == "environment-not-fit"
+    assert plan.notes[0].kind == "environment-not-fit"
 
 
 def test_a_variant_that_was_not_measured_has_no_curve():
@@ -276,8 +279,9 @@ def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
         curve="1:4.6ms,2:8.2ms,4:16.4ms,8:32ms",
         rate_per_s=583,
         slo={"p95_ms": 150},
-        semantics="sealed",
+        target="ray",
         instances=1,
+        overhead={"ingress_ms": 0, "after_ms": 0},
     )
     assert plan.recommended is None
     assert "No wait is long enough for 1 instance" in plan.reason + plan.sentence
@@ -286,11 +290,62 @@ def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
 
 
 @pytest.mark.slow
+def test_several_waits_stand_side_by_side_and_the_best_is_taken():
+    given = {"curve": "6ms+4ms*b", "rate_per_s": 200, "slo": {"p95_ms": 120}}
+    plan = optcli.plan(**given, wait_ms=[25, 0, 5], target="ray", overhead={"ingress_ms": 0})
+    assert [each.wait_ms for each in plan.by_wait] == [0, 5, 25]
+    assert plan.recommended.wait_ms in (0, 5, 25)
+    at_once, chosen = plan.by_wait[0], plan.by_wait[-1]
+    # Two instances with single requests carry 200 a second at most.
+    assert not at_once.kept
+    assert at_once.max_rate_per_s < chosen.max_rate_per_s
+    assert chosen.kept
+    assert chosen.mean_batch > at_once.mean_batch
+    alone = optcli.plan(**given, wait_ms=25, target="ray", overhead={"ingress_ms": 0})
+    assert alone.by_wait == ()
+    if alone.recommended.batch == plan.recommended.batch:
+        assert alone.recommended.max_rate_per_s == chosen.max_rate_per_s
+    none = optcli.plan(**{**given, "slo": {"p95_ms": 9}}, wait_ms=[0, 5])
+    assert none.outcome == "not-kept"
+    assert len(none.by_wait) == 2
+
+
+def test_without_a_rate_the_largest_batch_within_the_promise_is_the_answer():
+    asked = {"curve": "1:6.2ms,4:9.1ms,16:21ms,64:74ms"}
+    plan = optcli.plan(**asked, slo={"p95_ms": 30})
+    assert (plan.outcome, plan.recommended, plan.rate_per_s) == ("kept", None, None)
+    assert "is 16: one instance carries 762 a second" in plan.sentence
+    assert [each.kept for each in plan.by_batch] == [True, True, True, False]
+    assert "64     74.0" in plan_text.plan_text(plan)
+    tighter = optcli.plan(**asked, slo={"p95_ms": 30}, overhead={"before_ms": 15})
+    assert "is 4:" in tighter.sentence
+    assert optcli.plan(**asked, slo={"p95_ms": 6}).outcome == "not-kept"
+
+
 @pytest.mark.parametrize(
-    ("asked", "warned"),
-    [({}, False), ({"on_full": "drop-oldest"}, True), ({"on_full": "reject-newest"}, False)],
+    ("asked", "mode"),
+    [
+        ({"freshness_s": 28_800}, "batch"),
+        ({"freshness_s": 28_800, "slo": {"p95_ms": 200}}, "hybrid"),
+        ({"freshness_s": 20, "slo": {"p95_ms": 200}}, "real-time"),
+    ],
 )
-def test_a_full_queue_of_sealed_batches_can_only_refuse(asked, warned):
-    plan = optcli.plan(**GIVEN, semantics="sealed", **asked)
-    assert plan.recommended.on_full == "reject-newest"
-    assert ("on-full" in {each.kind for each in plan.warnings}) == warned
+def test_the_mode_needs_neither_a_rate_nor_a_curve(asked, mode):
+    plan = optcli.plan(**asked)
+    assert (plan.outcome, plan.mode.mode) == ("kept", mode)
+    assert plan.sentence.lower().startswith(mode)
+    assert plan_text.plan_text(plan)
+    assert plan_page(plan)
+
+
+@pytest.mark.slow
+def test_cameras_are_said_to_drop_frames_themselves():
+    plan = optcli.plan(preset="camera-150ms", curve="8:7ms,16:11ms")
+    (said,) = (each.text for each in plan.notes if each.kind == "cameras")
+    assert "no server has a queue for each camera" in said
+
+
+def test_the_targets_of_a_plan_are_those_of_deploy():
+    from optcli.serving import targets
+
+    assert set(file_schema()["properties"]["target"]["enum"]) == set(targets.names())

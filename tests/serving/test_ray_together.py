@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from copied_modules import load
 
-from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import ray_bundle
 
 pytestmark = pytest.mark.slow
@@ -343,10 +342,6 @@ def test_a_lane_gives_its_replicas_what_they_compute_and_as_much_to_go_on_with(l
     described = {**about(""), "instances": 3, "concurrency": 2, "most_in_flight": 90}
     lane = module.Lane(described, Handle(), module.Metrics([described]))
     assert lane.may_be_away() == 2 * 3 * 2 * 4  # as planned, until Ray has said how many there are
-    made = Bundle.model_construct(**described, batched=True)
-    assert made.most_sent() == lane.may_be_away()  # predictions of a load test know it
-    for change in ({"batched": False}, {"shared_calls": False}, {"largest_batch": 1}):
-        assert made.model_copy(update=change).most_sent() is None
     lane.replicas = 1
     assert lane.may_be_away() == 2 * 2 * 4
 

@@ -1,8 +1,8 @@
-"""The page of a plan: the answer, the operating curves with the promise drawn in, what breaks first."""
+"""The page of a plan: the answer, the operating curves with the promise drawn in, the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from optcli.report import plan_text, wording
 from optcli.report.html import tables
@@ -52,15 +52,14 @@ def _sections(plan: Plan) -> Iterator[Markup]:
         yield section(
             "Configuration", None, _configuration(plan, plan.recommended), id_="configuration"
         )
-    if plan.breaks_first:
-        yield section("When the traffic grows", None, _growth(plan), id_="growth")
+    for title, lines in plan_text.tables(plan):
+        yield section(title, None, _table(title, lines))
     parts = list(plan_text.parts(plan))
     if any(parts):
         yield section("More", None, *_paragraphs(parts), id_="more")
     for title, items in (
         ("What would keep the promise", plan.would),
-        ("Warnings", plan.warnings),
-        ("Advice", plan.advice),
+        ("Notes", plan.notes),
     ):
         if items:
             yield section(title, None, tag("ul", *(tag("li", each.text) for each in items)))
@@ -69,7 +68,7 @@ def _sections(plan: Plan) -> Iterator[Markup]:
         "How it was planned",
         None,
         tag("p", f"{plan_text.curve(plan.curve)}. {plan_text.padded(plan.curve)} Seed {plan.seed}."),
-        tag("p", f"Mode: {plan.mode.reason}."),
+        tag("p", f"Mode: {plan.mode.mode}, {plan.mode.reason}."),
         folded("What the words mean", glossary),
     )
 
@@ -91,7 +90,7 @@ def _figures(plan: Plan, one: Configuration) -> Markup:
     name, limit = next(iter(plan.slo_ms.items()))
     figures = [
         (str(one.batch), f"largest batch, wait {one.wait_ms:g} ms"),
-        (str(one.instances), f"instances, {one.instances_without_headroom} without headroom"),
+        (str(one.instances), f"instance{'' if one.instances == 1 else 's'}"),
         (f"{getattr(one, f'{name}_ms'):.3g} ms", f"{name} of {limit:g} ms"),
         (f"{wording.number(one.max_rate_per_s)}/s", "highest rate inside the promise"),
     ]
@@ -106,26 +105,14 @@ def _configuration(plan: Plan, one: Configuration) -> Markup:
     return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in rows))
 
 
-def _growth(plan: Plan) -> Markup:
-    heads = [
-        ("traffic", False),
-        ("rate", False),
-        ("load", False),
-        ("p95 ms", False),
-        ("what then", True),
-    ]
+def _table(title: str, lines: Sequence[Sequence[str]]) -> Markup:
+    """A table of the terminal: its first line has the names of the columns."""
+    heads = [(name, False) for name in lines[0]]
     body = [
-        tag(
-            "tr",
-            tag("th", f"{each.factor:g} times", scope="row"),
-            tag("td", f"{wording.number(each.rate_per_s)}/s"),
-            tag("td", f"{each.utilisation:.2f}"),
-            tag("td", "grows" if each.p95_ms is None else f"{each.p95_ms:.3g}"),
-            tag("td", each.then, class_="left wraps"),
-        )
-        for each in plan.breaks_first
+        tag("tr", tag("th", line[0], scope="row"), *(tag("td", cell) for cell in line[1:]))
+        for line in lines[1:]
     ]
-    return tables.table(heads, body, "When the traffic grows")
+    return tables.table(heads, body, title)
 
 
 def _paragraphs(lines: list[str]) -> Iterator[Markup]:

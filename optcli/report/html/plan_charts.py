@@ -77,18 +77,15 @@ def _throughput(width: int, plan: Plan) -> Markup:
     area = Area(48, width - 14, 32, HEIGHT - 40)
     x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
     y = from_zero(
-        [*(each.capacity_per_s for each in plan.by_batch), plan.planned_rate_per_s],
+        [*(each.capacity_per_s for each in plan.by_batch), plan.planned_rate_per_s or 0.0],
         area.bottom,
         area.top,
     )
     shapes = marks.over_sizes(area, x, y, _sizes(plan), "requests a second at full load")
-    at = y(plan.planned_rate_per_s)
-    shapes.append(marks.line(area.left, at, area.right, at, "one"))
-    shapes.append(
-        marks.text(
-            area.right, at - 5, f"planned {wording.number(plan.planned_rate_per_s)}/s", "end", "tick"
-        )
-    )
+    if plan.planned_rate_per_s is not None:
+        at, said = y(plan.planned_rate_per_s), f"planned {wording.number(plan.planned_rate_per_s)}/s"
+        shapes.append(marks.line(area.left, at, area.right, at, "one"))
+        shapes.append(marks.text(area.right, at - 5, said, "end", "tick"))
     line = [(x(each.batch), y(each.capacity_per_s)) for each in plan.by_batch]
     parts = [marks.path(line, "curve")] if len(line) > 1 else []
     for each, (left, height) in zip(plan.by_batch, line, strict=True):
@@ -165,4 +162,5 @@ def _chosen(plan: Plan, point: BatchPoint) -> bool:
 
 
 def _planned(plan: Plan, point: RatePoint) -> bool:
-    return abs(point.rate_per_s - plan.planned_rate_per_s) < 1e-6 * plan.planned_rate_per_s
+    planned = plan.planned_rate_per_s or 0.0
+    return abs(point.rate_per_s - planned) < 1e-6 * planned

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optcli.errors import counted
 from optcli.report import tuning_words, wording
 from optcli.report.html import marks, tables
 from optcli.report.html.document import folded, section
@@ -49,7 +48,7 @@ def search(tuning: Tuning) -> Markup:
         else None,
         tag("ul", *(tag("li", sentence) for sentence in said)),
         folded(
-            f"All {counted(len(tuning.trials), 'trial')}",
+            f"All {len(tuning.trials)} trials",
             _table(
                 tuning_words.trial_heads(tuning.objective),
                 [tuning_words.trial_row(each, tuning.objective) for each in tuning.trials],

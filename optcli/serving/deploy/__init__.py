@@ -106,10 +106,11 @@ def deploy(
     the cache from the start.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
-    `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
-    curve. `name` is the model's on the server, by default the variant's. `force` deploys a plan that
-    rests on another curve, or on one of a busy machine, and a wait that is too short for sealed
-    batches. `trust` is that of a build; programs from elsewhere always need it: no server is confined.
+    `optcli plan --json` wrote, and is made again where it was for another server; without it the plan
+    is made of the recipe's `slo` and the measured curve. `name` is the model's on the server, by
+    default the variant's. `force` deploys a plan that rests on another curve, or on one of a busy
+    machine, and a wait that is too short for sealed batches. `trust` is that of a build; programs from
+    elsewhere always need it: no server is confined.
 
     Raises `UsageError` for a plan that this variant cannot carry out, `UnfitError` for one that decides
     nothing, `InputError` for a format that the server does not run and a configuration that does not
@@ -137,11 +138,12 @@ def deploy(
         require_trust_without_wall(_NO_WALL, str(built.artifact.path), trust=trust)
     target.take(built)
     if plan is None:
-        made = plans.of_recipe(variant, report, path, recipe, observer, target.semantics, priorities)
-        place = report.recipe.path
+        made = plans.of_recipe(variant, report, path, recipe, observer, engine, priorities)
+        place, again = report.recipe.path, ""
     else:
-        made, place = plans.read(plan), str(plan)
-    plans.require_usable(made, place, target, force=force)
+        read, place = plans.read(plan), str(plan)
+        made, again = plans.for_target(read, engine, variant, report, path, observer)
+    plans.require_usable(made, place, force=force)
     doubts = list(plans.doubts(made, variant, report, path, force=force))
     target.require(made)
     try:
@@ -152,7 +154,7 @@ def deploy(
     try:
         interface = _looked_at(built, name, fresh, path, engine, target)
         written = target.write(fresh, Deployment(name, built, report, path, interface, made))
-        notes = [*doubts, *written.notes, *built.samples.notes]
+        notes = [*([again] if again else ()), *doubts, *written.notes, *built.samples.notes]
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
         told = [*notes, *written.closing]
         text = instructions.text(name, interface, written.about, written.steps, told)

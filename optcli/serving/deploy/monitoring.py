@@ -211,7 +211,7 @@ def _dashboard(model: str, plan: Plan, metrics: Metrics) -> dict[str, Any]:
             "Requests a second, planned and at most",
             "reqps",
             [(metrics.requests_per_s, metrics.legend)],
-            [plan.planned_rate_per_s, _most(plan)],
+            [plan.planned_per_s, _most(plan)],
         ),
         Chart(
             "Share of the requests without an answer",
@@ -268,7 +268,7 @@ def _part(percentile: str) -> float:
 
 def _over(plan: Plan) -> str:
     """Over how long a percentile is taken, as PromQL writes it."""
-    seconds = max(_LEAST_S, _REQUESTS / plan.planned_rate_per_s)
+    seconds = max(_LEAST_S, _REQUESTS / plan.planned_per_s)
     return f"{math.ceil(seconds / 60)}m"
 
 
@@ -279,7 +279,7 @@ def _budget(plan: Plan) -> float:
 
 def _most(plan: Plan) -> float:
     one = plan.recommended
-    return plan.planned_rate_per_s if one is None else one.max_rate_per_s
+    return plan.planned_per_s if one is None else one.max_rate_per_s
 
 
 def _batch(plan: Plan) -> list[float]:

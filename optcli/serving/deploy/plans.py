@@ -16,19 +16,13 @@ from optcli.observer import Observer
 from optcli.recipe import load
 from optcli.report import wording
 from optcli.results import Report
-from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan, Semantics
-from optcli.serving import planning
+from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan
+from optcli.serving import planning, targets
 from optcli.serving.planning import files
-from optcli.serving.targets import Target
 
 _AGAIN = (
     "plan again: optcli plan RECIPE --variant VARIANT --rate 600 --slo p95=120ms --json > plan.json"
 )
-# When a plan sends a batch, in words.
-_SENDS: dict[Semantics, str] = {
-    "sealed": "the plan is for sealed batches",
-    "oldest-age": "the plan sends a batch when its oldest request has waited long enough",
-}
 # A plan holds milliseconds as JSON: they read back as they were but for the last bit.
 _SAME = 1e-9
 
@@ -62,12 +56,12 @@ def of_recipe(
     path: Path,
     named: Path | None,
     observer: Observer,
-    semantics: Semantics = "oldest-age",
+    target: str = "triton",
     priorities: Mapping[str, float] | None = None,
 ) -> Plan:
     """The plan for what the recipe promises under `slo`, with the curve that the build measured.
 
-    `semantics` are those of the server, `priorities` shares of the traffic by priority.
+    `target` is the server, `priorities` are shares of the traffic by priority.
 
     Raises `UsageError` where the recipe promises no rate and no percentile.
     """
@@ -86,7 +80,7 @@ def of_recipe(
             " --json > plan.json",
         )
     asked: dict[str, Any] = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
-    asked["semantics"] = semantics
+    asked["target"] = target
     if priorities:
         asked["priorities"] = dict(priorities)
     return planning.from_settings(
@@ -97,24 +91,41 @@ def of_recipe(
     )
 
 
-def require_usable(
-    plan: Plan, place: str, target: Target | type[Target], *, force: bool
-) -> Configuration:
-    """What the plan recommends. Raises `UsageError` where there is none that the server can carry out.
+def for_target(
+    plan: Plan, target: str, variant: str, report: Report, path: Path, observer: Observer
+) -> tuple[Plan, str]:
+    """The plan for a server, and what is to be known of it.
 
-    Raises `UnfitError` where the curve was measured on a busy
-    machine, without `force`.
+    A plan for a server that batches otherwise, or works otherwise beside the model, is made again with
+    all that it asked for. Raises as `planning.from_settings`.
+    """
+    here, there = targets.find(target), targets.find(plan.target)
+    names = ("semantics", "batches", "overhead", "scales")
+    if all(getattr(here, name) == getattr(there, name) for name in names):
+        return plan, ""
+    asked = {key: value for key, value in plan.asked.items() if key not in ("report", "target")}
+    on_curve = "curve" in asked
+    settings = files.load(None, {**asked, "target": target}, {"target": "--target"})
+    if not on_curve:
+        settings = settings.model_copy(update={"variant": variant})
+    made = planning.from_settings(
+        settings,
+        report=None if on_curve else report,
+        file=None if on_curve else path,
+        observer=observer,
+    )
+    return made, f"the plan was for {there.title}, and was made again for {here.title}"
+
+
+def require_usable(plan: Plan, place: str, *, force: bool) -> Configuration:
+    """What the plan recommends. Raises `UsageError` where there is none.
+
+    Raises `UnfitError` where the curve was measured on a busy machine, without `force`.
     """
     one = plan.recommended
     if one is None or plan.outcome == "not-kept":
         raise UsageError(
             f"the plan has no configuration to deploy: {plan.sentence}", place=place, hint=_AGAIN
-        )
-    if one.semantics != target.semantics:
-        raise UsageError(
-            f"{_SENDS[one.semantics]}, and {target.sends}",
-            place=place,
-            hint=f"plan again with --semantics {target.semantics}",
         )
     if plan.outcome != "kept" and not force:
         raise UnfitError(

@@ -155,15 +155,10 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
 
 def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
     """What differs between the plan and what Ray will do, and what is to be known, in sentences."""
-    made, one = prepared.bundle, prepared.lanes[-1].one
+    made = prepared.bundle
     notes = [*prepared.runtime.notes, *(lane.note for lane in prepared.lanes if lane.note)]
     if prepared.why_single:
         notes.append(f"{SERVER} does not batch this model: {prepared.why_single}")
-    if one.on_full != "reject-newest":
-        notes.append(
-            f"{SERVER} cannot drop a request that waits: it refuses new ones while"
-            f" {made.most_in_flight} are in flight, or fewer where answers are late"
-        )
     if made.priorities:
         listed = ", ".join(_of_lane(lane) for lane in prepared.lanes)
         notes.append(f"each priority has replicas of its own, which no other priority uses: {listed}")

@@ -39,13 +39,12 @@ class Lane:
     @property
     def waiting(self) -> int:
         """The most requests that wait."""
-        return self.one.reject_newest_cap or 0
+        return self.one.queue_cap or 0
 
     @property
     def most_in_flight(self) -> int:
-        """The most requests that wait or are computed: no more than all pass the ingress in time."""
-        most = self.waiting + self.one.instances * self.one.concurrency * self.one.batch
-        return most if self.one.ingress_cap is None else min(most, self.one.ingress_cap)
+        """The most requests that wait or are computed."""
+        return self.one.max_in_flight or 0
 
     @property
     def max_ongoing(self) -> int:
@@ -108,7 +107,7 @@ def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, 
             raise UsageError(
                 f"the plan has no configuration for the priority {each.name}",
                 place="--plan",
-                hint="plan again with --semantics sealed, more --instances or a longer promise",
+                hint="plan again with --target ray, more --instances or a longer promise",
             )
         lanes.append(
             _lane(
@@ -146,7 +145,7 @@ def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple
         raise UsageError(
             message,
             place="--plan" if asked_ms is None else "--wait",
-            hint="leave out --wait, or plan again with --semantics sealed; --force deploys it to try"
+            hint="leave out --wait, or plan again with --target ray; --force deploys it to try"
             " what happens",
         )
     return wait_ms, message
@@ -169,5 +168,4 @@ def _lane(
 
 def _deadline_ms(plan: Plan, one: Configuration) -> float:
     """When an answer is of no use any more: late requests of a percentile still are, for a while."""
-    longest = max(plan.slo_ms.values())
-    return longest if one.on_full == "deadline" else 2 * longest
+    return 2 * max(plan.slo_ms.values())

@@ -23,33 +23,18 @@ _LONGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Queue:
-    """What a full queue does in Triton, on one machine; `note` says it where the plan says otherwise.
+    """The bounds of a queue in Triton, on one machine.
 
     `longest` is the most requests that wait; `late_ms` the wait after which one is rejected.
     """
 
     longest: int
     late_ms: float | None
-    note: str = ""
 
 
 def queue_of(one: Configuration) -> Queue:
-    """The plan's queue, as far as Triton can say it: it cannot drop the oldest request."""
-    refusing = _queue(one.reject_newest_cap, one)
-    if one.on_full == "reject-newest":
-        return Queue(refusing, None)
-    if one.on_full == "deadline":
-        return Queue(_queue(one.queue_cap, one), one.timeout_ms)
-    note = (
-        f"Triton cannot drop the oldest request: it refuses new ones while {refusing} wait, and rejects"
-        f" those that have waited {one.timeout_ms or 0:.4g} ms"
-    )
-    return Queue(refusing, one.timeout_ms, note)
-
-
-def _queue(cap: int | None, one: Configuration) -> int:
-    """A machine's part of the cap; 0 would be a queue without end for Triton."""
-    return min(max(1, (cap or 0) // one.machines), _LONGEST)
+    """A machine's part of the plan's queue; 0 would be a queue without end for Triton."""
+    return Queue(min(max(1, (one.queue_cap or 0) // one.machines), _LONGEST), one.timeout_ms)
 
 
 def priority_queues(queue: Queue, priorities: Sequence[PriorityLatency]) -> tuple[int, ...]:
@@ -132,7 +117,7 @@ def notes_of(
     priorities: Sequence[PriorityLatency] = (),
 ) -> Sequence[str]:
     """What differs between the plan and what Triton will do, in sentences."""
-    notes = [queue_of(one).note, *backend.notes]
+    notes = [*backend.notes]
     if priorities:
         numbers = ", ".join(f"{each.name} is {place}" for place, each in enumerate(priorities, start=1))
         notes.append(

@@ -194,8 +194,9 @@ def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
         return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
     if options.calibrate:
         return ()
-    if server.plan is not None:
-        return (server.plan.planned_rate_per_s,)
+    planned = None if server.plan is None else server.plan.planned_rate_per_s
+    if planned is not None:
+        return (planned,)
     raise UsageError(
         "there is no rate",
         place="--rate",

@@ -66,7 +66,6 @@ def started(
                     "instances": priorities[-1].instances if priorities else about.instances,
                     "priorities": priorities,
                     "semantics": "sealed",
-                    "most_sent": about.most_sent(),
                     "own": True,
                     "cpus": _processors(server.pids),
                     "model_cpus": model_cpus,
@@ -95,7 +94,6 @@ def _priorities(about: Bundle) -> Iterator[ServedPriority]:
             batch=each.largest_batch if about.batched else 1,
             wait_ms=each.wait_ms,
             instances=each.instances,
-            most_sent=about.most_sent(each),
         )
 
 

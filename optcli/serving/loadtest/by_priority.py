@@ -15,7 +15,7 @@ from optcli.serving.loadtest import judging
 from optcli.serving.loadtest.judging import Judged, Terms
 from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows
-from optcli.serving.planning.traffic import beside_others
+from optcli.serving.planning.traffic import part_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,7 @@ def _load(
     client: ClientFigures,
     predict: PredictsOf,
 ) -> PriorityLoad:
-    part = beside_others(process, priority.share)
+    part = part_of(process, priority.share)
     shown = [each.window(spans.window_s) for each in windows]
     percentiles = {name: over_windows(windows, name) for name in QUANTILES}
     failures: dict[str, int] = {}

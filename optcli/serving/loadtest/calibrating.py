@@ -268,8 +268,8 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     rate = capacity_per_s(model.curve, batching.batch, batching.workers)
     rate = min(rate, 1000 / max(model.overhead.ingress_ms, 1e-3))
     if driver.terms.limits_ms:
-        rate = predicting.highest(model, batching, Poisson(rate), driver.terms, driver.seed) or rate
-    while batching.most_sent is None and predicting.unstable(model, batching, rate) and rate > 1:
+        rate = predicting.highest(model, batching, Poisson(rate), driver.terms) or rate
+    while predicting.unstable(model, batching, rate) and rate > 1:
         rate *= 0.8
     return rate
 
@@ -286,7 +286,7 @@ def _variation(driver: Driver, calibration: Calibration, seen: Mapping[float, fl
         off = 0.0
         for rate, p95_ms in seen.items():
             batching = _batching(driver, None if wait is None else wait(rate, None))
-            predicted = predicting.predicted(model, batching, Poisson(rate), driver.seed)
+            predicted = predicting.predicted(model, batching, Poisson(rate))
             if predicted.p95_ms is None:
                 return False
             off += math.log(predicted.p95_ms / p95_ms)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
-from optcli.queueing.arrivals import share_of_ingress, without_others
+from optcli.queueing import Batching, Curve, Overhead, Process, Promise
+from optcli.queueing.choice import most_carried, predict
+from optcli.queueing.demand import Demand
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
+from optcli.report.wording import counted
 from optcli.results.loadtest import (
     Calibration,
     LoadNote,
@@ -25,9 +28,8 @@ from optcli.statistics import monotone
 
 # What is predicted of the requests of a process: of all, or of one priority's.
 PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]
-_RUNS, _REQUESTS = 4, 30_000
-# Where the ingress holds requests back, each is simulated by itself, which takes ten times as long.
-_HELD_REQUESTS = 10_000
+# Where nothing is promised.
+_ANY = Promise({0.5: sys.float_info.max})
 # Fewer calls say too little about the speed of the machine.
 _FEWEST_CALLS = 100
 # Shares of the highest rate of a test at which the predicted curve is drawn.
@@ -36,34 +38,41 @@ DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A curve and an overhead that the simulation starts from, and where they are from."""
+    """A curve and an overhead that the simulation starts from, and where they are from.
+
+    With its `seed` the simulation is the plan's own, so that both say the same of the same server.
+    """
 
     by: Literal["plan", "calibration"]
     curve: Curve
     overhead: Overhead
+    seed: int = 0
 
 
 def of_plan(plan: Plan) -> Model:
     """The plan's own curve and overhead."""
     known = plan.curve
-    if known.points_ms:
-        padded = [(first, size) for size, first in known.padded_from.items()]
+    padded = [(first, size) for size, first in known.padded_from.items()]
+    if known.samples_ms:
+        curve = Curve.from_samples(known.samples_ms).stepped(known.between_ms, padded)
+    elif known.points_ms:
         curve = Curve.from_points(known.points_ms).stepped(known.between_ms, padded)
     else:
         curve = Curve.from_line(known.fixed_ms or 0.0, known.per_image_ms or 0.0)
-    asked = plan.asked.get("overhead") or {}
+    beside = plan.overhead
     overhead = Overhead(
-        float(asked.get("before_ms") or 0.0),
-        float(asked.get("after_ms") or 0.0),
-        bool(asked.get("occupies_worker")),
-        float(asked.get("ingress_ms") or 0.0),
-        float(asked.get("ingress_cv2") or 0.0),
+        beside.before_ms,
+        beside.after_ms,
+        beside.occupies_worker,
+        beside.ingress_ms,
+        beside.ingress_cv2,
+        1 if plan.recommended is None else plan.recommended.ingresses,
     )
-    return Model("plan", curve, overhead)
+    return Model("plan", curve, overhead, plan.seed)
 
 
-def of_calibration(calibration: Calibration) -> Model:
-    """What was found through the running server.
+def of_calibration(calibration: Calibration, ingresses: int = 1) -> Model:
+    """What was found through the running server, of which `ingresses` processes take requests.
 
     Means of few calls scatter: where a larger batch seems to take less, both are taken as alike. What a
     replica does beside the model for each call delays the model where both have the same processors;
@@ -79,7 +88,7 @@ def of_calibration(calibration: Calibration) -> Model:
         after_ms=max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms),
         ingress_ms=in_turn_ms,
         ingress_cv2=calibration.ingress_cv2,
-        call_ms=beside_ms,
+        ingresses=ingresses,
     )
     return Model("calibration", Curve.from_points(kept), overhead)
 
@@ -131,7 +140,6 @@ def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = No
         instances=served.instances,
         concurrency=concurrency,
         semantics=served.semantics,
-        most_sent=served.most_sent,
     )
 
 
@@ -141,33 +149,22 @@ def as_served(served: Served, priority: ServedPriority | None) -> Served:
         # With replicas of its own for each priority, nothing batches all requests together.
         apart = any(each.batch is not None for each in served.priorities)
         return served.model_copy(update={"batch": None}) if apart else served
-    names = ("batch", "wait_ms", "instances", "most_sent")
+    names = ("batch", "wait_ms", "instances")
     return served.model_copy(update={name: getattr(priority, name) for name in names})
 
 
-def predicted(model: Model, batching: Batching, process: Process, seed: int) -> Predicted:
-    """Percentiles at the rate of a process; none where the queue grows or the curve ends before.
-
-    Of a `Part` the other requests pass the same ingress.
-    """
-    process = _at_ingress(model, process)
+def predicted(model: Model, batching: Batching, process: Process) -> Predicted:
+    """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
+    demand = _demand(model, process, _ANY)
     rho = load(
         process.rate_per_s,
         model.curve,
         batching.batch,
         batching.workers,
-        model.overhead.occupied_at_least_ms(batching),
-        ingress_ms=model.overhead.ingress_ms / share_of_ingress(process),
+        demand.occupied_ms,
+        ingress_ms=demand.ingress_ms,
     )
-    runs = replicate(
-        process,
-        model.curve,
-        batching,
-        model.overhead,
-        runs=_RUNS,
-        requests=_requests(batching),
-        seed=seed,
-    )
+    runs = predict(model.curve, demand, batching)
     known = {f"{name}_ms": getattr(runs, f"{name}_ms").value for name in QUANTILES}
     return Predicted(
         by=model.by,
@@ -178,39 +175,20 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
     )
 
 
-def highest(model: Model, batching: Batching, process: Process, terms: Terms, seed: int) -> float:
-    """The highest rate at which the promise is kept, by simulation; of a `Part` that of the part."""
-    promise = Promise(
-        {QUANTILES[name]: limit for name, limit in terms.limits_ms.items()}, terms.error_budget
-    )
-    process = _at_ingress(model, process)
-    return highest_rate(
-        process,
-        model.curve,
-        batching,
-        promise,
-        model.overhead,
-        runs=2,
-        requests=_requests(batching),
-        seed=seed,
-        precision=0.01,
-    )
+def highest(model: Model, batching: Batching, process: Process, terms: Terms) -> float:
+    """The highest rate at which the promise is kept: the number that the plan says as well."""
+    promise = Promise({QUANTILES[name]: limit for name, limit in terms.limits_ms.items()})
+    return most_carried(model.curve, _demand(model, process, promise), batching)
 
 
-def _requests(batching: Batching) -> int:
-    return _REQUESTS if batching.most_sent is None else _HELD_REQUESTS
-
-
-def _at_ingress(model: Model, process: Process) -> Process:
-    """The process with the others only where the model knows the ingress: they cost time to draw."""
-    return process if model.overhead.ingress_ms else without_others(process)
+def _demand(model: Model, process: Process, promise: Promise) -> Demand:
+    return Demand(process, promise, model.overhead, seed=model.seed)
 
 
 def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:
     """Says where the wait is too short for sealed batches to carry the rate.
 
-    The queue then grows without bound. Where the ingress holds requests back, it grows until it fills
-    the batches.
+    The queue then grows without bound.
     """
     if batching.semantics != "sealed" or batching.batch == 1:
         return None
@@ -226,18 +204,14 @@ def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | 
     figures = {"wait_ms": batching.wait_ms, "rate_per_s": rate_per_s, "by": model.by}
     if math.isinf(least):
         text = (
-            f"{batching.instances} instance{'s' if batching.instances != 1 else ''} cannot serve"
-            f" {rate_per_s:g} requests a second, whatever the wait"
+            f"{counted(batching.instances, 'instance')} cannot serve {rate_per_s:g} requests a second,"
+            " whatever the wait"
         )
     else:
         figures["least_wait_ms"] = least
         text = (
-            f"the wait of {batching.wait_ms:g} ms is too short for sealed batches at {rate_per_s:g}"
-            f" requests a second: under {least:.3g} ms "
-        )
-        text += (
-            "the queue grows without bound"
-            if batching.most_sent is None
-            else "they are too small, and requests queue until they fill batches"
+            f"the wait of {batching.wait_ms:g} ms is too short for batches that are closed by time at"
+            f" {rate_per_s:g} requests a second: under {round(least, 3):g} ms the queue grows without"
+            " bound"
         )
     return LoadNote(kind="unstable", figures=figures, text=f"{text} (by the {model.by})")

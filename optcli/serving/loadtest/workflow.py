@@ -40,7 +40,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import WINDOW_S, Spans
-from optcli.serving.planning.traffic import beside_others
+from optcli.serving.planning.traffic import part_of
 
 _CONFIRM_WINDOWS = 6
 
@@ -139,9 +139,7 @@ class _Whole:
     def _search(self) -> None:
         batching = self._batching()
         predicted = {
-            model.by: predicting.highest(
-                model, batching, self._process(100.0), self.terms, self.options.seed
-            )
+            model.by: predicting.highest(model, batching, self._process(100.0), self.terms)
             for model in self._models()
             if batching is not None and _reaches(model, batching)
         } or self._highest_by_priority()
@@ -193,7 +191,9 @@ class _Whole:
         if self.server.plan is not None:
             models.append(predicting.of_plan(self.server.plan))
         if self.calibration is not None:
-            models.append(predicting.of_calibration(self.calibration))
+            one = None if self.server.plan is None else self.server.plan.recommended
+            processes = 1 if one is None else one.ingresses
+            models.append(predicting.of_calibration(self.calibration, processes))
         return models
 
     def _batching(
@@ -213,7 +213,7 @@ class _Whole:
         if batching is None:
             return []
         return [
-            predicting.predicted(model, batching, process, self.options.seed)
+            predicting.predicted(model, batching, process)
             for model in self._models()
             if _reaches(model, batching)
         ]
@@ -227,8 +227,8 @@ class _Whole:
                 batching = self._batching(None, priority)
                 if batching is None or not _reaches(model, batching):
                     return 0.0
-                part = beside_others(self._process(100.0), priority.share)
-                return predicting.highest(model, batching, part, self.terms, self.options.seed)
+                part = part_of(self._process(100.0), priority.share)
+                return predicting.highest(model, batching, part, self.terms)
 
             highest_of[model.by] = by_priority.highest(self.server.served, highest)
         return {by: rate for by, rate in highest_of.items() if rate}

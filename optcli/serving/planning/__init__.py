@@ -87,7 +87,8 @@ def from_settings(
 
 def _curve(
     settings: PlanSettings, report: Report | None, file: Path | None, places: Mapping[str, str]
-) -> MeasuredCurve:
+) -> MeasuredCurve | None:
+    """The curve; None where nothing asks for one: a mode follows from freshness and latency."""
     from optcli.latency import measured_curve
     from optcli.serving.planning import files
 
@@ -102,6 +103,8 @@ def _curve(
         return measured_curve.MeasuredCurve(curve, f"the curve {settings.curve}")
     if report is None and settings.report is not None:
         report, file = measured_curve.load(Path(settings.report))
+    if report is None and settings.freshness_s is not None and not settings.names_rate:
+        return None
     if report is None:
         raise UsageError(
             "the plan has no curve",

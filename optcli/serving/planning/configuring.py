@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from optcli.queueing import Batching, Curve, Prediction, formulas
+from optcli.queueing import Batching, Curve, Prediction, Simulation, formulas
 from optcli.queueing.choice import most_carried, simulated, without_headroom
 from optcli.queueing.demand import Demand, sealed_least_ms
 from optcli.results import Estimate
-from optcli.results.plan import Configuration, Interval, OnFull, Stages
+from optcli.results.plan import Configuration, Interval, Stages
 from optcli.serving.planning.settings import PlanSettings
 
-# Times the formulas' queue cap and timeout, until they drop no more than the error budget.
-_WIDER = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def configuration(
@@ -30,28 +31,13 @@ def configuration(
     overhead, ingress = demand.overhead.alone_ms, demand.ingress_ms
     rate = demand.process.rate_per_s
     capacity = formulas.capacity_per_s(curve, batch, workers, occupied, ingress_ms=ingress)
-    machines = math.ceil(batching.instances / settings.on_one_machine)
-    of_queue = (limit, curve, batch, workers, overhead, occupied)
-    reject = formulas.queue_cap_reject_newest(*of_queue, ingress_ms=ingress)
-    drop = formulas.queue_cap_drop_oldest(*of_queue, ingress_ms=ingress)
-    in_flight, at_ingress = reject + workers * batch, None
-    if ingress:
-        at_ingress = max(batch, formulas.ingress_cap(limit, curve, batch, ingress, overhead))
-        in_flight = min(in_flight, at_ingress)
+    # Each machine has one process that takes requests.
+    machines = max(math.ceil(batching.instances / settings.on_one_machine), demand.overhead.ingresses)
+    assert settings.slo is not None
+    run = simulated(curve, demand, batching)
+    bounds = _bounds(curve, demand, batching, run, settings.slo.error_budget)
+    longest_ms = _exceeded_by(_waited_ms(run), settings.slo.error_budget)
     sealed = demand.semantics == "sealed"
-    on_full = "reject-newest" if sealed else settings.on_full
-    timeout = formulas.timeout_ms(limit, curve, batch, overhead)
-    found = _found_inside(curve, demand, batching) if sealed or ingress else 0
-    if at_ingress is not None:
-        at_ingress = max(at_ingress, found + 1)
-    if sealed:
-        # In a shorter queue no batch could fill.
-        rejecting = _Bounds(max(reject, batch, found + 1 - workers * batch), timeout, None)
-    else:
-        rejecting = _bounds(curve, demand, batching, "reject-newest", reject, timeout)
-    cap = reject if on_full == "reject-newest" else drop
-    same = sealed or cap == reject
-    bounds = rejecting if same else _bounds(curve, demand, batching, on_full, cap, timeout)
     return Configuration(
         batch=batch,
         wait_ms=batching.wait_ms,
@@ -60,6 +46,7 @@ def configuration(
         concurrency=batching.concurrency,
         machines=machines,
         instances_per_machine=settings.on_one_machine,
+        ingresses=demand.overhead.ingresses,
         semantics=batching.semantics,
         p50_ms=prediction.p50_ms.value,
         p95_ms=prediction.p95_ms.value,
@@ -71,17 +58,14 @@ def configuration(
         utilisation_with_headroom=rate * (1 + demand.headroom) / capacity,
         busy=prediction.busy.value,
         mean_batch=prediction.mean_batch.value,
-        drop_share=bounds.drop_share,
         max_rate_per_s=most_carried(curve, demand, batching),
         capacity_per_s=capacity,
         rate_at_utilisation_per_s=demand.utilisation * capacity,
         sum_ms=batching.wait_ms + curve.time_ms(batch) + overhead,
-        queue_cap=bounds.queue_cap,
-        on_full=on_full,
-        reject_newest_cap=rejecting.queue_cap,
-        timeout_ms=bounds.timeout_ms,
-        max_in_flight=in_flight,
-        ingress_cap=at_ingress,
+        queue_cap=bounds.waiting,
+        timeout_ms=max(formulas.timeout_ms(limit, curve, batch, overhead), longest_ms),
+        max_in_flight=bounds.in_flight,
+        all_in_time=bounds.in_time,
         least_wait_ms=sealed_least_ms(curve, demand, batching) if sealed else None,
         longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead, occupied),
         cost_per_1000=_cost(settings, machines, mean_per_s),
@@ -102,50 +86,61 @@ def configuration(
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a queue is bounded by, and the share of the requests that this drops; None: not known."""
+    """The most requests in the server, how many of them wait, and of how many all are in time."""
 
-    queue_cap: int
-    timeout_ms: float
-    drop_share: float | None
+    in_flight: int
+    waiting: int
+    in_time: int
 
 
 def _bounds(
-    curve: Curve, demand: Demand, batching: Batching, on_full: OnFull, cap: int, timeout_ms: float
+    curve: Curve, demand: Demand, batching: Batching, run: Simulation, budget: float
 ) -> _Bounds:
-    """The cap and the timeout of the formulas; wider where they drop more than the error budget.
+    """What all but the error budget find at the planned rate, or more if all of it would be in time.
 
-    At the planned rate, that is: a promise of p95 lets 5 of 100 requests be late, which the formulas
-    would drop. `deadline` is never wider. Not for sealed batches, of which no drops are simulated.
+    A promise of p95 lets 5 of 100 requests be late. A server that has room for one more than what all
+    but the budget find refuses no more: with what it refuses they would find fewer.
     """
-    cap = max(cap, batching.batch)
-    offers = []
-    for wider in (1.0,) if on_full == "deadline" else _WIDER:
-        bounds = _Bounds(math.ceil(wider * cap), wider * timeout_ms, None)
-        capped = replace(batching, timeout_ms=max(bounds.timeout_ms, batching.wait_ms))
-        if on_full != "deadline":
-            capped = replace(capped, queue_cap=bounds.queue_cap, on_full=on_full)
-        dropped = simulated(curve, demand, capped).drop_share
-        offers.append(replace(bounds, drop_share=dropped))
-        if dropped <= demand.promise.error_budget:
-            return offers[-1]
-    return offers[0]
+    batch, computed = batching.batch, batching.workers * batching.batch
+    limit, overhead = demand.tightest_ms, demand.overhead.alone_ms
+    occupied = demand.occupied_ms
+    in_time = computed + formulas.queue_cap(
+        limit, curve, batch, batching.workers, overhead, occupied, ingress_ms=demand.ingress_ms
+    )
+    # In a shorter queue no batch could fill.
+    most = max(in_time, computed + batch)
+    if demand.ingress_ms:
+        passed = formulas.ingress_cap(limit, curve, batch, demand.ingress_ms, overhead)
+        in_time = min(in_time, passed)
+        most = max(batch, min(most, passed))
+    came = run.finished_ms - run.latencies_ms
+    if demand.semantics == "sealed":
+        # All that the server has let in count.
+        most = max(most, 1 + _found(came, run.finished_ms, run.skipped, budget))
+        return _Bounds(most, max(0, most - computed), in_time)
+    waiting = max(batch, most - computed, 1 + _found(came, run.started_ms, run.skipped, budget))
+    return _Bounds(waiting + computed, waiting, in_time)
 
 
-def _found_inside(curve: Curve, demand: Demand, batching: Batching) -> int:
-    """How many requests in the server all find at most, but for the error budget, at the planned rate.
-
-    A server that has room for one more drops no more than the budget: with what it refuses it would
-    find fewer. By a simulation without bounds, of all replicas together: that is what a server with one
-    ingress counts.
-    """
+def _found(came: np.ndarray, gone: np.ndarray, skipped: int, budget: float) -> int:
+    """How many requests that have come and are not gone all find at most, but for the budget."""
     import numpy as np
 
-    run = simulated(curve, demand, batching)
-    came = run.finished_ms - run.latencies_ms
-    gone = np.searchsorted(np.sort(run.finished_ms), came, side="right")
-    inside = (np.arange(came.size) - gone)[run.skipped :]
-    most: float = np.quantile(inside, 1 - demand.promise.error_budget, method="inverted_cdf")
-    return int(most)
+    left = np.searchsorted(np.sort(gone), came, side="right")
+    return int(_exceeded_by((np.arange(came.size) - left)[skipped:], budget))
+
+
+def _waited_ms(run: Simulation) -> np.ndarray:
+    """For how long each request waited until a worker took it [requests], without the warm-up."""
+    waited: np.ndarray = (run.started_ms - (run.finished_ms - run.latencies_ms))[run.skipped :]
+    return waited
+
+
+def _exceeded_by(values: np.ndarray, share: float) -> float:
+    """What at most a share of some values lies above."""
+    import numpy as np
+
+    return float(np.quantile(values, 1 - share, method="inverted_cdf"))
 
 
 def _mean_busy(

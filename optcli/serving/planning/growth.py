@@ -1,4 +1,4 @@
-"""What breaks first when traffic grows, and what to do then."""
+"""What breaks first when traffic grows, and how many instances would keep the promise then."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def _grown(curve: Curve, demand: Demand, batching: Batching, factor: float) -> G
         kept=kept and not grows,
         breaks=breaks,
         instances=needed,
-        then=_then(breaks, batching.instances, needed, used, ingress, demand.utilisation),
     )
 
 
@@ -73,28 +72,3 @@ def fewest(is_enough: Callable[[int], bool], first: int, most: int) -> int | Non
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
-
-
-def _then(
-    breaks: str | None, have: int, needed: int | None, used: float, ingress: float, cap: float
-) -> str:
-    """What gives way at a load of `used`, that of the ingress where it is `ingress`, and what helps."""
-    if breaks is None:
-        return "nothing breaks"
-    at_ingress = ingress >= used
-    who = "the ingress" if at_ingress else "the instances"
-    where = "a load of the ingress of" if at_ingress else "a load of"
-    what = {
-        "capacity": f"{who} cannot carry it (load {used:.2f}): the queue grows without bound",
-        "latency": f"the promise breaks at {where} {used:.2f}",
-        "reserve": f"the promise is kept, at {where} {used:.2f} above the cap of {cap:g}",
-    }[breaks]
-    if needed is None:
-        server = ", a second server does" if at_ingress else ""
-        return f"{what}; more instances alone do not help{server}"
-    more = needed - have
-    if more:
-        return f"{what}; serve with {needed} instances, {more} more"
-    if at_ingress:
-        return f"{what}; more instances do not lower it, a second server does"
-    return what

@@ -1,4 +1,4 @@
-"""Priorities: in one queue, or each with instances of its own where batches are sealed in turn."""
+"""Priorities: in one queue of Triton, or each an application of its own in Ray Serve."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from optcli.queueing.demand import Demand, requests_of
 from optcli.queueing.simulation import simulate
 from optcli.results.plan import PriorityLatency
 from optcli.serving.planning.configuring import configuration
+from optcli.serving.planning.demands import demand_of
 from optcli.serving.planning.scaling import autoscaling
 from optcli.serving.planning.settings import PlanSettings
-from optcli.serving.planning.traffic import beside_others, part_of
+from optcli.serving.planning.traffic import Traffic, part_of
 
 
 def in_one_queue(
@@ -38,31 +39,31 @@ def in_one_queue(
 
 
 def apart(
-    settings: PlanSettings,
-    curve: Curve,
-    demand: Demand,
-    mean_per_s: float,
-    lowest_per_s: float | None,
+    settings: PlanSettings, curve: Curve, traffic: Traffic, lowest_per_s: float | None
 ) -> Iterator[PriorityLatency]:
     """A configuration for each priority, which keeps the promise for its part of the traffic.
 
-    All priorities pass one ingress, and the simulation of each has the requests of the others there.
-    A fixed number of instances is shared out. `mean_per_s` is the rate that is paid for, `lowest_per_s`
-    the lowest level of traffic where there is something to scale, both of all priorities together.
+    Each is simulated by itself: it has an ingress, a queue and instances of its own, and none of the
+    others' processors. A fixed number of instances is shared out. `lowest_per_s` is the lowest level of
+    all traffic at the model where there is something to scale.
     """
     shares = settings.priorities
-    part = beside_others if demand.overhead.ingress_ms else part_of
-    for (name, share), instances in zip(
-        shares.items(), shared_out(demand.instances, list(shares.values())), strict=True
-    ):
-        process = part(demand.process, share, demand.seed)
-        own = replace(demand, process=process, instances=instances)
+    counts = shared_out(settings.instances, list(shares.values()))
+    for (name, share), instances in zip(shares.items(), counts, strict=True):
+        mean_per_s = share * traffic.mean_per_s
+        part = part_of(traffic.planned, share, settings.seed)
+        own = demand_of(settings, Traffic(mean_per_s, mean_per_s, part))
+        own = replace(own, instances=instances)
         choice = choose(curve, own)
         if choice.best is None or choice.prediction is None:
             yield PriorityLatency(name=name, share=share)
             continue
-        batching, prediction = choice.best.batching, choice.prediction
-        one = configuration(settings, curve, own, batching, prediction, share * mean_per_s)
+        batching = choice.best.batching
+        one = configuration(settings, curve, own, batching, choice.prediction, mean_per_s)
+        scaling = None
+        if lowest_per_s is not None:
+            mean_ms, cold_start_s = choice.prediction.mean_ms.value, settings.cold_start_s or 0.0
+            scaling = autoscaling(curve, own, batching, share * lowest_per_s, mean_ms, cold_start_s)
         yield PriorityLatency(
             name=name,
             share=share,
@@ -70,16 +71,7 @@ def apart(
             p95_ms=one.p95_ms,
             p99_ms=one.p99_ms,
             configuration=one,
-            autoscaling=None
-            if lowest_per_s is None
-            else autoscaling(
-                curve,
-                own,
-                batching,
-                share * lowest_per_s,
-                prediction.mean_ms.value,
-                settings.cold_start_s or 0.0,
-            ),
+            autoscaling=scaling,
         )
 
 

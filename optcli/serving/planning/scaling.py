@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
-from optcli.queueing.arrivals import share_of_ingress
 from optcli.queueing.demand import Demand, by_load, requests_of
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.plan import Autoscaling
 from optcli.serving.planning.growth import fewest
-from optcli.serving.planning.traffic import beside_others
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +53,6 @@ def autoscaling(
         p95_ms_with_min=with_min,
         p95_ms_without=without,
         instances_without=low,
-        sentence=_sentence(low, needed, high, without, with_min, cold_start_s),
     )
 
 
@@ -71,28 +68,20 @@ class _Step:
         high_per_s: float,
         cold_start_s: float,
     ) -> None:
+        import numpy as np
+
         self._curve, self._demand, self._batching = curve, demand, batching
         self._ready_ms = 1e3 * (_BEFORE_S + cold_start_s)
         before = max(1, round(low_per_s * _BEFORE_S))
         after = max(1, round(high_per_s * (cold_start_s + _AFTER_S)))
         after = min(after, _MOST_REQUESTS)
-        share = share_of_ingress(demand.process)
-        calm = beside_others(Poisson(low_per_s / share), share, demand.seed)
-        first = calm.draw(before, demand.seed)
+        first = Poisson(low_per_s).draw(before, demand.seed).times_ms
         factor = high_per_s / demand.process.rate_per_s
         second = demand.process.scaled(factor).draw(max(after, requests_of(demand) // 10), demand.seed)
-        self._start_ms = 1e3 * _BEFORE_S
-        times = self._stepped(first.times_ms, second.times_ms[:after])
-        beside = None
-        if first.beside_ms is not None and second.beside_ms is not None:
-            beside = self._stepped(first.beside_ms, second.beside_ms)
-        self._arrivals = Arrivals(times, beside_ms=beside)
-        self._counts: np.ndarray = times >= self._start_ms
-
-    def _stepped(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        import numpy as np
-
-        return np.concatenate([first[first < self._start_ms], self._start_ms + second])
+        start_ms = 1e3 * _BEFORE_S
+        stepped = [first[first < start_ms], start_ms + second.times_ms[:after]]
+        self._arrivals = Arrivals(np.concatenate(stepped))
+        self._counts: np.ndarray = self._arrivals.times_ms >= start_ms
 
     def _latencies_ms(self, warm: int) -> np.ndarray:
         import numpy as np
@@ -115,7 +104,7 @@ class _Step:
         """p95 of the requests from the step on."""
         import numpy as np
 
-        return float(np.nanquantile(self._latencies_ms(warm), 0.95))
+        return float(np.quantile(self._latencies_ms(warm), 0.95))
 
     def kept(self, warm: int) -> bool:
         """Whether the requests from the step on keep the promise."""
@@ -123,19 +112,4 @@ class _Step:
 
         latencies = self._latencies_ms(warm)
         limits = self._demand.promise.limits_ms
-        return all(float(np.nanquantile(latencies, q)) <= limit for q, limit in limits.items())
-
-
-def _sentence(
-    low: int, needed: int, high: int, without: float, with_min: float, cold_start_s: float
-) -> str:
-    if needed == low:
-        return (
-            f"keep at least {needed} warm, at most {high}: a step to the planned rate is carried while"
-            f" new instances start ({cold_start_s:g} s), p95 {with_min:.3g} ms from the step on"
-        )
-    return (
-        f"keep at least {needed} warm, at most {high}, and send an instance traffic only after its"
-        f" warm-up: with the {low} that the lowest rate needs, p95 from a step on is {without:.3g} ms"
-        f" while new ones start ({cold_start_s:g} s), with {needed} it is {with_min:.3g} ms"
-    )
+        return all(float(np.quantile(latencies, q)) <= limit for q, limit in limits.items())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optcli.settings import Settings
 from optcli.settings.references import RecipePath
 
-Share = Annotated[float, Field(ge=0, le=1)]
+if TYPE_CHECKING:
+    from optcli.results.plan import Semantics
+    from optcli.serving.targets import Target
+
 Milliseconds = Annotated[float, Field(ge=0)]
-_DAY_S = 86_400.0
 
 
 class PromiseSettings(Settings):
@@ -48,6 +50,13 @@ class OverheadSettings(Settings):
     )
     ingress_cv2: Annotated[float, Field(ge=0)] = Field(
         0.0, description="squared coefficient of variation of this work; 0: it is always the same"
+    )
+    ingresses: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="processes of the ingress; default: as many as the rate takes where a server can"
+        " have several, as Ray Serve has one on each machine",
     )
 
 
@@ -103,8 +112,8 @@ class PlanSettings(Settings):
     )
     rate_per_s: Annotated[float, Field(gt=0)] | tuple[LevelSettings, ...] | None = Field(
         None,
-        description="requests a second, or several levels; default with `instances`: as many as these"
-        " carry",
+        description="requests a second, or several levels; default: as many as `instances` carry, or"
+        " an answer that needs no rate",
         examples=[600, [{"rate_per_s": 400, "seconds": 57600}, {"rate_per_s": 800, "seconds": 28800}]],
     )
     peak_factor: float = Field(
@@ -132,16 +141,19 @@ class PlanSettings(Settings):
     utilisation: float = Field(
         0.7, gt=0, le=1, description="largest load (rho) with full batches; above 0.8 queues grow fast"
     )
-    semantics: Literal["oldest-age", "sealed"] = Field(
-        "oldest-age",
-        description="when a batch is sent: `oldest-age` as Triton does, `sealed` as Ray Serve does",
+    target: Literal["kserve", "ovms", "ray", "triton"] = Field(
+        "triton",
+        description="the server that the plan is for, as in `optcli deploy --target`: it decides when"
+        " a batch is sent",
     )
     concurrency: int = Field(1, ge=1, le=1024, description="calls in parallel inside an instance")
     batch: int | None = Field(
         None, ge=1, le=4096, description="largest batch; default: optcli chooses it"
     )
-    wait_ms: float | None = Field(
-        None, ge=0, description="longest wait for a batch; default: optcli chooses it"
+    wait_ms: Milliseconds | tuple[Milliseconds, ...] | None = Field(
+        None,
+        description="longest wait for a batch, or several to compare; default: optcli chooses it",
+        examples=[10, [0, 5, 25]],
     )
     instances: int | None = Field(
         None, ge=1, le=10_000, description="number of instances; default: optcli chooses it"
@@ -170,11 +182,6 @@ class PlanSettings(Settings):
     )
     priorities: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default_factory=dict, description="share of the traffic by priority, the most urgent first"
-    )
-    on_full: Literal["drop-oldest", "reject-newest", "deadline"] = Field(
-        "drop-oldest",
-        description="which request is dropped when the queue is full; `deadline`: one that has waited"
-        " too long to be answered in time",
     )
     seed: int = Field(
         0, ge=0, le=2**31 - 1, description="seed of the simulation; the same seed gives the same plan"
@@ -209,8 +216,20 @@ class PlanSettings(Settings):
         if few and self.semantics == "sealed":
             raise ValueError(
                 f"found instances {self.instances} beside {len(self.priorities)} priorities, wanted one"
-                " for each: sealed batches have no queue that they could share"
+                " for each: in Ray Serve each priority is an application of its own"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _no_frame_comes_again(self) -> Self:
+        if self.cameras is not None and self.cache_hit_rate:
+            raise ValueError("found cache_hit_rate beside cameras: no frame of a camera comes again")
+        return self
+
+    @model_validator(mode="after")
+    def _some_wait(self) -> Self:
+        if self.wait_ms == ():
+            raise ValueError("found no wait in wait_ms, wanted at least one")
         return self
 
     @model_validator(mode="after")
@@ -239,3 +258,34 @@ class PlanSettings(Settings):
         if self.instance_memory_bytes is None or self.machine_memory_bytes is None:
             return 1
         return self.machine_memory_bytes // self.instance_memory_bytes
+
+    @property
+    def waits_ms(self) -> tuple[float, ...]:
+        """The waits to choose from, ascending; empty: any."""
+        if self.wait_ms is None:
+            return ()
+        return tuple(sorted(set(self.wait_ms))) if isinstance(self.wait_ms, tuple) else (self.wait_ms,)
+
+    @property
+    def names_rate(self) -> bool:
+        """Whether a rate is named, or follows from what is."""
+        named = self.rate_per_s is not None or self.cameras is not None or self.instances is not None
+        return named or self.arrivals.startswith("trace:")
+
+    @property
+    def server(self) -> type[Target]:
+        """What the target says of its server."""
+        from optcli.serving import targets
+
+        return targets.find(self.target)
+
+    @property
+    def semantics(self) -> Semantics:
+        """When the server sends a batch."""
+        return self.server.semantics
+
+    @property
+    def overhead_here(self) -> OverheadSettings:
+        """The overhead, with what is known of the server's work where the file says nothing of it."""
+        given = self.overhead.model_dump(exclude_unset=True)
+        return OverheadSettings.model_validate({**self.server.overhead, **given})

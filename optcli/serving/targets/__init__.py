@@ -79,15 +79,19 @@ class Target(ABC):
     """A server. It is asked in the order of its methods, of which `declared` runs in a worker.
 
     `title` is what people call it, `server` whose rules its models' names follow, `semantics` when it
-    sends a batch, and `sends` the same in words. `takes` are the fields of `Asked` that it has a use
-    for, `why_not` a message and a hint for others, where there is more to say. `samples` is how many
-    prepared samples it writes.
+    sends a batch, and `batches` whether it joins requests at all. `overhead` is what a plan takes for
+    its work beside the model, keys of a plan file's `overhead`, where nothing was measured; `scales`
+    says whether each machine of a cluster has a process that takes requests. `takes` are the fields of
+    `Asked` that it has a use for, `why_not` a message and a hint for others, where there is more to
+    say. `samples` is how many prepared samples it writes.
     """
 
     title: ClassVar[str]
     server: ClassVar[str]
     semantics: ClassVar[Semantics]
-    sends: ClassVar[str]
+    batches: ClassVar[bool] = True
+    overhead: ClassVar[Mapping[str, float]] = {}
+    scales: ClassVar[bool] = False
     takes: ClassVar[frozenset[str]] = frozenset()
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}
     samples: ClassVar[int] = 0

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from optcli.artifact import ABOUT, Format
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError
 from optcli.model_files.built_variant import BuiltVariant
-from optcli.results.plan import Plan, Semantics
+from optcli.results.plan import Semantics
 from optcli.serving.deploy import instructions, model_configuration
 from optcli.serving.targets import Deployment, Target, Written
 
@@ -28,7 +28,7 @@ class Ovms(Target):
     title: ClassVar[str] = "OpenVINO Model Server"
     server: ClassVar[str] = "OpenVINO Model Server"
     semantics: ClassVar[Semantics] = "oldest-age"
-    sends: ClassVar[str] = "OpenVINO Model Server computes each request by itself"
+    batches: ClassVar[bool] = False
 
     def take(self, built: BuiltVariant) -> None:
         format = built.artifact.format
@@ -37,15 +37,6 @@ class Ovms(Target):
                 f"{self.server} cannot run the format {format} in the runner {built.runner_name}",
                 place=str(built.artifact.path),
                 hint="deploy a variant with to_openvino, or with `runner: openvino`",
-            )
-
-    def require(self, plan: Plan) -> None:
-        one = plan.recommended
-        if one is not None and one.batch > 1:
-            raise UsageError(
-                f"the plan has batches of up to {one.batch}, and {self.sends}",
-                place="--plan",
-                hint="plan again with --batch 1",
             )
 
     def write(self, folder: Path, deployment: Deployment) -> Written:

@@ -36,7 +36,6 @@ class Triton(Target):
     title: ClassVar[str] = "Triton"
     server: ClassVar[str] = "Triton"
     semantics: ClassVar[Semantics] = "oldest-age"
-    sends: ClassVar[str] = "Triton sends a batch when its oldest request has waited long enough"
     takes: ClassVar[frozenset[str]] = frozenset({"images"})
 
     def __init__(self, asked: Asked) -> None:
