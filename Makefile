@@ -19,10 +19,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optcli needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@# They ask for older packages than they work with: docs/decisions/edge-converters.md.
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt litert-torch litert-converter
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --constraint constraints.txt litert-torch litert-converter
 	$(BIN)/python -m compileall -q optcli
+	@# As pip does, which uses one processor; some packages hold files for another Python.
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 	$(BIN)/optcli schema > recipes/recipe.schema.json
 	@touch $@
 

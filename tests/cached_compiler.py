@@ -2,8 +2,9 @@
 
 `installed(folder)` writes `folder/g++`, a program for the variable CXX. Where the compiler, the
 arguments and the source are the same but for temporary folders, it copies what an earlier call made;
-else it compiles, and has torch's headers read once for all sources. All that Inductor itself does
-(tracing, choice of kernels, generated code) happens in every test. Headers are taken to stay the same
+else it compiles, and has torch's headers read once for all sources. Kernels are optimized as usual, the
+code that calls them is not. All that Inductor itself does (tracing, choice of kernels, generated code)
+happens in every test. Headers are taken to stay the same
 during a run.
 """
 
@@ -53,6 +54,7 @@ def main(compiler: str, folder: str) -> None:
     if os.path.exists(known):
         _copy(known, target)
         sys.exit(0)
+    arguments = _quick(arguments)
     command = [compiler, *_headers(compiler, folder, arguments), *arguments]
     code = subprocess.run(command, check=False).returncode
     if code == 0 and os.path.isfile(target):
@@ -75,6 +77,14 @@ def _key(compiler: str, arguments: Sequence[str]) -> str | None:
     digest = hashlib.sha256("\0".join(parts).encode())
     digest.update(b"\0" + _TEMPORARY.sub(b"", text))
     return digest.hexdigest()
+
+
+def _quick(arguments: Sequence[str]) -> list[str]:
+    """Without debugging information, and without optimizing code that only calls the kernels."""
+    quick = {"-g1": "-g0"}
+    if any(each.endswith(".wrapper.cpp") for each in arguments):
+        quick["-O1"] = "-O0"
+    return [quick.get(each, each) for each in arguments]
 
 
 def _headers(compiler: str, folder: str, arguments: Sequence[str]) -> list[str]:

@@ -20,18 +20,23 @@ _HURRIED = {"launches": 1, "rounds": 2, "calls": 2, "max_seconds": 0.05}
 
 
 def hurried(arguments: Sequence[str]) -> list[str]:
-    """The words after `optcli`, such that a build measures no longer than it must.
+    """The words after `optcli`, such that it measures no longer than it must.
 
-    A search has half a minute and judges one finalist: it tries less then.
+    A search has half a minute and judges one finalist. A load takes half a second.
     """
+    sets = {f"latency.{name}": value for name, value in _HURRIED.items()}
+    shorter = {}
     if arguments[0] == "tune":
-        minutes = arguments.index("--minutes") + 1
-        fewer = ("--set", "tune.finalists=1")
-        return [*arguments[:minutes], "0.5", *arguments[minutes + 1 :], *fewer]
-    if arguments[0] != "build":
-        return list(arguments)
-    sets = (("--set", f"latency.{name}={value}") for name, value in _HURRIED.items())
-    return [*arguments, *chain.from_iterable(sets)]
+        shorter = {"--minutes": "0.5"}
+        sets["tune.finalists"] = 1
+    elif arguments[0] == "loadtest":
+        shorter = {"--seconds": "0.5", "--settle": "0.2s"}
+    words = [
+        shorter.get(before, word) for before, word in zip(("", *arguments), arguments, strict=False)
+    ]
+    if arguments[0] not in ("build", "tune"):
+        return words
+    return [*words, *chain.from_iterable(("--set", f"{name}={value}") for name, value in sets.items())]
 
 
 @dataclass(frozen=True)

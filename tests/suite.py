@@ -23,6 +23,7 @@ With pytest-xdist the processes that collect tell the one that reports.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -31,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="`fast`: what has no mark; or the run stands for the whole suite, `usual` without what is "
         "marked long, or `all`: it fails where a test that is written was not run",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than processors for `-n auto`: one test in five waits for others."""
+    usable = getattr(os, "sched_getaffinity", None)
+    return (len(usable(0)) if usable else os.cpu_count() or 1) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -244,7 +253,8 @@ class Suite:
             terminalreporter.section("this run does not count", red=True, bold=True)
             for line in self._wrong:
                 terminalreporter.line(line)
-            terminalreporter.stats["unexpected"] = self._wrong
+            # Plugins such as Hypothesis's look into the attributes of all that is counted.
+            terminalreporter.stats["unexpected"] = [SimpleNamespace(text=line) for line in self._wrong]
 
 
 def _is_marked(path: Path) -> bool:

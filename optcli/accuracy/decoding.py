@@ -11,7 +11,7 @@ from optcli import user_code
 from optcli.accuracy import detections
 from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, counted, did_you_mean
 from optcli.results.outcomes import DecodingNote
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -131,7 +131,7 @@ def notes(noted: Mapping[str, int]) -> list[DecodingNote]:
 
 def said(note: DecodingNote) -> str:
     """A note in words."""
-    images = f"{note.images} image{'' if note.images == 1 else 's'}"
+    images = counted(note.images, "image")
     if note.kind == "columns":
         return (
             "the rows have more numbers than `columns` names, such as those of masks or keypoints, and"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from optcli.accuracy.evaluation import StoredOutput
+from optcli.errors import counted
 from optcli.results.outcomes import InterfaceChange
 
 _KINDS = {"i": "whole numbers", "u": "whole numbers", "b": "truth values", "c": "complex numbers"}
@@ -44,7 +45,7 @@ def said(change: InterfaceChange) -> str:
 def _names(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iterator[InterfaceChange]:
     now, before = [output.name for output in mine], [output.name for output in theirs]
     if len(now) != len(before):
-        sizes = (f"{len(each)} output{'' if len(each) == 1 else 's'}" for each in (before, now))
+        sizes = (counted(len(each), "output") for each in (before, now))
         counts = {**dict(zip(("before", "after"), sizes, strict=True)), "comparable": False}
         names = {"added": [n for n in now if n not in before] or now[len(before) :]}
         names["removed"] = [n for n in before if n not in now] or before[len(now) :]

@@ -27,7 +27,7 @@ from optcli.accuracy.messages import AnswersFile, EvaluationRequest, Progress
 from optcli.accuracy.metrics import Metric
 from optcli.accuracy.metrics.miou import PIXELS
 from optcli.accuracy.work import Work
-from optcli.errors import InputError
+from optcli.errors import InputError, counted
 from optcli.formats import exporter_metadata
 from optcli.results.outcomes import Stability
 from optcli.sample import Batch, SampleSet, collate, cycled
@@ -161,7 +161,7 @@ def _unanswered(request: EvaluationRequest) -> Iterator[str]:
     assert request.answers is not None
     count = shards.effective(request.out, 0).get("unanswered", 0)
     if count and not request.answers.partial:
-        images = f"{count} image{'' if count == 1 else 's'}"
+        images = counted(count, "image")
         yield f"the file has no detection in {images}: nothing was found there"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.accuracy.distances import FAR_DB
+from optcli.errors import counted, plural
 from optcli.outputs import WORDS
 from optcli.results.outcomes import DetectionChange, OutputError, PartDistance, Verdict
 
@@ -100,7 +101,7 @@ def scope(error: OutputError) -> str:
             f"on {error.samples} samples their values lie near the baseline's; what that costs in"
             " accuracy only labels show"
         )
-    seen = f"{detections.images} images"
+    seen = counted(detections.images, "image")
     if detections.guessed:
         seen += ", with outputs decoded as their form suggests, which is a guess,"
     if not detections.confident:
@@ -109,8 +110,9 @@ def scope(error: OutputError) -> str:
             " nothing is known of detections, and labels or other images would show it"
         )
     return (
-        f"on {seen} {detections.same} of the baseline's {detections.confident} detections with a score"
-        f" of {detections.score:g} or more are the same; what the baseline misses only labels show"
+        f"on {seen} {detections.same} of the baseline's {counted(detections.confident, 'detection')}"
+        f" with a score of {detections.score:g} or more are the same; what the baseline misses only"
+        " labels show"
     )
 
 
@@ -125,10 +127,10 @@ def _far(error: OutputError) -> Iterator[str]:
         of = f"output {worst.output!r} lies" if worst and lowest == worst.sqnr_db else "they lie"
         yield f"{of} far from the baseline's ({lowest:.1f} dB, under {DOUBTFUL_DB:g})"
     elif error.far_samples:
-        lies = "lies" if error.far_samples == 1 else "lie"
+        lies = plural(error.far_samples, "lies", "lie")
         yield (
-            f"{error.far_samples} of {error.samples} samples {lies} far from the baseline's"
-            f" (under {FAR_DB:g} dB)"
+            f"{error.far_samples} of {counted(error.samples or 0, 'sample')} {lies} far from the"
+            f" baseline's (under {FAR_DB:g} dB)"
         )
 
 
@@ -163,7 +165,8 @@ def _scaled(part: PartDistance) -> bool:
 
 def _lost(found: DetectionChange) -> Iterator[str]:
     """What became of the baseline's confident detections."""
-    sure = f"of the baseline's {found.confident} detections with a score of {found.score:g} or more"
+    confident = counted(found.confident, "detection")
+    sure = f"of the baseline's {confident} with a score of {found.score:g} or more"
     if found.same_place < _FOUND * found.confident:
         yield (f"it finds {found.same_place / found.confident:.0%} {sure}, less than {_FOUND:.0%}")
     elif found.same < _SAME * found.confident and found.confident - found.same > 1:
@@ -184,7 +187,7 @@ def _changed_objects(found: DetectionChange) -> Iterator[str]:
     if found.mask_iou is not None and found.mask_iou < _MASKS:
         yield f"the masks of the same detections overlap by {found.mask_iou:.0%}, under {_MASKS:.0%}"
     elif found.other_masks > max(1, _OTHER_MASKS * found.same):
-        yield f"{found.other_masks} of the same {found.same} detections have another mask"
+        yield f"{found.other_masks} of the same {counted(found.same, 'detection')} have another mask"
     distance = found.keypoint_distance
     if distance is not None and distance > _KEYPOINTS:
         yield (

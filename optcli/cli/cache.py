@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optcli.cli import options
-from optcli.errors import ExitCode, UsageError
+from optcli.errors import ExitCode, UsageError, counted
 from optcli.paths import shown
 from optcli.store import Entry, Store
 
@@ -70,7 +70,7 @@ def ls(
         name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']!s:<24}"
         click.echo(options.printable(f"{name} {what:<16} {size}  {row['created']}"))
     total = sum(entry.size_bytes for entry in entries)
-    click.echo(f"{len(entries)} entries, {total / 1e6:.2f} MB, in {where}")
+    click.echo(f"{counted(len(entries), 'entry', 'entries')}, {total / 1e6:.2f} MB, in {where}")
 
 
 def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
@@ -121,7 +121,7 @@ def verify(
         for damage in damaged:
             click.echo(options.printable(f"damaged: {damage}"))
         click.echo(
-            f"{count} entries sound, {len(damaged)} damaged"
+            f"{counted(count, 'entry', 'entries')} sound, {len(damaged)} damaged"
             + (" and removed" if repair and damaged else "")
         )
     return ExitCode.FAILED if damaged and not repair else ExitCode.DONE

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from optcli import regular_files
-from optcli.errors import InputError, excerpt
+from optcli.errors import InputError, counted, excerpt
 
 SUFFIXES = (
     ".jpg",
@@ -80,7 +80,8 @@ def passed_over(*folders: Path) -> list[str]:
     listed = ", ".join(f"{count} {kind or 'without'}" for kind, count in kinds.most_common(_MOST_KINDS))
     count = kinds.total()
     mend = " (pip install 'optcli[heic]' reads .heic)" if {*_HEIC} & kinds.keys() else ""
-    return [f"{count} files are no images by their suffix, and are left out: {listed}{mend}"]
+    phrase = "file is no image by its suffix, and is", "files are no images by their suffix, and are"
+    return [f"{counted(count, *phrase)} left out: {listed}{mend}"]
 
 
 def id_of(path: str) -> str:

@@ -15,7 +15,7 @@ from optcli.data.image_files import id_of, images_below
 from optcli.data.settings import DataSettings
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
 from optcli.data.tables import Table, read
-from optcli.errors import InputError, excerpt
+from optcli.errors import InputError, counted, excerpt
 
 _BOXES = (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"))
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -68,13 +68,15 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
             message = f"{os.path.basename(place)} has two rows with different labels"
             raise InputError(message, place=str(file), hint="leave one of them")
     if missing and settings.missing != "skip":
-        message = f"{len(missing)} rows name images that are not there, the first is {missing[0]}"
+        absent = "row names an image that is not there", "rows name images that are not there"
+        message = f"{counted(len(missing), *absent)}, the first is {missing[0]}"
         raise InputError(
             message, place=str(file), hint="copy the images, or leave these rows out with missing: skip"
         )
     without = next((place for place in places if place not in values), None)
     if without is not None:
-        message = f"{len(places) - len(values)} images have no row, the first is {excerpt(without)}"
+        images = counted(len(places) - len(values), "image has no row", "images have no row")
+        message = f"{images}, the first is {excerpt(without)}"
         raise InputError(message, place=str(file), hint="add their rows, or move the images elsewhere")
     if hot:
         known = _of_columns(values, root, hot)

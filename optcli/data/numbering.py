@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
 from optcli.settings.labels import LabelSettings
 
 _SHOWN = 5
@@ -140,8 +140,9 @@ class _Numbered:
         if self.model.count != len(of.names) - 1 or of.empty != {of.names[0]}:
             return
         self.notes.append(
-            f"the {role} data have {len(of.names)} categories, and the model {self.model.count}"
-            f" classes: the first category, {of.names[0]!r}, has no annotation and is taken for none"
+            f"the {role} data have {len(of.names)} categories, and the model"
+            f" {counted(self.model.count, 'class', 'classes')}: the first category, {of.names[0]!r},"
+            " has no annotation and is taken for none"
         )
         self.said = {**self.said, role: LabelSettings(ignore=(of.names[0],), offset=-1)}
 
@@ -222,7 +223,7 @@ class _Numbered:
         if beyond is not None and beyond not in of.empty:
             raise InputError(
                 f"the class {excerpt(beyond)!r} of the {role} data is number {table[beyond]}, and the"
-                f" model has {self.model.count} classes, from 0",
+                f" model has {counted(self.model.count or 0, 'class', 'classes')}, from 0",
                 place=f"data.{role}",
                 hint="labels: {offset: N}, {map: {CLASS: NUMBER}} or {ignore: [CLASS]} says what it is",
             )
@@ -298,8 +299,8 @@ class _Numbered:
         offsets = {self.said[role].offset for role in roles if role in self.said}
         if count is not None and names and not any(count == len(names) + n for n in (offsets or {0})):
             self.doubts.append(
-                f"the model has {count} classes, and {model.source} {len(names)}: which number is which"
-                " class is taken from the order of the names"
+                f"the model has {counted(count, 'class', 'classes')}, and {model.source} {len(names)}:"
+                " which number is which class is taken from the order of the names"
             )
 
 
@@ -357,7 +358,7 @@ def _plain(name: str) -> str:
 
 
 def _classes(names: Sequence[str]) -> str:
-    return f"the class{'' if len(names) == 1 else 'es'} {_listed(names)}"
+    return f"the {plural(len(names), 'class', 'classes')} {_listed(names)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from optcli import regular_files
 from optcli.data.image_files import id_of
 from optcli.data.settings import DataSettings, Split
 from optcli.data.text_files import text_of
-from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.errors import InputError, counted, did_you_mean, excerpt
 
 
 def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str = "") -> list[int]:
@@ -66,7 +66,7 @@ def _spread(chosen: list[int], settings: DataSettings) -> list[int]:
         return chosen
     if wanted > count:
         raise InputError(
-            f"found {count} samples, wanted {wanted}",
+            f"found {counted(count, 'sample')}, wanted {wanted}",
             place=settings.source,
             hint=f"set samples to {count} or less, or leave it out for all",
         )

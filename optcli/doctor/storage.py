@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from optcli.doctor.checks import Check
+from optcli.errors import counted
 from optcli.store import Store
 
 _check = partial(Check, group="store")
@@ -49,7 +50,7 @@ def _soundness(root: Path) -> Check:
     store = Store(root)
     entries = list(store.entries())
     size = sum(entry.size_bytes for entry in entries)
-    contents = f"{len(entries)} entries, {size / 1e6:.1f} MB"
+    contents = f"{counted(len(entries), 'entry', 'entries')}, {size / 1e6:.1f} MB"
     if size > _HASHED_BYTES:
         return _check(
             name="entries",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import MissingError
+from optcli.errors import MissingError, counted
 
 CPU, CUDA = "cpu", "cuda"
 # In an artifact's facts: what it was compiled for, where it runs on nothing else.
@@ -60,7 +60,7 @@ def require(device: str) -> str:
     number, count = int(index or 0), torch.cuda.device_count()
     if number >= count:
         raise MissingError(
-            f"there is no {device}: torch sees {count} GPU{'s' if count > 1 else ''}",
+            f"there is no {device}: torch sees {counted(count, 'GPU')}",
             hint=f"name one of cuda:0 to cuda:{count - 1}",
         )
     return f"{CUDA}:{number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from optcli.errors import counted
 from optcli.inspection.findings import Findings
 from optcli.outputs import exported
 
@@ -33,7 +34,7 @@ def _interface(findings: Findings) -> Iterator[str]:
     if known is not None:
         listed = ", ".join(known.names[:_NAMES]) + (", ..." if len(known.names) > _NAMES else "")
         of = f", images of {findings.metadata['imgsz']}" if "imgsz" in findings.metadata else ""
-        classes = f", {len(known.names)} classes ({listed})" if known.names else ""
+        classes = f", {counted(len(known.names), 'class', 'classes')} ({listed})" if known.names else ""
         yield f"{'metadata':<12}{known.task}{classes}{of}"
 
 

@@ -19,7 +19,7 @@ from optcli.artifact import (
     has_own_model,
 )
 from optcli.environment import Needs
-from optcli.errors import StepError, raised_as
+from optcli.errors import StepError, counted, raised_as
 from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
 from optcli.formats.aoti_models import Routes
@@ -171,7 +171,8 @@ class AotInductor(Pass):
                 hint = "a fixed batch does not change that; try another runtime"
             else:
                 hint = "fix the batch (`shapes: static`)"
-            job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
+            packed = counted(count, "weight is packed", "weights are packed")
+            job.warn(f"at batch size {size} {packed} on every call: {hint}")
 
 
 def _static(compiling: Compiling) -> Routes:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, did_you_mean
+from optcli.errors import StepError, counted, did_you_mean
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
@@ -295,8 +295,8 @@ class Finetune(Pass):
         if features.skipped:
             names = ", ".join(features.skipped[:3]) + (" ..." if len(features.skipped) > 3 else "")
             job.warn(
-                f"feature_weight: {len(features.skipped)} blocks differ in shape from the teacher's, "
-                f"and are not matched: {names}"
+                f"feature_weight: {counted(len(features.skipped), 'block differs', 'blocks differ')} in"
+                f" shape from the teacher's, without a match: {names}"
             )
         if not features.names:
             job.warn("feature_weight: no block can be matched; training without it")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, excerpt, first_line
+from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_blocks, torch_modules, torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
@@ -231,7 +231,8 @@ class Prune(Pass):
             names = excerpt(", ".join(choice.lost), 200)
             lost = f" ({len(choice.lost)} cannot be followed: {names})" if choice.lost else ""
             raise StepError(
-                f"no channel can be removed: {choice.groups} groups of layers were found, "
+                "no channel can be removed:"
+                f" {counted(choice.groups, 'group of layers was', 'groups of layers were')} found, "
                 f"{choice.kept} of them are kept{lost}, the others are too narrow",
                 hint=f"lower round_to ({self.round_to}), raise ratio ({self.ratio}), or shorten keep",
             )

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, raised_as
+from optcli.errors import StepError, counted, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import drop_notes_of_weights
 from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF, PRODUCTS
@@ -109,7 +109,8 @@ class QuantizeDynamic(Pass):
         convolutions = operators["Conv"]
         if convolutions:
             job.warn(
-                f"{convolutions} convolutions stay in fp32: dynamic quantization does not pay there"
+                f"{counted(convolutions, 'convolution stays', 'convolutions stay')} in fp32: dynamic"
+                " quantization does not pay there"
             )
         facts: dict[str, Any] = {
             "engine": "onnxruntime",

@@ -12,7 +12,7 @@ from pydantic import Field
 from optcli import environment
 from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
-from optcli.errors import StepError, first_line, raised_as
+from optcli.errors import StepError, counted, first_line, raised_as
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
 from optcli.formats.torch_compiled import Compilation, Mode
@@ -136,7 +136,8 @@ class TorchCompile(Pass):
     def _warn_of_packing(self, facts: Mapping[str, Any], job: Job) -> None:
         hint = "set `dynamic: false`" if self.dynamic else "set `freezing: true`"
         for size, count in costly_packing(facts).items():
-            job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
+            packed = counted(count, "weight is packed", "weights are packed")
+            job.warn(f"at batch size {size} {packed} on every call: {hint}")
 
     def _compile(
         self, model: torch.nn.Module, compilation: Compilation, job: Job, *, channels_last: bool

@@ -18,7 +18,7 @@ from optcli.data.names import names_in
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.data.steps import written_out
-from optcli.errors import InputError, OptcliError, UsageError, did_you_mean
+from optcli.errors import InputError, OptcliError, UsageError, counted, did_you_mean
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.outputs import class_count
@@ -259,7 +259,7 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
         names = said if isinstance(said, tuple) else names_in(samples.folder, said)
         if count is not None and len(names) != count:
             raise InputError(
-                f"the recipe names {len(names)} classes, the model has {count}",
+                f"the recipe names {counted(len(names), 'class', 'classes')}, the model has {count}",
                 place="class_names",
                 hint="name each class once, that of label 0 first",
             )
@@ -276,6 +276,6 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
     if class_names is None:
         return None, (f"answers have class numbers and no names: {mend}",)
     if count is not None and len(class_names) != count:
-        why = f"the data have {len(class_names)} classes, the model {count}"
+        why = f"the data have {counted(len(class_names), 'class', 'classes')}, the model {count}"
         return None, (f"answers have class numbers and no names: {why}; {mend}",)
     return class_names, ()

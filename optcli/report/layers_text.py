@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcli.errors import counted
 from optcli.results.layers import LayerError, Layers
 
 WORST = 10
@@ -20,7 +21,7 @@ def sentence(layers: Layers) -> str:
         )
     if layers.reason:
         return f"where the error starts: {layers.reason}"
-    return f"no layer adds an error, of {layers.compared} tensors"
+    return f"no layer adds an error, of {counted(layers.compared, 'tensor')}"
 
 
 def rows(layers: Layers) -> list[tuple[str, ...]]:

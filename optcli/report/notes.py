@@ -9,6 +9,7 @@ from typing import Any
 
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
+from optcli.errors import counted, plural
 from optcli.paths import shown
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
@@ -239,7 +240,7 @@ def _measured(report: Report) -> str:
     apart = f", in {len(groups)} groups, each with the baseline" if len(groups) > 1 else ""
     cores = report.environment.get("cores", "?")
     return (
-        f"Latency: {how.get('mode', 'quick')} mode, {launches} launch{'es' if launches > 1 else ''}"
+        f"Latency: {how.get('mode', 'quick')} mode, {counted(launches, 'launch', 'launches')}"
         f" of each artifact in its own process, {how.get('rounds', '?')} rounds of {count} calls"
         f" taking turns in random order{apart}, {' or '.join(threads) or '?'}"
         f" thread{'' if threads == ['1'] else 's'},"
@@ -283,7 +284,7 @@ def _static(report: Report) -> Iterator[str]:
         own = {str(size) for size in sizes} if isinstance(sizes, list) else ()
         compiled = runner.get("compiled_for")  # AOTInductor: it may take any other size as well
         if isinstance(sizes, list):
-            noun = "batch size" if len(sizes) == 1 else "batch sizes"
+            noun = plural(len(sizes), "batch size")
             compiled = f"{noun} {wording.listed([*map(str, sizes)])} alone"
         if not variant.latency or not isinstance(compiled, str) or not _SIZES.fullmatch(compiled):
             continue
@@ -326,7 +327,7 @@ def device_lines(report: Report) -> Iterator[str]:
 def _processor(around: Mapping[str, Any]) -> str:
     cores = around.get("cores", "?")
     model = _of(around, "cpu").get("model", "unknown processor")
-    return f"{model}, {cores} core{'s' if cores != 1 else ''}, {around.get('system', 'unknown system')}"
+    return f"{model}, {counted(cores, 'core')}, {around.get('system', 'unknown system')}"
 
 
 def _gpus(around: Mapping[str, Any]) -> Iterator[str]:

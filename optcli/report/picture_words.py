@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optcli.errors import counted
 from optcli.results.pictures import Answer, Picture
 
 LEAD_OF_BOXES = (
@@ -61,7 +62,7 @@ def variant(name: str, picture: Picture) -> str:
 
 
 def _count(number: int) -> str:
-    return f"{number} detection{'' if number == 1 else 's'}"
+    return counted(number, "detection")
 
 
 def _class(answer: Answer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.results import Report
 from optcli.results.serving import ServingChoice
@@ -22,7 +23,7 @@ def serving_line(report: Report) -> str:
     figures = ", ".join(
         f"{name} {choice.figures_ms[name]:.3g} of {limit:g} ms" for name, limit in choice.slo_ms.items()
     )
-    count = f"{choice.instances} instance{'s' if choice.instances != 1 else ''}"
+    count = counted(choice.instances or 0, "instance")
     how = "one request at a time"
     if choice.batch is not None and choice.batch > 1:
         how = f"batches of at most {choice.batch}, waiting at most {choice.wait_ms:g} ms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.markdown_text import table
 from optcli.report.terminal import aligned
@@ -41,7 +42,8 @@ def sentences(sweep: Sweep) -> list[str]:
     if sweep.budget is not None:
         texts.append(f"budget: {sweep.budget.sentence}")
         texts += [
-            f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches",
+            "the bound is the upper end of p99's 95 % interval over"
+            f" {counted(sweep.launches, 'launch', 'launches')}",
             "one process made the calls one after the other, and optcli ran nothing beside it",
             "the bound does not cover waiting in queues, other work or other machines",
         ]
@@ -75,7 +77,9 @@ _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls
 
 
 def _block(name: str, sweep: Sweep) -> Iterator[str]:
-    yield f"Batch sweep of {name}" + (f", {sweep.launches} launches" if sweep.launches else "")
+    yield f"Batch sweep of {name}" + (
+        f", {counted(sweep.launches, 'launch', 'launches')}" if sweep.launches else ""
+    )
     if sweep.points:
         yield from (f"  {line}" for line in aligned([_HEADINGS, *_cells(sweep)]))
     for sentence in sentences(sweep):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.html import marks, scales
 from optcli.report.html.document import document, section
@@ -80,7 +81,7 @@ def page(trends: Sequence[Trend]) -> str:
 def _section(trend: Trend) -> Markup:
     count = len(trend.entries)
     changed = _changed(trend)
-    lead = f"{count} run{'s' if count > 1 else ''} on machine {trend.machine[:8]}; changed: {changed}"
+    lead = f"{counted(count, 'run')} on machine {trend.machine[:8]}; changed: {changed}"
     return section(
         f"{trend.recipe}: {trend.name}",
         lead,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from optcli import environment
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.tuning_words import better, points
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
@@ -30,7 +31,8 @@ def findings(tuning: Tuning) -> Iterator[str]:
     failed = [trial for trial in tuning.trials if trial.stage == "failed"]
     if failed:
         said = wording.listed([f"{each.label} ({each.reason})" for each in failed[:3]])
-        yield f"{len(failed)} of {len(tuning.trials)} trials could not be built or run: {said}."
+        tried = counted(len(tuning.trials), "trial")
+        yield f"{len(failed)} of {tried} could not be built or run: {said}."
     spent = sum(trial.seconds for trial in tuning.trials)
     yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
     if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
@@ -64,7 +66,8 @@ def _why_int8_does_not_pay(trials: Sequence[TuningTrial], tuning: Tuning) -> Ite
     elif tuning.int8_cause is not None:
         cause = tuning.int8_cause
     elif int8.operators is not None and int8.operators < _FEW_OPERATORS:
-        cause = f"only {int8.operators} operators compute on integers"
+        operators = counted(int8.operators, "operator computes", "operators compute")
+        cause = f"only {operators} on integers"
     elif shortest_ms < _SHORT_MS:
         cause = (
             f"a call takes {wording.number(shortest_ms)} ms: starting operators and converting between"

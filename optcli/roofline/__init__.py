@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from optcli import environment, workers
-from optcli.errors import OptcliError, RunnerError
+from optcli.errors import OptcliError, RunnerError, counted
 from optcli.observer import Observer
 from optcli.roofline.document import document
 from optcli.roofline.findings import PRECISIONS, Bandwidth, Limit, Rate, Roofline, limit
@@ -102,7 +102,7 @@ def _tasks(
     """The name, worker function and request of each measurement."""
     for threads in counts:
         request = RateRequest(threads, seconds, tuple(sets))
-        cores = f"{threads} core" + ("s" if threads > 1 else "")
+        cores = counted(threads, "core")
         for library in _LIBRARIES:
             if environment.version(library) is not None:
                 yield f"{library} {cores}", f"optcli.roofline.{library}:rates", request

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.document import Document, Items, Section, table_of_texts
+from optcli.errors import counted
 from optcli.roofline.findings import PRECISIONS, Bandwidth, Operation, Rate, Roofline
 
 _OPERATIONS: tuple[tuple[Operation, str], ...] = (
@@ -61,7 +62,7 @@ def _rate(rate: Rate | None) -> str:
 
 
 def _cores(count: int) -> str:
-    return f"{count} core" + ("s" if count > 1 else "")
+    return counted(count, "core")
 
 
 def _size(size_bytes: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from optcli.data import DataSettings, class_names
 from optcli.data.image_files import is_image
 from optcli.data.image_tables import tabled
-from optcli.errors import InputError, excerpt
+from optcli.errors import InputError, counted, excerpt
 from optcli.scaffold import known_layouts
 from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, require, shares, two_parts
 from optcli.scaffold.wording import quoted, relative
@@ -105,7 +105,8 @@ def _labelled(path: Path, recipe: Path) -> Data | None:
             more = (line,) if first is None else (line, f"first_label: {first}")
             found = known_layouts.divided("imagefolder", path, recipe, *more)
             notes = [
-                f"the labels stand in {file.name}: {len(read.images)} images, {read.classes} classes"
+                f"the labels stand in {file.name}: {counted(len(read.images), 'image')},"
+                f" {counted(read.classes, 'class', 'classes')}"
             ]
             if first is not None:
                 notes.append(f"`first_label: {first}` is a guess: no label is 0")

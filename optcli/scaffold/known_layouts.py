@@ -7,7 +7,7 @@ from pathlib import Path
 from optcli import data, environment
 from optcli.data import DataSettings, layouts
 from optcli.data.collection import Collection
-from optcli.errors import MissingError
+from optcli.errors import MissingError, counted
 from optcli.scaffold import masks
 from optcli.scaffold.roles import EVALUATION, Data, limited, require, shares
 from optcli.scaffold.wording import relative
@@ -58,9 +58,9 @@ def divided(kind: str, path: Path, recipe: Path, *more: str) -> Data:
         to, rest = shares(judging, share)
         lines = ((to, *limited(judged.count() * share)), (rest,))
     classes = judged.class_count()
-    labels = f"{classes} classes" if classes else "without labels"
+    labels = counted(classes, "class", "classes") if classes else "without labels"
     labels = "each with a mask" if judged.of_pixels else labels
-    about = f"{kind}, {judged.count()} images, {labels}"
+    about = f"{kind}, {counted(judged.count(), 'image')}, {labels}"
     return Data(
         "boxes" if judged.boxed else "classes",
         f"{kind}:{relative(path, recipe)}",

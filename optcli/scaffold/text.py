@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from optcli.errors import counted
 from optcli.outputs import Guess
 from optcli.recipe import MODELINE
 from optcli.scaffold.roles import Data
@@ -191,7 +192,11 @@ def why_not_judged(model: Model, outputs: Guess, data: Data | None) -> str:
     if data is None:
         return "needs data: evaluation with labels"
     here = {"classes": "class folders", "boxes": "categories", "pixels": "classes in the masks"}
-    gives = f"{outputs.count} classes" if outputs.count else "outputs that are no scores of classes"
+    gives = (
+        counted(outputs.count, "class", "classes")
+        if outputs.count
+        else "outputs that are no scores of classes"
+    )
     if data.kind == "boxes" and outputs.kind != "boxes":
         return "`postprocess:` must say first what boxes and scores the outputs are"
     if data.kind == "classes" and data.classes is None:

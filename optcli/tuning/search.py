@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import environment
-from optcli.errors import UsageError
+from optcli.errors import UsageError, counted
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
 from optcli.pipeline.accuracy_elsewhere import Nodes
@@ -256,7 +256,7 @@ def _measuring_s(found: _Found, chosen: Sequence[TuningTrial]) -> float:
         count = len(chosen)
         seconds = found.budget.judged_s(found.first, chosen) + measuring_s
         found.display.says(
-            f"interrupted: judging {count} finalist{'s' if count > 1 else ''} takes about"
+            f"interrupted: judging {counted(count, 'finalist')} takes about"
             f" {seconds:.0f} s; another Ctrl-C ends the search without an answer"
         )
     return measuring_s

@@ -30,7 +30,7 @@ def test_images_that_were_annotated_as_turned(tmp_path, orientation):
         image(tmp_path, "b.jpg", (12, 20), (12, 20)),
     ]
     (said,) = disagreements(images, orient=False)
-    assert said.startswith("1 of 2 images are annotated as their EXIF orientation turns them")
+    assert said.startswith("1 of 2 images is annotated as turned by the EXIF orientation")
     assert "a.jpg, has 20 x 12 pixels, and 12 x 20 in the annotations" in said
     assert "prepare: {orient: true}" in said
     assert disagreements(images, orient=True) == []
@@ -46,16 +46,16 @@ def test_images_that_were_annotated_as_stored_and_are_turned(tmp_path):
 @pytest.mark.parametrize(("size", "orientation"), [((20, 12), 3), ((12, 12), 6), ((20, 12), 2)])
 def test_turns_that_sizes_do_not_tell(tmp_path, size, orientation):
     (said,) = disagreements([image(tmp_path, "a.jpg", size, size, orientation)], orient=False)
-    assert said.startswith("1 of 1 images have an EXIF orientation")
+    assert said.startswith("1 of 1 image has an EXIF orientation")
     assert disagreements([image(tmp_path, "a.jpg", size, size, orientation)], orient=True) == []
 
 
 def test_images_that_were_resized_after_they_were_annotated(tmp_path):
     (said,) = disagreements([image(tmp_path, "a.png", (20, 12), (40, 24))], orient=False)
-    assert "another size than their annotations say" in said
+    assert "another size than the annotations say" in said
 
 
 def test_boxes_beyond_their_image_are_counted(tmp_path):
     boxes = [(15, 2, 10, 4), (-3, 0, 5, 5), (1, 1, 2, 2)]
     (said,) = disagreements([image(tmp_path, "a.png", (20, 12), (20, 12), boxes=boxes)], orient=False)
-    assert said.startswith("2 boxes reach beyond their image, in 1 of 1 images, the first in a.png")
+    assert said.startswith("2 boxes reach beyond their image, in 1 of 1 image, the first in a.png")

@@ -154,7 +154,7 @@ def test_images_without_a_file_are_left_out_where_the_recipe_says_so(coco):
     (coco / "coco" / "images" / "a.png").unlink()
     settings = DataSettings.model_validate({"source": "coco:coco", "missing": "skip"})
     assert [sample.id for sample in open_data(settings, coco, [spec(3, 12, 20)])] == ["b.png"]
-    assert "1 images of the annotations have no file" in remarks(settings, coco)[0]
+    assert "1 image of the annotations has no file" in remarks(settings, coco)[0]
 
 
 def test_a_pipe_among_the_images_is_an_error_at_once(coco):

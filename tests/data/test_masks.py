@@ -33,14 +33,14 @@ def test_pairs_by_name_and_images_without_a_mask(tmp_path):
     assert [read[n].id for n in range(len(read))] == ["a.jpg", "bb.jpg"]
     assert np.array_equal(read[0].target, NUMBERS)
     settings = DataSettings.model_validate({"source": "masks:data"})
-    assert remarks(settings, tmp_path) == ["1 images have no mask, and are left out"]
+    assert remarks(settings, tmp_path) == ["1 image has no mask, and is left out"]
 
 
 def test_masks_of_another_size_are_counted(tmp_path):
     pair(tmp_path / "data", "a")
     pair(tmp_path / "data", "b", NUMBERS[:6])
     (said,) = remarks(DataSettings.model_validate({"source": "masks:data"}), tmp_path)
-    assert said.startswith("1 of 2 masks have another size")
+    assert said.startswith("1 of 2 masks has another size")
 
 
 def test_parts_and_folders_of_any_name(tmp_path):

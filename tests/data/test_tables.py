@@ -111,7 +111,7 @@ def test_it_is_said_once_from_where_numbers_count(flat):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("b.JPEG 1\na.JPEG 0\n", "1 images have no row"),
+        ("b.JPEG 1\na.JPEG 0\n", "1 image has no row"),
         ("b.JPEG 1\na.JPEG 0\nc.JPEG 2\nd.JPEG 2\n", "row 4 'd.JPEG'"),
         ("b.JPEG 1\nb.JPEG 0\na.JPEG 0\nc.JPEG 2\n", "two rows with different labels"),
         ("x 1\ny 2\n", "no column names images"),
@@ -130,7 +130,7 @@ def test_rows_without_an_image_can_be_left_out(flat):
     said = {"source": "imagefolder:val", "table": "val.txt", "missing": "skip"}
     assert len(labels(flat, **said)) == 3
     found = layouts.find("imagefolder")(DataSettings.model_validate(said), flat).remarks(False)
-    assert found == ["1 rows of the table name no image, and are left out (missing: skip)"]
+    assert found == ["1 row of the table names no image, and is left out (missing: skip)"]
 
 
 def test_the_column_of_the_labels_is_named(flat):

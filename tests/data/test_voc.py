@@ -113,4 +113,4 @@ def test_what_is_said_of_a_part(voc):
     assert part(first_pixel=1).remarks(False) == []
     annotation(voc / "data/VOCdevkit/VOC2007/Annotations/b.xml", ("ant", 0, 2, 2, 43, 3))
     (outside,) = part(first_pixel=1).remarks(False)
-    assert outside.startswith("1 boxes reach beyond their image")
+    assert outside.startswith("1 box reaches beyond its image")

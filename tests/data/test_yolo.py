@@ -207,10 +207,10 @@ def test_what_is_said_of_a_part(tmp_path, monkeypatch):
     part = layouts.find("yolo")(settings, tmp_path)
     assert part.empty_classes() == ("cat",)
     *said, turned = part.remarks(False)
-    assert "1 of 2 images are annotated as their EXIF orientation turns them" in turned
+    assert "1 of 2 images is annotated as turned by the EXIF orientation" in turned
     assert part.remarks(True) == said
     assert said == [
-        "1 lines stand twice in a label file, and count once",
+        "1 line stands twice in a label file, and counts once",
         "2 files are no images by their suffix, and are left out: 1 .heic, 1 without"
         " (pip install 'optcli[heic]' reads .heic)",
     ]

@@ -17,6 +17,7 @@ from commands import hurried, optcli_here
 from pages import REPOSITORY, Command, Tutorial, missing_lines
 
 from optcli.serving.loadtest import bundles
+from optcli.tuning.strategy import Strategy
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 NAMES = sorted(path.name for path in TUTORIALS.glob("*.md"))
@@ -32,8 +33,9 @@ IDENTITY = {
 def run(command: Command, folder: Path, store: str, *, here: bool) -> tuple[int, str]:
     """Carry out one command line, as somebody does who has optcli installed: its exit code and text.
 
-    Builds measure less often than they do for a reader: what a page shows holds all the same. The text
-    holds both streams, in the order in which a terminal shows them. `here`: in this process.
+    Builds, searches and load tests measure less than they do for a reader: what a page shows holds all
+    the same. The text holds both streams, in the order in which a terminal shows them. `here`: in this
+    process.
     """
     program, *arguments = shlex.split(command.line)
     if program == "optcli":
@@ -81,7 +83,8 @@ def follow(page: Path, folder: Path, store: str = "") -> None:
     """Do what a tutorial says in a folder of its own; fails over the first step that differs.
 
     The last command has a process of its own, but for `bench` and `tune`, which would measure again
-    where the machine is busy; of one page all commands have.
+    where the machine is busy, and `loadtest`, which would start the server again; of one page all
+    commands have.
     """
     tutorial = Tutorial.read(page)
     assert tutorial.commands
@@ -95,7 +98,7 @@ def follow(page: Path, folder: Path, store: str = "") -> None:
             # A gate on the page measures for as long as its reader waits.
             path.write_text(step[1].replace("max_seconds: 20", "max_seconds: 0.5"), encoding="utf-8")
             continue
-        measuring = step.line.startswith(("optcli bench", "optcli tune"))
+        measuring = step.line.startswith(("optcli bench", "optcli tune", "optcli loadtest"))
         last = step is tutorial.commands[-1] and not measuring
         here = page.name != ALONE and not last
         code, text = run(step, folder, store, here=here)
@@ -105,11 +108,19 @@ def follow(page: Path, folder: Path, store: str = "") -> None:
         assert missing == [], f"the page shows {missing}; {said}"
 
 
+@pytest.fixture
+def hurried_searches(monkeypatch):
+    """A search ends after three trials."""
+    usual = Strategy.next
+    monkeypatch.setattr(Strategy, "next", lambda *about: usual(*about) if len(about[1]) < 3 else None)
+
+
 ENGINES = "gpu-and-tensorrt.md"
 
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.usefixtures("hurried_loads", "hurried_searches")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != ENGINES])
 def test_a_tutorial_holds_to_the_letter(name, tmp_path, quickstart_store):
     with one_server_a_bundle():

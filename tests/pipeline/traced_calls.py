@@ -17,18 +17,17 @@ def called(work) -> set[str]:
     """The files below optcli of every function called, without what runs while a module is imported."""
     found: set[str] = set()
 
-    def note(frame, event, argument):
-        code = frame.f_code
-        if event == "call" and code.co_name not in ("<module>",) and code.co_filename not in found:
-            found.add(code.co_filename)
+    def note(frame, event, argument):  # gives nothing: lines and returns are not traced
+        if frame.f_code.co_name != "<module>":
+            found.add(frame.f_code.co_filename)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.settrace(note)
+    sys.settrace(note)
     try:
         work()
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(None)
+        threading.settrace(None)
     below = (Path(name) for name in found if name.startswith(f"{PACKAGE}/"))
     return {path.relative_to(PACKAGE).as_posix() for path in below}
 

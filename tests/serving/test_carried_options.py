@@ -18,13 +18,12 @@ import numpy as np
 import pytest
 from small_variants import IMAGE, variant
 
+from optcli import inference
 from optcli.artifact import Artifact, Format
 from optcli.baselines.manifest import Packed, described
 from optcli.digest import of_value
 from optcli.errors import InputError
 from optcli.gate import latency as gate_latency
-from optcli.inference import copies
-from optcli.inference.copies import Split
 from optcli.latency.messages import MeasureRequest
 from optcli.latency.process import Process
 from optcli.pipeline.plan import PlannedVariant
@@ -123,7 +122,7 @@ def told(name: str, options: dict[str, Any]) -> list[Runner]:
             gate_latency.candidate("v", kept, GateSettings(threads=2)).options  # type: ignore[arg-type]
         ),
         find(name).model_validate(
-            copies.options_of(built, Split(1, 2, {}))  # type: ignore[arg-type]
+            inference._options(built, 1, 2)  # type: ignore[arg-type]
         ),
     ]
 

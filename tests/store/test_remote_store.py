@@ -407,7 +407,7 @@ class TestFaults:
         here.limits = replace(QUICK, finish_s=0.0)
         faults.before = faults.hang
         here.make(STEP)
-        assert here.heard == ["1 results are not uploaded yet; the next build uploads them"]
+        assert here.heard == ["1 result is not uploaded yet; the next build uploads what is left"]
         faults.never.set()
         here.limits = QUICK
         here.find(STEP)

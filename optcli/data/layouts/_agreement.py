@@ -10,7 +10,7 @@ from typing import Any
 
 from optcli import regular_files
 from optcli.data.image_files import FORMATS
-from optcli.errors import excerpt
+from optcli.errors import counted, excerpt, plural
 
 _ORIENTATION = 0x0112
 _QUARTER_TURNS = (5, 6, 7, 8)
@@ -55,7 +55,8 @@ def disagreements(images: Iterable[AnnotatedImage], *, orient: bool) -> list[str
             untold.append(excerpt(image.name))
         if beyond := sum(_is_outside(box, size) for box in image.boxes):
             outside.append((excerpt(image.name), beyond))
-    return list(_sentences(turned, untold, resized, outside, f"of {len(images)} images", orient=orient))
+    of = f"of {counted(len(images), 'image')}"
+    return list(_sentences(turned, untold, resized, outside, of, orient=orient))
 
 
 def _sentences(
@@ -68,32 +69,36 @@ def _sentences(
     orient: bool,
 ) -> Iterator[str]:
     """What was counted; each list has what is said of the image for each that is counted."""
-    elsewhere = "their boxes lie elsewhere"
+    elsewhere = "boxes lie elsewhere"
     if turned and orient:
         yield (
-            f"{len(turned)} {of} are annotated as they are stored, and `orient` turns them by their"
-            f" EXIF orientation: {turned[0]}; {elsewhere}: take `orient: true` out of `prepare`"
+            f"{len(turned)} {of} {plural(len(turned), 'is', 'are')} annotated as stored, and `orient`"
+            f" turns by the EXIF orientation: {turned[0]}; {elsewhere}: take `orient: true` out of"
+            " `prepare`"
         )
     elif turned:
         yield (
-            f"{len(turned)} {of} are annotated as their EXIF orientation turns them, and read as"
-            f" stored: {turned[0]}; {elsewhere}: prepare: {{orient: true}} turns them"
+            f"{len(turned)} {of} {plural(len(turned), 'is', 'are')} annotated as turned by the EXIF"
+            f" orientation, and read as stored: {turned[0]}; {elsewhere}: mend it with prepare:"
+            " {orient: true}"
         )
     if untold:
         yield (
-            f"{len(untold)} {of} have an EXIF orientation, the first is {untold[0]}, and their sizes do"
-            " not tell whether they were annotated as turned: prepare: {orient: true} turns them"
+            f"{len(untold)} {of} {plural(len(untold), 'has', 'have')} an EXIF orientation, the first is"
+            f" {untold[0]}, and sizes do not tell whether that was annotated as turned: prepare:"
+            " {orient: true} turns it"
         )
     if resized:
         yield (
-            f"{len(resized)} {of} have another size than their annotations say: {resized[0]};"
-            f" {elsewhere}: take the images that were annotated"
+            f"{len(resized)} {of} {plural(len(resized), 'has', 'have')} another size than the"
+            f" annotations say: {resized[0]}; {elsewhere}: take the images that were annotated"
         )
     if outside:
         boxes = sum(count for _, count in outside)
         yield (
-            f"{boxes} boxes reach beyond their image, in {len(outside)} {of}, the first in"
-            f" {outside[0][0]}: they count as they stand"
+            f"{counted(boxes, 'box reaches beyond its', 'boxes reach beyond their')} image, in"
+            f" {len(outside)} {of}, the first in {outside[0][0]}:"
+            f" {plural(boxes, 'it counts as it stands', 'they count as they stand')}"
         )
 
 

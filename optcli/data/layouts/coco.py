@@ -16,7 +16,7 @@ from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.layouts._coco_annotations import Annotations, read
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError, excerpt
+from optcli.errors import InputError, counted, excerpt
 from optcli.settings import TensorSpec
 
 _WANTED = (
@@ -115,7 +115,11 @@ class Coco(Collection):
             for each in self.chosen
         )
         absent = self._everything[1]
-        left_out = f"{absent} images of the annotations have no file, and are left out (missing: skip)"
+        phrase = (
+            "image of the annotations has no file, and is",
+            "images of the annotations have no file, and are",
+        )
+        left_out = f"{counted(absent, *phrase)} left out (missing: skip)"
         return [*([left_out] if absent else []), *disagreements(images, orient=orient)]
 
     @property

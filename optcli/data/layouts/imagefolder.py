@@ -24,7 +24,7 @@ from optcli.data.image_tables import Tabled, metadata_in, tabled
 from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_file, of_value
-from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.errors import InputError, counted, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
 _LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed
@@ -142,7 +142,8 @@ class ImageFolder(Collection):
 
     def remarks(self, orient: bool) -> list[str]:
         absent = self._tabled.missing if self._tabled is not None else 0
-        left_out = f"{absent} rows of the table name no image, and are left out (missing: skip)"
+        phrase = "row of the table names no image, and is", "rows of the table name no image, and are"
+        left_out = f"{counted(absent, *phrase)} left out (missing: skip)"
         return [*([left_out] if absent else []), *passed_over(self._base)]
 
     @property

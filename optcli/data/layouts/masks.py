@@ -13,7 +13,7 @@ from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import folders_in, id_of, is_image, open_image, size_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests, of_file, of_value
-from optcli.errors import did_you_mean, excerpt
+from optcli.errors import counted, did_you_mean, excerpt, plural
 from optcli.settings import TensorSpec
 
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages", "inputs", "rgb", "leftimg8bit")
@@ -95,15 +95,17 @@ class Masks(Collection):
     def remarks(self, orient: bool) -> list[str]:
         said = []
         if without := self._pairs.without:
-            said.append(f"{without} images have no mask, and are left out")
+            phrase = "image has no mask, and is", "images have no mask, and are"
+            said.append(f"{counted(without, *phrase)} left out")
         other = sum(
             size_of(image, oriented=orient) != size_of(mask, oriented=False)
             for _, image, mask in self.chosen
         )
         if other:
             said.append(
-                f"{other} of {len(self.chosen)} masks have another size than their image: it was"
-                " resized or turned after it was annotated"
+                f"{other} of {counted(len(self.chosen), 'mask')}"
+                f" {plural(other, 'has another size than its', 'have another size than their')} image:"
+                " it was resized or turned after it was annotated"
             )
         return said
 

@@ -27,7 +27,7 @@ from optcli.data.layouts._yolo_labels import Line
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of
 from optcli.digest import FileDigests, of_value
-from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
 from optcli.settings import TensorSpec
 
 _IMAGES, _LABELS = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"
@@ -140,7 +140,9 @@ class Yolo(Collection):
 
     def remarks(self, orient: bool) -> list[str]:
         repeated = sum(image.repeated for image in self.chosen)
-        twice = [f"{repeated} lines stand twice in a label file, and count once"] if repeated else []
+        lines = counted(repeated, "line stands", "lines stand")
+        once = plural(repeated, "counts once", "count once")
+        twice = [f"{lines} twice in a label file, and {once}"] if repeated else []
         others = passed_over(*(place for place in self._places if place.is_dir()))
         # Fractions are those of the image as Ultralytics reads it: turned by its EXIF orientation.
         sizes = ((image, size_of(image.path, oriented=True)) for image in self.chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import StepError
+from optcli.errors import StepError, counted
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.graph import constant, read
 from optcli.onnx_graphs.interface import opset_of
@@ -48,9 +48,12 @@ def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]
     beyond = large.keys() | wide
     kept = {str(name) for name, values in around.items() if beyond & {value.name for value in values}}
     if large:
-        job.warn(f"{sum(large.values())} weights are out of fp16's range: the nodes stay in fp32")
+        phrase = "weight is out of fp16's range", "weights are out of fp16's range"
+        job.warn(f"{counted(sum(large.values()), *phrase)}: the nodes stay in fp32")
     if wide:
-        job.warn(f"{len(wide)} activations leave fp16's range: {len(kept)} nodes stay in fp32")
+        phrase = "activation leaves fp16's range", "activations leave fp16's range"
+        stay = counted(len(kept), "node stays", "nodes stay")
+        job.warn(f"{counted(len(wide), *phrase)}: {stay} in fp32")
     finite = [value for value in extremes.values() if math.isfinite(value)]
     facts["weights_out_of_range"] = dict(sorted(large.items()))
     facts["weights_below_range"] = tiny

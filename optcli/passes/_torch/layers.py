@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.artifact import Artifact
-from optcli.errors import StepError, raised_as
+from optcli.errors import StepError, counted, raised_as
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_quantized
 from optcli.formats.torch_calls import arguments, example_inputs
@@ -57,7 +57,8 @@ def quantize_layers(
     if others:
         facts["kept_in_fp32"] = dict(others)
         job.warn(
-            f"{sum(others.values())} convolutions stay in fp32: this pass quantizes linear layers alone"
+            f"{counted(sum(others.values()), 'convolution stays', 'convolutions stay')} in fp32: this"
+            " pass quantizes linear layers alone"
         )
     return Made(precision=torch_quantized.precision(model), facts=facts)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from optcli.errors import MissingError, StepError, first_line
+from optcli.errors import MissingError, StepError, counted, first_line, plural
 from optcli.pipeline.on_ray.cluster import LOOK_S, NODE_ID, alive
 from optcli.pipeline.on_ray.device_messages import DeviceAnswer, DeviceOrder, Look, Seen
 from optcli.settings.devices import RayPlace
@@ -65,11 +65,11 @@ def fitting(device: str, place: RayPlace, present: Iterable[Node]) -> list[Node]
                 there[name] = max(there.get(name, 0), amount)
     known = ", ".join(f"{name}: {amount:g}" for name, amount in sorted(there.items()))
     wanted = ", ".join(f"{name}: {amount:g}" for name, amount in place.wanted.items())
-    count = f"{len(present)} node{'s' if len(present) != 1 else ''}"
+    count = counted(len(present), "node")
     raise MissingError(
         f"no node of the cluster has {wanted}",
         place=f"devices.{device}",
-        hint=f"its {count} {'have' if len(present) != 1 else 'has'} {known or 'nothing but CPU'};"
+        hint=f"its {count} {plural(len(present), 'has', 'have')} {known or 'nothing but CPU'};"
         " `ray start --resources` gives a node more",
     )
 

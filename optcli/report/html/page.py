@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from optcli.errors import counted
 from optcli.report import engines, layers_text, wording
 from optcli.report.by_device import views
 from optcli.report.html import marks, pictures, tables
@@ -79,10 +80,10 @@ def page(
 def _header(report: Report) -> Markup:
     meaning, outcome = _CODES.get(report.exit_code, (f"exit code {report.exit_code}", "reject"))
     count = len(report.variants)
-    parts = [f"{count} variant{'s' if count != 1 else ''}", report.finished.replace("T", " ")]
+    parts = [counted(count, "variant"), report.finished.replace("T", " ")]
     cpu = report.environment.get("cpu", {}).get("model")
     cores = report.environment.get("cores")
-    parts += [f"{cpu}, {cores} core{'s' if cores != 1 else ''}"] if cpu and cores else []
+    parts += [f"{cpu}, {counted(cores, 'core')}"] if cpu and cores else []
     title = tag("div", tag("h1", report.recipe.name), tables.chip(meaning, outcome), class_="title")
     why = tag("p", ending(report), class_="hint") if report.exit_reason else None
     return tag("header", title, tag("p", " · ".join(parts), class_="hint"), why)
@@ -273,7 +274,7 @@ def timings(report: Report) -> Markup:
     bars, reused = _bars(report)
     total = wording.seconds(report.started, report.finished)
     took = "" if total is None else f"The build took {wording.duration(total)}. "
-    kept = f"{reused} step{'s' if reused != 1 else ''} came from the store." if reused else ""
+    kept = f"{counted(reused, 'step')} came from the store." if reused else ""
     if not bars:
         bars = [Bar(name, each.build_s) for name, each in report.variants.items() if each.build_s]
         bars.sort(key=lambda bar: -bar.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from optcli.errors import counted
 from optcli.report import tuning_words, wording
 from optcli.report.html import marks, tables
 from optcli.report.html.document import folded, section
@@ -48,7 +49,7 @@ def search(tuning: Tuning) -> Markup:
         else None,
         tag("ul", *(tag("li", sentence) for sentence in said)),
         folded(
-            f"All {len(tuning.trials)} trials",
+            f"All {counted(len(tuning.trials), 'trial')}",
             _table(
                 tuning_words.trial_heads(tuning.objective),
                 [tuning_words.trial_row(each, tuning.objective) for each in tuning.trials],

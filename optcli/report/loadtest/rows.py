@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optcli.document import Cell, Column
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.results import Estimate
 from optcli.results.loadtest import LoadPoint, LoadTest, PriorityLoad, ServedPriority
@@ -124,7 +125,7 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
             (
                 "batches",
                 f"at most {served.batch}, wait {served.wait_ms or 0:g} ms{semantics};"
-                f" {served.instances} instance{'s' if served.instances != 1 else ''}",
+                f" {counted(served.instances or 0, 'instance')}",
             )
         )
     if served.priorities:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.errors import counted
 from optcli.results import Verdict
 from optcli.results.drift import Drift, DriftChannel, DriftInput, DriftStatistic
 from optcli.results.outcomes import Outcome
@@ -158,12 +159,12 @@ def _judged(
         outcome = "reject"
         looks = looks_like(sides.how, sides.reference, sides.seen, sides.weights)
         reason = f"{_words(drifted[0], sides.how, about.reference.role)}; {len(drifted)} of"
-        reason += f" {len(statistics)} statistics drifted" + (f", {looks}" if looks else "")
+        reason += f" {counted(len(statistics), 'statistic')} drifted" + (f", {looks}" if looks else "")
     elif detectable is None or min(sides.rows, sides.reference_rows) < FEWEST or detectable > COARSEST:
         outcome, reason = "inconclusive", _too_few(sides, all_tests)
     else:
-        reason = f"none of {len(statistics)} statistics drifted; {sides.rows:.0f} inputs would have"
-        reason += f" shown a distance of {detectable:.2f}"
+        reason = f"none of {counted(len(statistics), 'statistic')} drifted; {sides.rows:.0f} inputs"
+        reason += f" would have shown a distance of {detectable:.2f}"
     return DriftInput(
         name=sides.how.name,
         outcome=outcome,
@@ -279,12 +280,13 @@ def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
     different = min((each.rows for each in sides), default=0.0)
     if kept and different < kept / 2:
         yield (
-            f"{kept} inputs count as {different:.0f} different ones: the same inputs come again, or"
-            " the traffic of the days differs much"
+            f"{kept} inputs count as {counted(round(different), 'different one')}: the same inputs come"
+            " again, or the traffic of the days differs much"
         )
     missed = sum(each.missed for each in about.periods)
     if missed:
-        yield f"{missed} inputs that were drawn have no statistics, because too many came at once"
+        phrase = "input that was drawn has no", "inputs that were drawn have no"
+        yield f"{counted(missed, *phrase)} statistics, because too many came at once"
     if about.unwritten:
         yield (
             f"the server cannot write its file ({about.unwritten}): the statistics are lost when the"

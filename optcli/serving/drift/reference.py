@@ -11,7 +11,7 @@ from optcli import data, folders
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
-from optcli.errors import UsageError
+from optcli.errors import UsageError, counted
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
@@ -62,7 +62,8 @@ def made(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, str]:
         count = run(
             "optcli.serving.drift.reference:summarise", request, int, log=log, timeout_s=_TIMEOUT_S
         )
-        return out.read_bytes(), f"{count} samples of the {role} data ({request.data.source})"
+        of = f"{counted(count, 'sample')} of the {role} data ({request.data.source})"
+        return out.read_bytes(), of
 
 
 def summarise(request: ReferenceRequest, channel: Channel) -> int:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from optcli.digest import of_bytes
-from optcli.errors import OptcliError, TrustError
+from optcli.errors import OptcliError, TrustError, counted
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
 from optcli.store.remote.connection import Connection, GoneError, Limits, RefusedError
@@ -149,7 +149,8 @@ class Remote:
             return
         left = self._uploads.finish(self._limits.finish_s)
         if left:
-            self._tell(f"{left} results are not uploaded yet; the next build uploads them")
+            results = counted(left, "result is", "results are")
+            self._tell(f"{results} not uploaded yet; the next build uploads what is left")
 
     def described_all(self, kinds: Iterable[str]) -> Iterator[Entry]:
         """What the newest manifests of some kinds say; damaged ones are left out."""
