@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.terminal import aligned
-from optcli.report.wording import counted
 from optcli.results.plan import Configuration, Plan, PlanCurve, PriorityLatency
 
 _BAR = 32

@@ -37,11 +37,6 @@ def setting(value: object) -> str:
     return str(value)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 instance`, `2 instances`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def milliseconds(estimate: Estimate | None) -> str:
     """The value alone."""
     return NONE if estimate is None else number(estimate.value)

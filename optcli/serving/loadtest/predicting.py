@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optcli.errors import counted
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise
 from optcli.queueing.choice import most_carried, predict
 from optcli.queueing.demand import Demand
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
-from optcli.report.wording import counted
 from optcli.results.loadtest import (
     Calibration,
     LoadNote,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from optcli.errors import UsageError
+from optcli.errors import UsageError, counted
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.queueing import Curve
 from optcli.queueing.formulas import capacity_per_s
-from optcli.report.wording import counted, number
+from optcli.report.wording import number
 from optcli.results.plan import BatchPoint, BatchWork, ModeAdvice, Plan, PlanCurve
 from optcli.serving.planning.settings import PlanSettings
 from optcli.serving.planning.traffic import traffic_of
