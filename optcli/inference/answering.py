@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
 from optcli.inference.listing import Stored
@@ -24,45 +24,15 @@ from optcli.settings import TensorSpec, batch_range
 if TYPE_CHECKING:
     import numpy as np
 
+    from optcli.data.images import Images
+    from optcli.inference.confined_model import ConfinedModel
+    from optcli.outputs.postprocess import Postprocess
+    from optcli.runners import Runner
+
 Read = Callable[[Stored], bytes]
 # Batches that are read ahead, and how many of them wait as bytes to be prepared: photographs may take
 # more room than the rows that become of them.
 _AHEAD, _BODIES = 3, 1
-
-
-class Model(Protocol):
-    """What computes: a runner that is open."""
-
-    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """One batch."""
-
-
-class Prepare(Protocol):
-    """From bytes to an input row: `data.images.Images`."""
-
-    def prepared(self, body: bytes) -> tuple[np.ndarray, dict[str, Any]]:
-        """The row and where its pixels lie. Raises ValueError."""
-
-    def feed(
-        self, rows: Sequence[np.ndarray], placements: Sequence[dict[str, Any]]
-    ) -> dict[str, np.ndarray]:
-        """The inputs of a call, of several rows."""
-
-    def size_of(self, array: np.ndarray) -> tuple[int, int]:
-        """Height and width of a row."""
-
-
-class Follow(Protocol):
-    """From the outputs of a row to its answer: `outputs.postprocess.Postprocess`."""
-
-    def answer(
-        self,
-        outputs: Mapping[str, np.ndarray],
-        placement: Mapping[str, Any],
-        size: tuple[int, int] | None = None,
-        image: int = 0,
-    ) -> dict[str, Any]:
-        """Plain data. Raises ValueError."""
 
 
 @dataclass
@@ -109,10 +79,10 @@ class Answering:
 
     def __init__(
         self,
-        model: Model,
+        model: Runner | ConfinedModel,
         inputs: Sequence[TensorSpec],
-        prepare: Prepare,
-        postprocess: Follow | None,
+        prepare: Images,
+        postprocess: Postprocess | None,
         *,
         batch_size: int,
         readers: int,

@@ -131,7 +131,7 @@ def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
     assert {*made.files} == {
         "Dockerfile",
         "README.md",
-        "alerts.yml",
+        "alerts.yaml",
         "dashboard.json",
         "golden-answer.json",
         "golden-image.jpg",

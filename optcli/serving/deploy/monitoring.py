@@ -11,7 +11,7 @@ from typing import Any
 
 from optcli.results.plan import Plan
 
-ALERTS, DASHBOARD = "alerts.yml", "dashboard.json"
+ALERTS, DASHBOARD = "alerts.yaml", "dashboard.json"
 # Percentiles are over this time at least, and over so many requests at the planned rate.
 _LEAST_S, _REQUESTS = 300, 1000
 _BUDGET = 0.001
