@@ -30,6 +30,7 @@ class Format(StrEnum):
     TENSORRT = "tensorrt"
     TENSORRT_RTX = "tensorrt_rtx"
     EXECUTORCH = "executorch"
+    LITERT = "litert"
 
 
 # Formats whose files are, or may hold, code that runs when they are opened.

@@ -26,9 +26,10 @@ _BY_SUFFIX = {
     ".engine": Format.TENSORRT,
     ".trt": Format.TENSORRT,
     ".pte": Format.EXECUTORCH,
+    ".tflite": Format.LITERT,
 }
 SUFFIXES = (*_BY_SUFFIX, *(each for each in WEIGHTS_SUFFIXES if each not in _BY_SUFFIX))
-WANTED = "an .onnx, .ort, .pt2, .pte, OpenVINO .xml or TorchScript .pt file"
+WANTED = "an .onnx, .ort, .pt2, .pte, .tflite, OpenVINO .xml or TorchScript .pt file"
 
 
 def suffixes(format: Format) -> tuple[str, ...]:

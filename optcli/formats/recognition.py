@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import regular_files
 from optcli.artifact import Format
-from optcli.formats import executorch, onnx, openvino, ort, torch, torchscript
+from optcli.formats import executorch, litert, onnx, openvino, ort, torch, torchscript
 from optcli.formats.exported import FILE as _PACKAGE
 
 _FILES = {
@@ -17,12 +17,14 @@ _FILES = {
     ort.FILE: Format.ORT,
     openvino.FILE: Format.OPENVINO,
     executorch.FILE: Format.EXECUTORCH,
+    litert.FILE: Format.LITERT,
 }
 # How files begin. An ONNX file has no mark of its own, so it must not have another's.
 _MARKS = {
     Format.TORCHSCRIPT: (b"PK\x03\x04",),
     Format.ORT: (),
     Format.EXECUTORCH: (),
+    Format.LITERT: (),
     Format.OPENVINO: (b"<", b"\xef\xbb\xbf<"),
 }
 _OTHERS = (b"PK\x03\x04", b"\x7fELF", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"#!")

@@ -35,6 +35,7 @@ DEFAULTS: dict[Format, str] = {
     Format.TENSORRT: "tensorrt",
     Format.TENSORRT_RTX: "tensorrt_rtx",
     Format.EXECUTORCH: "executorch",
+    Format.LITERT: "litert",
 }
 
 

@@ -43,6 +43,7 @@ FORMATS = {
     "OpenVINO": Format.OPENVINO,
     "ORT": Format.ORT,
     "ExecuTorch": Format.EXECUTORCH,
+    "LiteRT": Format.LITERT,
     "AOTInductor": Format.AOTI,
     "TensorRT": Format.TENSORRT,
     "network in Python": Format.TORCH,
@@ -51,6 +52,7 @@ FILES = {
     Format.EXPORTED: "model.pt2", Format.TORCHSCRIPT: "model.pt", Format.ONNX: "model.onnx",
     Format.OPENVINO: "model.xml", Format.ORT: "model.ort", Format.AOTI: "model.pt2",
     Format.TENSORRT: "model.plan", Format.TORCH: "model.json", Format.EXECUTORCH: "model.pte",
+    Format.LITERT: "model.tflite",
 }  # fmt: skip
 MEMBERS = {
     Format.AOTI: ("data/aotinductor/model/x.so",),
@@ -59,7 +61,7 @@ MEMBERS = {
 }
 SOURCES = {
     Format.EXPORTED: "exported", Format.TORCHSCRIPT: "torchscript", Format.ONNX: "onnx",
-    Format.EXECUTORCH: "executorch",
+    Format.EXECUTORCH: "executorch", Format.LITERT: "litert",
 }  # fmt: skip
 HEAD = """\
 version: 1
