@@ -197,7 +197,9 @@ def openvino_devices(request: TrialRequest, channel: Channel) -> list[Part]:
         try:
             result = core.compile_model(model, device)([np.ones(2, np.float32)])[0]
             _require(float(result[0]), 2.0, "an addition")
-            parts.append(Part("ok", full_name, device))
+            able = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+            kinds = [each for each in able if any(size in each for size in ("FP", "BF", "INT"))]
+            parts.append(Part("ok", f"{full_name}: {', '.join(sorted(kinds))}", device))
         except Exception as error:
             if device == "CPU":
                 raise

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import RunnerError
+from optcli.errors import MissingError, RunnerError
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.runners import Runner
@@ -28,23 +28,31 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-    from openvino import Core, Model, Output
+    from openvino import CompiledModel, Core, Model, Output
 
 _SHORT = {"f32": "fp32", "float32": "fp32", "f16": "fp16", "float16": "fp16"}
 _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
+_DEVICE = r"(CPU|NPU|GPU(\.\d+)?)"
 
 
 class OpenvinoRunner(Runner):
-    """Runs OpenVINO and ONNX models in OpenVINO, on the CPU.
+    """Runs OpenVINO and ONNX models in OpenVINO, on the CPU or on another device that it knows.
 
-    By default it computes in FP32, where OpenVINO itself would take bfloat16 on CPUs that have it. The
-    precision and the number of threads are read back from the compiled model. With static shapes it is
-    compiled for each batch size by itself.
+    A device that is not there is refused, with those that are. The devices that compute are read back,
+    also of `AUTO`. By default it computes in FP32, where OpenVINO itself would take bfloat16 on CPUs
+    that have it. The precision and the number of threads are read back from the compiled model. With
+    static shapes it is compiled for each batch size by itself.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.OPENVINO, Format.ONNX)
     needs: ClassVar[Needs] = Needs(("openvino",))
 
+    device: str = Field(
+        "CPU",
+        pattern=rf"^({_DEVICE}|AUTO(:{_DEVICE}(,{_DEVICE})*)?)$",
+        description="`CPU`, `GPU`, `GPU.1`, `NPU`, or `AUTO:GPU,CPU`: the first that takes the model; "
+        "`threads`, `streams` and `pin_threads` are for the CPU",
+    )
     precision: Literal["f32", "bf16", "f16"] = Field(
         "f32", description="what floating-point layers are computed in"
     )
@@ -63,6 +71,7 @@ class OpenvinoRunner(Runner):
 
     _loaded: HostCalls | StaticForms | None = PrivateAttr(None)
     _quantized: str | None = PrivateAttr(None)
+    _device_name: str = PrivateAttr("")
 
     def gains_by_static_shapes(self, artifact: Artifact) -> bool:
         # It takes other kernels, and other layouts of memory, where it knows the size.
@@ -71,12 +80,17 @@ class OpenvinoRunner(Runner):
     def session(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
-            "INFERENCE_NUM_THREADS": self.thread_count(),
             "PERFORMANCE_HINT": self.hint.upper(),
-            "NUM_STREAMS": self.streams,
-            "ENABLE_CPU_PINNING": self.pin_threads,
             # Compiled models are never kept on disk: a later load would be measured too fast.
             "CACHE_DIR": "",
+        }
+        if "CPU" in self.device or self.device == "AUTO":
+            settings["INFERENCE_NUM_THREADS"] = self.thread_count()
+        if self.device != "CPU":
+            return settings
+        settings |= {
+            "NUM_STREAMS": self.streams,
+            "ENABLE_CPU_PINNING": self.pin_threads,
         }
         if self.threads is not None:
             # Left alone it takes one thread per physical core, however many were asked for.
@@ -88,6 +102,7 @@ class OpenvinoRunner(Runner):
 
     def load(self, artifact: Artifact) -> None:
         core = openvino_format.core()
+        self._require_devices(core)
         onnx = artifact.format == Format.ONNX
         path = artifact.path / (onnx_format.FILE if onnx else openvino_format.FILE)
         try:
@@ -120,9 +135,9 @@ class OpenvinoRunner(Runner):
         settings = {
             "precision": self._quantized or self._precision(),
             "float_precision": self._precision(),
-            "provider": ",".join(compiled.get_property("EXECUTION_DEVICES")),
-            "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
-            "streams": int(compiled.get_property("NUM_STREAMS")),
+            "provider": ",".join(self._executing(compiled)),
+            **self._of_cpu(compiled),
+            **({"device": self._device_name} if self._device_name else {}),
             "hint": str(compiled.get_property("PERFORMANCE_HINT")).lower(),
             "version": openvino.get_version(),
         }
@@ -189,7 +204,9 @@ class OpenvinoRunner(Runner):
                 shaped.reshape(
                     {spec.name: openvino.PartialShape(_with_batch(spec, size)) for spec in self.inputs}
                 )
-            return HostCalls(core.compile_model(shaped, "CPU", self._configuration()), outputs, halves)
+            return HostCalls(
+                core.compile_model(shaped, self.device, self._configuration()), outputs, halves
+            )
 
         sizes = sizes_of(self.batch_sizes, self.inputs) if self.shapes == "static" else ()
         ports = dict(zip(names, model.inputs, strict=True))
@@ -204,9 +221,43 @@ class OpenvinoRunner(Runner):
     def _configuration(self) -> dict[str, Any]:
         return {**self.session(), **({} if self._profile is None else {"PERF_COUNT": True})}
 
+    def _require_devices(self, core: Core) -> None:
+        """Raise `MissingError` where OpenVINO does not see a device that the option names."""
+        present = list(core.available_devices)
+        wanted = [each for each in self.device.partition(":")[2].split(",") if each]
+        for device in wanted or [self.device]:
+            # A number is left out where there is one such device alone.
+            names = {*present, *(each.partition(".")[0] for each in present), "AUTO"}
+            if device not in names:
+                raise MissingError(
+                    f"OpenVINO sees no device {device} here, only {', '.join(present)}",
+                    hint="`optcli doctor` lists the devices; GPUs and NPUs need Intel's driver",
+                )
+        if self.device != "CPU":
+            listed = wanted if wanted else [self.device]
+            named = [each for each in listed if each != "AUTO"] or present
+            full = (str(core.get_property(each, "FULL_DEVICE_NAME")) for each in named)
+            self._device_name = ", ".join(full)
+
+    def _of_cpu(self, compiled: CompiledModel) -> dict[str, Any]:
+        """Threads and streams, which only the CPU has."""
+        if "CPU" not in self._executing(compiled):
+            return {"threads": self.thread_count()}
+        names = {"threads": "INFERENCE_NUM_THREADS", "streams": "NUM_STREAMS"}
+        return {name: int(self._read(compiled, key)) for name, key in names.items()}
+
+    def _executing(self, compiled: CompiledModel) -> list[str]:
+        """The devices that compute; AUTO writes the one that helps until another is ready as (CPU)."""
+        return [str(each).strip("()") for each in compiled.get_property("EXECUTION_DEVICES")]
+
+    def _read(self, compiled: CompiledModel, name: str) -> Any:
+        """A property of the compiled model; AUTO has few of its own, the devices behind it have."""
+        if not self.device.startswith("AUTO"):
+            return compiled.get_property(name)
+        return compiled.get_property("DEVICE_PROPERTIES")[self._executing(compiled)[0]][name]
+
     def _precision(self) -> str:
-        compiled = self._usual.compiled
-        element = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        element = self._read(self._usual.compiled, "INFERENCE_PRECISION_HINT").get_type_name()
         return _SHORT.get(element, str(element))
 
     def _require_precision(self) -> None:

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from needs import needs
+from pydantic import ValidationError
 from tiny_networks import INPUTS, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import Format
 from optcli.errors import MissingError, RunnerError, StepError
+from optcli.formats import openvino as openvino_format
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -106,6 +108,38 @@ def test_openvino_computes_in_fp32_unless_told_otherwise(onnx):
         found = model.effective()
     assert (found["precision"], found["provider"], found["hint"]) == ("fp32", "CPU", "latency")
     assert (found["threads"], found["streams"]) == (1, 1)
+
+
+@pytest.mark.parametrize("device", ["AUTO", "AUTO:CPU"])
+def test_openvino_says_which_device_computes(onnx, device):
+    with OpenvinoRunner(threads=1, device=device).open(onnx, IMAGE) as model:
+        said = model.effective()
+        answers = model.run(feed(IMAGE, 2))
+    assert (said["provider"], said["precision"], said["threads"]) == ("CPU", "fp32", 1)
+    assert said["device"]
+    with OpenvinoRunner(threads=1).open(onnx, IMAGE) as model:
+        np.testing.assert_allclose(answers["output"], model.run(feed(IMAGE, 2))["output"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["GPU.7", "NPU", "AUTO:NPU,CPU"])
+def test_openvino_refuses_a_device_that_is_not_there_with_those_that_are(onnx, device, monkeypatch):
+    core = openvino_format.core()
+
+    class Present:
+        available_devices = ("CPU", "GPU.0")
+
+        def __getattr__(self, name):
+            return getattr(core, name)
+
+    monkeypatch.setattr(openvino_format, "core", Present)
+    with pytest.raises(MissingError, match=r"no device (GPU\.7|NPU) here, only CPU, GPU\.0"):
+        OpenvinoRunner(device=device).open(onnx, IMAGE)
+
+
+@pytest.mark.parametrize("device", ["cpu", "GPU.x", "TPU", "AUTO:"])
+def test_a_device_that_openvino_has_no_name_for_is_refused_in_the_recipe(device):
+    with pytest.raises(ValidationError):
+        OpenvinoRunner(device=device)
 
 
 def test_openvino_in_bfloat16_is_another_computation_and_said(onnx):

@@ -80,7 +80,7 @@ def others(name: str, option: str) -> list[Any]:
         elif kind is int:
             values.append((default or 0) + 1)
     if option == "device" and str in (about.annotation,):
-        values = ["cuda:1"]
+        values = ["GPU.1"] if name == "openvino" else ["cuda:1"]
     return [value for value in values if value != default]
 
 

@@ -28,8 +28,8 @@ _NOT_IN_TRITON = {
     "trt_preview_features",
     "trt_weight_stripped_engine_enable",
 }
-# What every runner's options are said by elsewhere: the measured threads, the GPU, a note on shapes.
-_EVERYWHERE = {"threads", "device", "shapes", "batch_sizes"}
+# What every runner's options are said by elsewhere: the measured threads, a note on shapes.
+_EVERYWHERE = {"threads", "shapes", "batch_sizes"}
 _INSTEAD = {
     Format.TORCH: "deploy a variant with export_onnx or torchscript",
     Format.EXPORTED: "deploy a variant with export_onnx or torchscript",
@@ -166,7 +166,9 @@ def _exact(*, tf32: bool) -> dict[str, str]:
 def _openvino(runner: Any, effective: Mapping[str, Any]) -> _Said:
     threads = _threads(effective)
     session = runner.session()
-    parameters = {name: str(session[name]) for name in ("PERFORMANCE_HINT", "NUM_STREAMS")}
+    # Streams are for the CPU; what was measured on another device is refused, by its name.
+    names = ("PERFORMANCE_HINT", "NUM_STREAMS")
+    parameters = {name: str(session[name]) for name in names if name in session}
     notes = []
     if threads:
         parameters["INFERENCE_NUM_THREADS"] = str(threads)
@@ -226,7 +228,7 @@ def _torchscript(runner: Any, effective: Mapping[str, Any]) -> _Said:
         environment=waiting if device is None else _exact(tf32=False),
         notes=tuple(notes),
     )
-    return backend, {"tf32"} if device is None else set()
+    return backend, {"device", "tf32"} if device is None else {"device"}
 
 
 def _tensorrt(runner: Any, effective: Mapping[str, Any]) -> _Said:
@@ -244,7 +246,7 @@ def _tensorrt(runner: Any, effective: Mapping[str, Any]) -> _Said:
         notes=(note,),
     )
     # The interpreter is that of this machine: Triton has TensorRT itself.
-    return backend, {"cuda_graphs", "profile", "python"}
+    return backend, {"cuda_graphs", "device", "profile", "python"}
 
 
 _BACKENDS: dict[tuple[Format, str], Callable[[Any, Mapping[str, Any]], _Said]] = {

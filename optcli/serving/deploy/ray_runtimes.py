@@ -61,6 +61,7 @@ def runtime_of(built: BuiltVariant) -> Runtime:
         )
     runner: Any = built.runner
     elsewhere = getattr(runner, "provider", "cpu") != "cpu"
+    elsewhere |= str(getattr(runner, "device", "cpu")).lower() not in ("cpu", "auto")
     if elsewhere or runner.requires().gpu or str(built.effective.get("provider")).startswith("cuda"):
         raise InputError(
             "the variant computes on another device, and bundles are written for the CPU",

@@ -39,6 +39,14 @@ class Ovms(Target):
                 hint="deploy a variant with to_openvino, or with `runner: openvino`",
             )
 
+        device = getattr(built.runner, "device", "CPU")
+        if device != "CPU":
+            raise InputError(
+                f"the variant was measured on {device}, and the folder is written for the CPU",
+                place=str(built.artifact.path),
+                hint="measure a variant with `device: CPU` and deploy that",
+            )
+
     def write(self, folder: Path, deployment: Deployment) -> Written:
         built, one, name = deployment.built, deployment.plan.recommended, deployment.name
         assert one is not None
