@@ -151,6 +151,7 @@ def infer(
                 )
             )
     kept.tidy()
+    costs = {size: _cost(cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
     drawn = drawing.write(pictures, listed, kept, source, told.images) if pictures else 0
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
@@ -164,6 +165,7 @@ def infer(
         answered_before=before,
         batch_size=chosen,
         rates=probed.images_per_s,
+        costs={size: cost for size, cost in costs.items() if cost is not None},
         workers=count,
         threads=threads,
         seconds=round(time.monotonic() - began, 2),

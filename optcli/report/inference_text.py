@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optcli.errors import counted, plural
 from optcli.observer import rate
+from optcli.report.wording import number
 from optcli.results.inference import Inference
 
 _LIMITS = {
@@ -36,15 +37,16 @@ def lines(result: Inference) -> list[str]:
     if result.images_per_s is not None:
         said.append(_speed(result))
     if result.cost_per_1000 is not None:
-        said.append(f"1,000 images cost {result.cost_per_1000:.4g}.")
+        said.append(f"1,000 images cost {number(result.cost_per_1000)}.")
     if result.pictures:
         drawn = counted(result.pictures, "picture")
         said.append(f"The folder pictures in {result.output} has {drawn}.")
     if result.rates:
         said += ["", "batch size  images/s of the model alone"]
     for size, images_per_s in sorted(result.rates.items()):
+        cost = f"  1,000 cost {number(result.costs[size])}" if size in result.costs else ""
         mark = "  used" if size == result.batch_size else ""
-        said.append(f"{size:>10}  {images_per_s:>8.1f}{mark}")
+        said.append(f"{size:>10}  {images_per_s:>8.1f}{cost}{mark}")
     said += [f"Note: {note}." for note in result.notes]
     return said
 

@@ -22,7 +22,9 @@ class Inference(Result):
     `answered` and `failed` count the images of this run; `answered_before` are those of shards that
     an earlier run had finished, failed ones among them. `failures` are a few of the reasons, with ids.
     `rates` are images a second by batch size, as measured on random inputs before the run: reading and
-    writing are not in them; empty where nothing was missing. `images_per_s` is that of the run from
+    writing are not in them; empty where nothing was missing. `costs` are what 1,000 images cost by
+    batch size at these rates, of one copy of the model that has the machine, or worker, for itself;
+    empty where no price is named. `images_per_s` is that of the run from
     the first shard's end to the last one's, all workers together, None for a single shard.
     `waited_share` is the share of the workers' time in which the model waited for images,
     `computed_share` that in which it computed; `prepared_share` is the share of their cores' time that
@@ -45,6 +47,7 @@ class Inference(Result):
     failures: tuple[str, ...] = ()
     batch_size: int
     rates: dict[int, float] = Field(default_factory=dict)
+    costs: dict[int, float] = Field(default_factory=dict)
     workers: int
     threads: int
     seconds: float

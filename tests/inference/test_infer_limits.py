@@ -54,6 +54,14 @@ def test_the_summary_says_what_the_limit_is() -> None:
     assert "is the limit" not in "\n".join(lines(result()))
 
 
+def test_the_summary_has_the_cost_of_each_batch_size() -> None:
+    said = lines(result(batch_size=8, rates={1: 50.0, 8: 200.0}, costs={1: 0.01, 8: 0.0025}))
+    assert "         1      50.0  1,000 cost 0.0100" in said
+    assert "         8     200.0  1,000 cost 0.00250  used" in said
+    bare = lines(result(batch_size=8, rates={1: 50.0}))
+    assert "         1      50.0" in bare
+
+
 @pytest.mark.parametrize(("cost_per_s", "cost"), [(None, ""), (0.01, ", cost 0.02 of about 0.04")])
 def test_progress_says_how_far_it_is_and_what_it_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost_per_s: float | None, cost: str

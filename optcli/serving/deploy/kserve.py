@@ -261,8 +261,8 @@ def notes_of(served: Served, plan: Plan, canary_traffic: float | None = None) ->
         )
     if plan.autoscaling is None:
         notes.append(
-            "the plan has no autoscaling: the number of pods is fixed; `optcli plan --cold-start 30s`"
-            " plans an autoscaler's bounds"
+            "the number of pods is fixed: the plan has one rate, and nothing to scale between; `optcli"
+            " plan --cold-start 30s`, --peak-factor or several rates plan an autoscaler's bounds"
         )
     else:
         notes.append(
