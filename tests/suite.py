@@ -56,10 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than processors for `-n auto`: one test in five waits for others."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than processors for `-n auto`, since slow tests often wait; none for logic."""
     usable = getattr(os, "sched_getaffinity", None)
-    return (len(usable(0)) if usable else os.cpu_count() or 1) + 1
+    processors = len(usable(0)) if usable else os.cpu_count() or 1
+    return processors if config.getoption("--suite") == FAST else processors + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
