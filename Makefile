@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optcli needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing optcli with its libraries: about 6 GB, so this takes some minutes."
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
 	@# They ask for older packages than they work with: docs/decisions/edge-converters.md.
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --constraint constraints.txt litert-torch litert-converter
 	$(BIN)/python -m compileall -q optcli

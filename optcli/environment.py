@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -45,21 +46,39 @@ _DISTRIBUTIONS = {
         *("tensorrt-cu13-bindings", "tensorrt-cu12-bindings"),
     ),
 }
-_INSTALL = {
-    "tensorrt": "pip install 'optcli[tensorrt]' --extra-index-url https://pypi.nvidia.com",
-    "tensorrt_rtx": "pip install 'optcli[trt-rtx]'",
-    "timm": "pip install 'optcli[timm]'",
-    "transformers": "pip install 'optcli[hf]'",
-    "huggingface_hub": "pip install 'optcli[hf]'",
-    "executorch": "pip install 'optcli[executorch]'",
-    "ai_edge_litert": "pip install 'optcli[litert]'",
-    "ai_edge_quantizer": "pip install 'optcli[litert]'",
-    "litert_torch": "pip install --no-deps litert-torch litert-converter",
-    "pynvml": "pip install 'optcli[gpu]'",
-    "tritonclient": "pip install 'optcli[serve]'",
-    "pyarrow": "pip install 'optcli[parquet]'",
-    "ray": "pip install 'optcli[ray,serve]'",
-    "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
+# The packages of the extras of pyproject.toml, which are installed one by one: optcli is on no index.
+EXTRAS = {
+    "tensorrt": ("tensorrt",),
+    "trt-rtx": ("tensorrt-rtx-cu13",),
+    "timm": ("timm",),
+    "hf": ("transformers",),
+    "executorch": ("executorch",),
+    "litert": ("ai-edge-litert", "ai-edge-quantizer", "jax"),
+    "parquet": ("pyarrow",),
+    "heic": ("pillow-heif",),
+    "gpu": ("nvidia-ml-py",),
+    "serve": ("aiohttp", "prometheus-client", "ray[serve]", "redis", "tritonclient[http,grpc]"),
+    "ray": ("ray[data]",),
+}
+# The extras that bring a package, by the name to import it by.
+_EXTRAS_OF = {
+    "tensorrt": ("tensorrt",),
+    "tensorrt_rtx": ("trt-rtx",),
+    "timm": ("timm",),
+    "transformers": ("hf",),
+    "huggingface_hub": ("hf",),
+    "executorch": ("executorch",),
+    "ai_edge_litert": ("litert",),
+    "ai_edge_quantizer": ("litert",),
+    "pynvml": ("gpu",),
+    "tritonclient": ("serve",),
+    "pyarrow": ("parquet",),
+    "ray": ("serve", "ray"),
+}
+# What pip installs where no extra has a package and the names differ.
+_OTHERS = {
+    "litert_torch": "--no-deps litert-torch litert-converter",
+    "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
 
 
@@ -103,7 +122,7 @@ def missing(needs: Needs) -> list[Missing]:
     if needs.python is None:
         here, there = (*here, *there), ()
     lacking = [
-        Missing(f"the package {name} is not installed", _INSTALL.get(name, f"pip install {name}"))
+        Missing(f"the package {name} is not installed", _install(name))
         for name in here
         if version(name) is None
     ]
@@ -118,6 +137,18 @@ def missing(needs: Needs) -> list[Missing]:
     if needs.gpu and not has_gpu():
         lacking.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
     return lacking
+
+
+def pip_install(*extras: str) -> str:
+    """The command that installs what extras of optcli hold."""
+    packages = dict.fromkeys(package for extra in extras for package in EXTRAS[extra])
+    index = " --extra-index-url https://pypi.nvidia.com" if "tensorrt" in extras else ""
+    return f"pip install {shlex.join(packages)}{index}"
+
+
+def _install(package: str) -> str:
+    extras = _EXTRAS_OF.get(package)
+    return pip_install(*extras) if extras else f"pip install {_OTHERS.get(package, package)}"
 
 
 @cache

@@ -20,7 +20,6 @@ LOCAL = "local"
 AUTO = "auto"
 _ANSWER_S = 10.0
 _NO_CLUSTER = "`ray start --head` starts one; without --ray this machine works alone"
-_HINT = "pip install 'optcli[ray]'"
 # What Ray itself takes of this machine's memory for what travels: results do not travel by it.
 _OBJECTS_BYTES = 256 * 1024**2
 # Names of Ray's sockets lie below its folder, and may have 107 characters: TMPDIR may be too deep.
@@ -39,7 +38,7 @@ def require(address: str, place: str, packages: tuple[str, ...] = ("ray",)) -> N
     """Raise `MissingError` where Ray is not installed, `UsageError` for an address of Ray's client."""
     absent = environment.missing(Needs(packages))
     if absent:
-        raise MissingError(absent[0].what, place=place, hint=_HINT)
+        raise MissingError(absent[0].what, place=place, hint=environment.pip_install("ray"))
     if "://" in address:
         raise UsageError(
             f"found {address!r}, wanted auto, local or HOST:PORT of the cluster's head",

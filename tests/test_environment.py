@@ -1,9 +1,14 @@
 import json
+import re
 import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from optcli import environment
+
+REPOSITORY = Path(environment.__file__).parents[1]
 
 
 def test_conditions_are_plain_data_and_say_what_the_system_tells():
@@ -208,3 +213,20 @@ def test_what_a_quota_has_taken_is_told_by_both_versions(groups, lines, files):
     groups(lines, **files)
     assert environment.throttled_s() == 1.5
     assert environment.conditions()["throttled_s"] == 1.5
+
+
+def test_hints_install_what_the_extras_hold():
+    """optcli is on no index: `pip install 'optcli[timm]'` would find nothing."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for name, packages in environment.EXTRAS.items():
+        assert set(packages) == {re.split(r"[><=;!]", each)[0] for each in extras[name]}, name
+    own = {"all", "docs", "dev"}  # of several extras, and of who works on optcli
+    assert set(extras) - own == set(environment.EXTRAS)
+    for package, names in environment._EXTRAS_OF.items():
+        assert set(names) <= set(extras), package
+    assert environment.pip_install("serve").startswith("pip install aiohttp prometheus-client 'ray[")
+    (one,) = environment.missing(environment.Needs(packages=("tensorrt_of_nobody",)))
+    assert one.hint == "pip install tensorrt_of_nobody"
+    texts = [path.read_text() for path in (REPOSITORY / "optcli").rglob("*.py")]
+    assert not [text for text in texts if "pip install 'optcli[" in text]

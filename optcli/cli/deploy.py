@@ -156,7 +156,7 @@ def command(
     batches, wait and queue of the plan; `optcli serve` starts it. For triton it writes a model
     repository: the model and config.pbtxt. For kserve it adds manifests with pods and autoscaling. Each
     folder has the plan, a golden request with its response, and a README with the commands. optcli
-    reads its files back and compares them with the model. Needs `pip install 'optcli[serve]'`.
+    reads its files back and compares them with the model. It needs the extra `serve`.
     """
     from optcli.serving import quantities, targets
     from optcli.serving.deploy import deploy, lines

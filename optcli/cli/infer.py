@@ -132,8 +132,8 @@ def command(
 
     optcli prepares images as the recipe says. Answers are classes or boxes, as those of a deployment.
     Each shard of images becomes one file of answers. A run that was killed continues with the missing
-    files when you start it again. optcli lists images that it cannot read beside the answers. Needs
-    `pip install 'optcli[ray]'`.
+    files when you start it again. optcli lists images that it cannot read beside the answers. It
+    needs the extra `ray`.
     """
     from optcli.inference import infer
     from optcli.report.inference_text import lines

@@ -215,7 +215,7 @@ def command(
     that its model was calibrated with. Deploy the bundle with --sample-inputs for that.
 
     The exit code is 0 if the promise is kept, 1 if it is broken, an answer is wrong or an input
-    drifted, 5 if the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
+    drifted, 5 if the load or the inputs cannot tell. It needs the extra `serve`.
     """
     if drift:
         _require_no_traffic()

@@ -67,7 +67,7 @@ def command(
     optcli says when the model is warmed up and the server answers. Ctrl-C stops the server after it has
     answered the requests that it has taken in. The server speaks the Open Inference Protocol v2. It has
     no authentication. It listens on the loopback address unless --host names another one. A bundle is
-    a program: one that your store did not write needs --trust. Needs `pip install 'optcli[serve]'`.
+    a program: one that your store did not write needs --trust. It needs the extra `serve`.
     """
     import json
     from contextlib import ExitStack

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from optcli import regular_files
+from optcli.environment import pip_install
 from optcli.errors import InputError, counted, excerpt
 
 SUFFIXES = (
@@ -79,7 +80,7 @@ def passed_over(*folders: Path) -> list[str]:
         return []
     listed = ", ".join(f"{count} {kind or 'without'}" for kind, count in kinds.most_common(_MOST_KINDS))
     count = kinds.total()
-    mend = " (pip install 'optcli[heic]' reads .heic)" if {*_HEIC} & kinds.keys() else ""
+    mend = f" ({pip_install('heic')} reads .heic)" if {*_HEIC} & kinds.keys() else ""
     phrase = "file is no image by its suffix, and is", "files are no images by their suffix, and are"
     return [f"{counted(count, *phrase)} left out: {listed}{mend}"]
 

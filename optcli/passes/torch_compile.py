@@ -106,7 +106,7 @@ class TorchCompile(Pass):
             torch_devices.prepare_compiling()
             model = torch_modules.on(model, device)
         with torch_compiled.own_copy(job.out) as cache:
-            hint = "the log has all of it; try `mode: default` or `dynamic: false`"
+            hint = "try `mode: default` or `dynamic: false`"
             with (
                 raised_as(StepError, "torch.compile failed", hint=hint, reason=_reason),
                 torch_compiled.compiling(cache, self.freezing),

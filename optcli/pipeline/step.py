@@ -201,7 +201,8 @@ def _attempt(
         raise
     except InputError as error:  # not the user's file: the pass is to blame
         text = f"the files that it wrote are not a valid {made_format.value} model: {error.message}"
-        raise StepError(text, place=error.place, hint="look into the log of the step") from error
+        hint = "the library that wrote them is to blame: try other options, or another version of it"
+        raise StepError(text, place=error.place, hint=hint) from error
     if attempt.tolerance is None:
         return made
     job.progress(None, "comparing with its parent")

@@ -6,6 +6,7 @@ import json
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -171,6 +172,7 @@ def note(
             problems.add(at.node.start, message, f"add {key}: ...", kind=kind)
         else:
             message, hint = _said([one for one, _ in group], at.node, path, where)
+            hint = _as_mapping(model, error, at.node) or hint
             problems.add(at.node.place, message, hint, kind=kind)
 
 
@@ -201,6 +203,19 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     choices = [choice for problem in group for choice in _choices(problem)]
     hint = hint_for(error["type"], node.plain(), choices, path or (where,))
     return f"{label}found {found(node.value, wanted)}, wanted {wanted}", hint
+
+
+def _as_mapping(model: type[BaseModel], error: Any, node: Node) -> str:
+    """How a value is written as the mapping that was wanted: `write {size: 640}`; else nothing."""
+    value = node.plain()
+    if not error["type"].startswith("model") or isinstance(value, dict | None):
+        return ""
+    for one in models_at(model, error["loc"]):
+        for name in one.model_fields:
+            with suppress(ValidationError):
+                one.model_validate({name: value})
+                return f"write {{{name}: {value}}}"
+    return ""
 
 
 def _advice(message: str) -> str:
@@ -263,17 +278,22 @@ def _put(data: Any, path: Sequence[Any], value: Any) -> None:
 
 def allowed_keys(model: type[BaseModel], loc: Sequence[Any] = ()) -> list[str]:
     """The keys that may stand in the mapping at a location within a model."""
+    return [
+        field.alias or name
+        for one in dict.fromkeys(models_at(model, loc))
+        for name, field in one.model_fields.items()
+        if not field.exclude
+    ]
+
+
+def models_at(model: type[BaseModel], loc: Sequence[Any]) -> list[type[BaseModel]]:
+    """The models that the mapping at a location within a model may be of."""
     models = [model]
     for part in loc:
         fields = [field for one in models for name, field in one.model_fields.items() if name == part]
         inner = [within for field in fields for within in models_in(field.annotation)]
         models = inner or models
-    return [
-        field.alias or name
-        for one in dict.fromkeys(models)
-        for name, field in one.model_fields.items()
-        if not field.exclude
-    ]
+    return models
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

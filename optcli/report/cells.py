@@ -70,7 +70,7 @@ def percentile(name: str, q: float, *, disturbed: str = "") -> Callable[[Row], C
         if not latency.fit:
             return Cell(value, disturbed, why=why)
         if wording.reach(estimate) > _UNSURE:
-            rough = f"{float(f'{estimate.value:.2g}'):g}"
+            rough = wording.number(estimate.value, significant=2)
             return Cell(rough, "unsure", f"{rough}, unsure", why)
         return Cell(value, wording.interval(estimate), value + wording.half_width(estimate), why)
 

@@ -16,14 +16,14 @@ _LONG = 10
 _SHOWN = 0.5e-6
 
 
-def number(value: float) -> str:
+def number(value: float, significant: int = 3) -> str:
     """Three significant digits, never in scientific notation: 0.0512, 1.20, 34.5, 1234.
 
     Nothing is 0, and so is what six places do not show.
     """
     if abs(value) < _SHOWN or not math.isfinite(value):
         return f"{value if abs(value) >= _SHOWN else 0:g}"
-    digits = 2 - math.floor(math.log10(abs(value)))
+    digits = significant - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, min(6, digits))}f}"
 
 

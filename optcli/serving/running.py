@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from optcli import folders
+from optcli.environment import pip_install
 from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
@@ -232,4 +233,4 @@ def _require_ray() -> None:
     from importlib.util import find_spec
 
     if find_spec("ray") is None or find_spec("ray.serve") is None:
-        raise MissingError("Ray Serve is not installed", place=STEP, hint="pip install 'optcli[serve]'")
+        raise MissingError("Ray Serve is not installed", place=STEP, hint=pip_install("serve"))

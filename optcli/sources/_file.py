@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.digest import FileDigests
-from optcli.errors import InputError, excerpt
+from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.formats import model_files
 from optcli.paths import shown
 from optcli.sources import Source
@@ -23,7 +23,8 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
         return None
     near = [name for name in regular_files.names_in(file.parent) if name.endswith(tuple(suffixes))]
     listed = excerpt(", ".join(near[:5]), 200)
-    hint = f"there are: {listed}" if near else "paths are relative to the recipe's folder"
+    other = f"there are: {listed}" if near else "paths are relative to the recipe's folder"
+    hint = did_you_mean(file.name, near, other)
     try:
         regular_files.check(file)
     except OSError as error:

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from optcli import folders
-from optcli.errors import Problem, StepError, ended_by, from_record
+from optcli.errors import Problem, StepError, ended_by, excerpt, from_record
 from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import APART, stop
 
@@ -38,6 +38,8 @@ _LAST_WORDS_S = 2.0
 _LEAVING_S = 2.0
 # A fork server that imports something does not hear that it should end.
 _CLOSING_S = 0.1
+# Of a log, what its last line is looked for in.
+_LAST_BYTES = 4096
 
 T = TypeVar("T")
 
@@ -193,17 +195,29 @@ class Child:
         code = self._ended(5.0)
         if code is None:
             self.kill()
-            return StepError("it closed its channel and did not end", hint="the log has its last words")
+            return StepError("it closed its channel and did not end", hint=self._last_line())
         if code < 0:
             reason, name = ended_by(-code)
-            return StepError(f"it {reason} ({name})", hint="the log has its last words")
-        return StepError(f"it ended early with exit status {code}", hint="the log has its last words")
+            return StepError(f"it {reason} ({name})", hint=self._last_line())
+        return StepError(f"it ended early with exit status {code}", hint=self._last_line())
+
+    def _last_line(self) -> str:
+        """What it wrote last, as a hint."""
+        lines: list[bytes] = []
+        with suppress(OSError):
+            if self.log is not None:
+                with self.log.open("rb") as stream:
+                    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))
+                    lines = [line for line in stream.read().splitlines() if line.strip()]
+        if not lines:
+            return "it wrote nothing before that"
+        return f"it wrote last: {excerpt(lines[-1].decode(errors='replace').strip(), 200)}"
 
 
 def _too_late(limit_s: float | None) -> StepError:
     return StepError(
         f"it did not finish within {limit_s or 0.0:g} s and was stopped",
-        hint="raise the limit with --timeout, or look into the log",
+        hint="raise the limit with --timeout",
     )
 
 

@@ -303,4 +303,4 @@ def test_without_tritonclient_it_says_how_to_get_it(place, optcli, hand, monkeyp
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand)
     assert said.code == 3
-    assert "pip install 'optcli[serve]'" in said.err
+    assert "pip install aiohttp prometheus-client" in said.err

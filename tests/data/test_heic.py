@@ -39,7 +39,7 @@ def test_without_the_library_they_are_counted(folder, monkeypatch):
     settings = DataSettings(source=f"imagefolder:{folder}")
     assert len(open_data(settings, folder, [spec(3, 12, 20)])) == 1
     (said,) = remarks(settings, folder)
-    assert said.endswith("1 .heic (pip install 'optcli[heic]' reads .heic)")
+    assert said.endswith("1 .heic (pip install pillow-heif reads .heic)")
 
 
 def test_with_the_library_they_are_images(folder, monkeypatch):

@@ -235,5 +235,5 @@ def test_what_a_missing_library_asks_for(tmp_path, monkeypatch):
     monkeypatch.setattr("optcli.environment.version", lambda name: None)
     with pytest.raises(MissingError) as raised:
         ingredients(DataSettings(source="parquet:a.parquet"), tmp_path, FileDigests())
-    assert raised.value.hint == "pip install 'optcli[parquet]'"
+    assert raised.value.hint == "pip install pyarrow"
     assert layouts.find("parquet").needs == Needs(("pyarrow",))

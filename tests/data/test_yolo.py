@@ -212,5 +212,5 @@ def test_what_is_said_of_a_part(tmp_path, monkeypatch):
     assert said == [
         "1 line stands twice in a label file, and counts once",
         "2 files are no images by their suffix, and are left out: 1 .heic, 1 without"
-        " (pip install 'optcli[heic]' reads .heic)",
+        " (pip install pillow-heif reads .heic)",
     ]

@@ -335,7 +335,7 @@ def test_without_ray_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "version", lambda name: None)
     with pytest.raises(MissingError) as caught:
         maker.require("local", Store(tmp_path))
-    assert "optcli[ray]" in caught.value.hint
+    assert "ray[data]" in caught.value.hint
 
 
 @pytest.mark.slow

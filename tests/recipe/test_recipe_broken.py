@@ -42,6 +42,8 @@ TABLE = [
     Broken("no name", "name: digits\n", "", 1, "missing key 'name'", "name: NAME"),
     Broken("bad name", "name: digits", "name: my/digits", 2, "'my/digits'", "my-digits"),
     Broken("name is number", "name: digits", "name: 50", 2, "found 50 (a number), wanted text", "quotes"),
+    Broken("letterbox of a number", "calibration, samples: 16}", "calibration, samples: 16, prepare: {letterbox: 640}}", 9, "prepare.letterbox: found 640, wanted a mapping", "write {size: 640}"),
+    Broken("letterbox of two", "calibration, samples: 16}", "calibration, samples: 16, prepare: {letterbox: [640, 480]}}", 9, "prepare.letterbox: found a list, wanted a mapping", "write {size: [640, 480]}"),
     Broken("typo key", "latency:", "latenzy:", 14, "unknown key 'latenzy'", "'latency'"),
     Broken("misplaced", "baseline:", "batch_sizes: [1]\nbaseline:", 16, "'batch_sizes'", "latency.batch_sizes"),
     Broken("bad baseline", "baseline: eager", "baseline: eagr", 16, "no variant 'eagr'", "'eager'"),
@@ -53,7 +55,7 @@ TABLE = [
     Broken("bad scheme", "net:digits", "onx:digits", 4, "unknown source 'onx'", "'onnx'"),
     Broken("no weights", "digits.safetensors", "gone.pth", 5, "no file gone.pth", "relative"),
     Broken("empty model", "model:\n  source: net:digits\n  weights: digits.safetensors\n", "model:\n", 3, "found nothing", "give it a value"),
-    Broken("model text", "model:\n  source: net:digits\n  weights: digits.safetensors\n", "model: net:digits\n", 3, "wanted a mapping", "KEY: VALUE"),
+    Broken("model text", "model:\n  source: net:digits\n  weights: digits.safetensors\n", "model: net:digits\n", 3, "wanted a mapping", "write {source: net:digits}"),
     Broken("model typo", "weights:", "weigths:", 5, "unknown key 'weigths' in model", "'weights'"),
     # the inputs
     Broken("dtype float", "dtype: float32", "dtype: float", 7, "found 'float', wanted", "'float32'"),

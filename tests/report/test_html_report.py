@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from example import accuracy, both, latency, report, variant, verdict
 
-from optcli.report import html
+from optcli.report import class_figures, html
 from optcli.report.html.distributions import density
 from optcli.report.html.tags import Markup, tag
 from optcli.report.html.tradeoff import Choice, frontier
@@ -22,6 +22,7 @@ from optcli.results import (
     VariantReport,
     flags,
 )
+from optcli.results.outcomes import ClassFigure
 
 VOID = {"meta", "br", "img"}
 QUANTILES = {
@@ -289,3 +290,31 @@ def test_tables_of_any_width_stay_in_their_own_box():
     assert "position: sticky" in style.partition(".scroll th:first-child {")[2].partition("}")[0]
     width = int(style.partition("body > footer { max-width: ")[2].partition("px")[0])
     assert width >= 1400
+
+
+def test_figures_of_classes_are_one_table_of_all_variants():
+    def judged(*values):
+        figures = [
+            ClassFigure(label=label, samples=9, value=value, baseline=0.9)
+            for label, value in enumerate(values)
+        ]
+        return accuracy().model_copy(update={"per_class": tuple(figures)})
+
+    found = report(
+        {
+            "eager": variant(1000, [latency(2, 1)], judged(0.9, 0.9, 0.9)),
+            "int8": variant(500, [latency(1, 2)], judged(0.9, 0.8, 0.95)),
+            "fp16": variant(500, [latency(1, 2)], judged(0.9, 0.9, 0.5)),
+        }
+    )
+    page = html.page(found, {})
+    assert page.count("by class") == 1
+    heads, rows = class_figures.together(
+        {name: each.accuracy for name, each in found.variants.items()}, "eager", 2
+    )
+    assert heads == ["class", "samples", "eager", "int8", "fp16"]
+    # Of three classes the two in which a variant lost most.
+    assert rows == [
+        ("1", "9", "90.00 %", "80.00 % -10.00", "90.00 % +0.00"),
+        ("2", "9", "90.00 %", "95.00 % +5.00", "50.00 % -40.00"),
+    ]

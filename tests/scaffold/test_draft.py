@@ -354,7 +354,7 @@ def test_a_library_that_is_not_there(place, monkeypatch):
     monkeypatch.setattr(environment, "version", lambda name: None if name == "timm" else known(name))
     with pytest.raises(MissingError) as caught:
         draft("timm:resnet18", place)
-    assert caught.value.hint == "pip install 'optcli[timm]'"
+    assert caught.value.hint == "pip install timm"
 
 
 @pytest.mark.parametrize(

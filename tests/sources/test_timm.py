@@ -135,7 +135,7 @@ def test_without_timm_the_command_that_installs_it_is_named(tmp_path, monkeypatc
     monkeypatch.setattr(environment, "version", lambda name: None if name == "timm" else known(name))
     with pytest.raises(MissingError, match="the package timm is not installed") as caught:
         project.build()
-    assert caught.value.hint == "pip install 'optcli[timm]'"
+    assert caught.value.hint == "pip install timm"
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "test_vit", "inception_v3"])

@@ -87,6 +87,11 @@ def die(payload: dict[str, Any], channel: Channel) -> Any:
     time.sleep(30)
 
 
+def print_and_die(payload: dict[str, Any], channel: Channel) -> Any:
+    print(payload["text"], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def segfault(payload: dict[str, Any], channel: Channel) -> Any:
     ctypes.string_at(0)
 

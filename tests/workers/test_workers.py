@@ -121,6 +121,17 @@ def test_every_death_has_its_reason(start, name, payload, words, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_death_says_what_was_written_last(start, tmp_path):
+    log, written = tmp_path / "log", {"text": "x" * 5000 + "\ndevice lost\n\n"}
+    with start("print_and_die", written, log) as child, pytest.raises(StepError) as caught:
+        child.result(NoneType, 20)
+    assert caught.value.hint == "it wrote last: device lost"
+    with start("die", {"signal": int(signal.SIGKILL)}) as child, pytest.raises(StepError) as caught:
+        child.result(NoneType, 20)
+    assert caught.value.hint == "it wrote nothing before that"
+
+
+@pytest.mark.slow
 def test_an_error_keeps_its_kind_place_and_hint(start):
     with start("refuse") as child, pytest.raises(InputError) as caught:
         child.result(NoneType, 20)

@@ -180,11 +180,11 @@ def _results(report: Report, report_notes: Notes) -> Markup:
         for name, variant in report.variants.items()
         if variant.layers is not None and layers_text.rows(variant.layers)
     ]
-    parts += [
-        folded(f"{variant.accuracy.metric} of {name} by class", tables.per_class(variant.accuracy))
-        for name, variant in report.variants.items()
-        if variant.accuracy is not None and variant.accuracy.per_class
-    ]
+    judged = {name: each.accuracy for name, each in report.variants.items() if each.accuracy}
+    classes = tables.per_class(judged, report.baseline)
+    if classes is not None:
+        metric = next(each.metric for each in judged.values() if each.per_class)
+        parts.append(folded(f"{metric} by class: each variant, and its change in points", classes))
     parts += [
         folded(f"Layers of the engine {name}", tables.engine_layers(rows))
         for name, variant in report.variants.items()

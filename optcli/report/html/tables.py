@@ -55,9 +55,13 @@ def layers(of_variant: Layers) -> Markup:
     return of_texts(layers_text.HEADS, layers_text.rows(of_variant), "Layers", layers_text.LEFT)
 
 
-def per_class(accuracy: Accuracy) -> Markup:
-    """The metric class by class; of very many classes those that lost most."""
-    return of_texts(class_figures.HEADS, class_figures.rows(accuracy, _MOST_CLASSES), "Classes")
+def per_class(judged: Mapping[str, Accuracy], baseline: str) -> Markup | None:
+    """The metric class by class, all variants in one table; of very many classes those that lost most.
+
+    None where no variant has figures of classes.
+    """
+    heads, rows = class_figures.together(judged, baseline, _MOST_CLASSES)
+    return of_texts(heads, rows, "Classes") if rows else None
 
 
 def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:

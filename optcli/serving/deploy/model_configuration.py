@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.inspection.findings import Tensor
 from optcli.results.plan import Configuration
@@ -50,7 +51,7 @@ def messages() -> Any:
         raise MissingError(
             "tritonclient, which has the form of config.pbtxt, is not installed",
             place="--target triton",
-            hint="pip install 'optcli[serve]'",
+            hint=pip_install("serve"),
         ) from error
     return model_config_pb2
 

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError
 from optcli.results.plan import Plan
 from optcli.serving import bundle
@@ -22,7 +23,7 @@ def schema() -> Any:
         raise MissingError(
             "Ray Serve, which has the form of serve_config.yaml, is not installed",
             place="--target ray",
-            hint="pip install 'optcli[serve]'",
+            hint=pip_install("serve"),
         ) from error
     return ServeDeploySchema
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError
 from optcli.results.loadtest import ServerFigures
 from optcli.serving.loadtest.endpoint import fetched
@@ -65,7 +66,7 @@ def parsed(text: str, at_s: float) -> Reading:
         raise MissingError(
             "reading the server's metrics needs prometheus_client, which is not installed",
             place="optcli loadtest",
-            hint="pip install 'optcli[serve]'",
+            hint=pip_install("serve"),
         ) from error
     values: dict[tuple[str, str], float] = {}
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import regular_files
 from optcli.data.layouts.npz import DAMAGED
+from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean, excerpt
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 
@@ -209,7 +210,7 @@ def client_library() -> Any:
         raise MissingError(
             "the load test needs tritonclient and aiohttp, which are not installed",
             place="optcli loadtest",
-            hint="pip install 'optcli[serve]'",
+            hint=pip_install("serve"),
         ) from error
     return http
 
