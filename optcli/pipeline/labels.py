@@ -73,7 +73,9 @@ def with_labels(
     """
     judged = recipe.accuracy is not None or "training" in recipe.data
     said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
-    if not recipe.data or not (said or judged):
+    evaluation = recipe.data.get("evaluation")
+    unjudged = evaluation is not None and evaluation.layout.names_classes()
+    if not recipe.data or not (said or judged or unjudged):
         return recipe
     layouts = [each.layout for each in recipe.data.values()]
     if not said and not any(each.names_classes() or each.of_pixels for each in layouts):
@@ -116,6 +118,13 @@ def _checked(request: LabelsRequest, log: Path | None) -> Checked:
     )
 
 
+_UNJUDGED = (
+    "the evaluation data have labels, and the recipe has no `accuracy:`: outputs are compared with the"
+    " baseline's, and nothing is judged by the labels; add `accuracy:` with a metric, such as top1 for"
+    " classes or map for boxes"
+)
+
+
 def say(recipe: Recipe, observer: Observer) -> None:
     """Tell what was found out of labels and classes."""
     for remark in recipe.data_remarks:
@@ -129,6 +138,9 @@ def check(request: LabelsRequest, channel: Channel | None) -> Checked:
         for role, each in request.data.items()
         if (own := each.labels or request.labels) is not None
     }
+    if not said and request.accuracy is None and "training" not in request.data:
+        labelled = _classes(request.data["evaluation"], request.folder) is not None
+        return Checked({}, (_UNJUDGED,) if labelled else (), ())
     roles = {
         role: found
         for role, each in request.data.items()

@@ -97,7 +97,10 @@ def test_data_without_names_or_labels_to_judge_by_start_no_worker(folder, tmp_st
     read = recipe(folder, "{evaluation: {source: 'npz:rows.npz'}}")
     assert labels.with_labels(read, tmp_store) is read
     photos(folder, ant=1)
-    unjudged = recipe(folder, ONE).model_copy(update={"accuracy": None})
+    # Whether anything is judged matters to evaluation data alone.
+    read = recipe(folder, ONE)
+    data = {"calibration": read.data["evaluation"]}
+    unjudged = read.model_copy(update={"accuracy": None, "data": data})
     assert labels.with_labels(unjudged, tmp_store) is unjudged
 
 
@@ -216,3 +219,23 @@ def test_another_model_s_classes_are_known_by_its_facts(folder, tmp_store):
     found = labels.with_labels(recipe(folder, ONE), tmp_store, nameless)
     assert found.data["evaluation"].labels is None
     assert "the model has 3 classes" in found.data_remarks[0].text
+
+
+def test_labels_that_nothing_judges_are_named(folder, tmp_store):
+    photos(folder, cat=1, dog=1, fox=1)
+    data = '{evaluation: {source: "imagefolder:photos"}}'
+    (folder / "recipe.yaml").write_text(
+        RECIPE.replace("accuracy: {{metric: {metric}}}\n", "").format(data=data)
+    )
+    heard = Heard()
+    checked = labels.with_labels(load(folder / "recipe.yaml"), tmp_store)
+    labels.say(checked, heard)
+    (note,) = checked.data_remarks
+    assert "nothing is judged by the labels" in note.text
+    assert not note.doubtful
+    # One folder of images has no labels, and with a metric they are judged.
+    flat = data.replace("photos", "photos/cat")
+    (folder / "recipe.yaml").write_text(
+        RECIPE.replace("accuracy: {{metric: {metric}}}\n", "").format(data=flat)
+    )
+    assert not labels.with_labels(load(folder / "recipe.yaml"), tmp_store).data_remarks
