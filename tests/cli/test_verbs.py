@@ -384,7 +384,7 @@ def test_a_model_in_the_place_of_a_recipe(place, optcli):
 
 def test_a_file_that_is_not_there_is_looked_for_beside(place, optcli):
     said = optcli("inspect", "modle.onnx")
-    assert (said.code, "did you mean 'model.onnx'?" in said.err) == (2, True)
+    assert (said.code, "there are: model.onnx" in said.err) == (2, True)
     said = optcli("init", "images")
     assert (said.code, "this is a folder, wanted a model" in said.err) == (2, True)
 
