@@ -107,7 +107,7 @@ COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 ALONE = {
     *(Path("data/images.py"), Path("prediction/known_answers.py")),
     *(Path(f"outputs/{name}.py") for name in ("postprocess", "instances", "suppression")),
-    *(Path("serving/drift/input_statistics.py"), Path("workers/memory.py")),
+    Path("serving/drift/input_statistics.py"),
 }
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {

@@ -27,6 +27,7 @@ _FOR_SOME = {
         "optcli writes no cache for --target {}",
         "leave it out, or --target {} --images --cache memory",
     ),
+    "grpc": ("--target {} decides by itself whether it speaks gRPC", "leave it out, or --target {}"),
 }
 # What people look for, and what became of it.
 _NOT_WRITTEN = {
@@ -117,6 +118,7 @@ class _Engine(click.Choice[str]):
     metavar="URI",
     help="Answers that `optcli infer` wrote with this variant: the cache has them from the start.",
 )
+@click.option("--grpc", is_flag=True, help="For ray: also speak the protocol over gRPC, on port 9000.")
 @click.option(
     "--force",
     is_flag=True,
@@ -144,6 +146,7 @@ def command(
     cache_ttl: str | None,
     sample_inputs: int | None,
     known_answers: str | None,
+    grpc: bool,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -169,6 +172,7 @@ def command(
         "cache": cache,
         "sample_inputs": sample_inputs,
         "known_answers": known_answers,
+        "grpc": grpc,
     }
     kind = targets.find(engine)
     for option, (said, instead) in _FOR_SOME.items():
@@ -203,6 +207,7 @@ def command(
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
             sample_inputs=sample_inputs or 0,
             known_answers=known_answers,
+            grpc=grpc,
             force=force,
             trust=trust,
             store=place.opened(store),

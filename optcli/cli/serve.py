@@ -43,7 +43,7 @@ from optcli.errors import RunnerError
 @click.option(
     "--ready-timeout",
     type=click.FloatRange(1),
-    default=120.0,
+    default=180.0,
     show_default=True,
     help="Seconds within which the server must be ready.",
 )
@@ -93,6 +93,9 @@ def command(
         except KeyboardInterrupt:
             click.echo("stopping after the accepted requests are answered", err=True)
             return
+        said = "; ".join(server.said[-3:])
         raise RunnerError(
-            "the server ended by itself", place=str(folder), hint="--log FILE keeps the server's log"
+            f"the server ended by itself{f': {said}' if said else ''}",
+            place=str(folder),
+            hint="--log FILE keeps the server's log",
         )

@@ -205,7 +205,8 @@ class ServedPriority(Result):
     """A priority that requests are sent with, by its `number`, 1 being the most urgent.
 
     `share` is its part of the requests. `batch`, `wait_ms` and `instances` are those of its own
-    replicas; None where it has none of its own.
+    replicas; None where it has none of its own. `route` is what the paths of its requests begin with;
+    None: requests name its number.
     """
 
     name: str
@@ -214,6 +215,7 @@ class ServedPriority(Result):
     batch: int | None = None
     wait_ms: float | None = None
     instances: int | None = None
+    route: str | None = None
 
 
 class Served(Result):

@@ -53,23 +53,22 @@ class BundleRunner(Result):
 
 
 class BundlePriority(Result):
-    """What answers the requests of one priority: a deployment of `app.py` with limits of its own.
+    """What answers the requests of one priority: an application with limits and replicas of its own.
 
-    `share` is the part of the traffic that was planned for; the rest is as in `Bundle`.
+    `route` is what the paths of its requests begin with, "" for the last priority. `share` is the part
+    of the traffic that was planned for; the rest is as in `Bundle`.
     """
 
     name: str
-    deployment: str
+    route: str
     share: float
     largest_batch: int
     wait_ms: float
     least_wait_ms: float | None
-    adaptive_wait: bool
     instances: int
     queue_cap: int
     most_in_flight: int
     deadline_ms: float
-    shared_calls: bool = True
 
 
 class Bundle(Result):
@@ -77,22 +76,20 @@ class Bundle(Result):
 
     `file` is the artifact's file in `model/`, `platform` what the protocol calls the runtime. Where
     `batched` is false, a call takes one request, as it comes. `largest_batch`, `wait_ms` and
-    `adaptive_wait` are the first values of the settings that can be changed while the server runs:
-    with `adaptive_wait` a replica waits for no batch while single rows load it to less than a half.
-    `single_ms` is the planned time of one row, None: not known. `least_wait_ms` is the wait below which
-    batches are too small for the planned rate. `sealed_batches` are the batches that a replica
-    closes ahead. `queue_cap` requests may wait, `most_in_flight` may wait or be computed; a request
-    is answered within `deadline_ms`, or refused. `threads` are those of one call, `cpus` those of all
-    instances. `tolerance` is the largest difference from `expected.npz`, as a fraction of the largest
-    magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
-    images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
-    a day it keeps statistics, 0: of none. `shared_calls`: rows that come at the same time go to a
-    replica in one call. `class_scores` is the output that holds scores of classes, None where the
-    recipe does not say that there is one.
+    `deadline_ms` are the first values of settings that can be changed while the server runs.
+    `least_wait_ms` is the wait below which batches are too small for the planned rate. `sealed_batches`
+    are the batches that a replica closes ahead. `queue_cap` requests may wait, `most_in_flight` may
+    wait or be computed; a request is answered within `deadline_ms`, or refused. `threads` are those of
+    one call, `cpus` those of all instances. `tolerance` is the largest difference from `expected.npz`,
+    as a fraction of the largest magnitude in an output; `golden` says what the golden request holds.
+    `images`: the server takes images as well; `cache`: where answers are kept, None: nowhere.
+    `sample_inputs`: of how many inputs a day it keeps statistics, 0: of none. `grpc`: it speaks the
+    protocol over gRPC as well. `class_scores` is the output that holds scores of classes, None where
+    the recipe does not say that there is one.
 
-    `priorities` are those that requests may name, the most urgent first; one that names none has the
-    last. Empty: all requests are alike. With priorities, `instances`, `queue_cap` and `most_in_flight`
-    are sums over them, and the batch, the waits and the deadline those of the last.
+    `priorities` are the applications, the most urgent first. Empty: all requests are alike. With
+    priorities, `instances`, `queue_cap` and `most_in_flight` are sums over them, and the batch, the
+    waits and the deadline those of the last.
     """
 
     schema_version: int = Field(BUNDLE_SCHEMA, alias="schema")
@@ -108,8 +105,6 @@ class Bundle(Result):
     largest_batch: int
     wait_ms: float
     least_wait_ms: float | None
-    adaptive_wait: bool
-    single_ms: float | None
     sealed_batches: int
     instances: int
     concurrency: int
@@ -127,20 +122,9 @@ class Bundle(Result):
     images: bool = False
     cache: str | None = None
     sample_inputs: int = 0
-    shared_calls: bool = True
+    grpc: bool = False
     class_scores: str | None = None
     priorities: tuple[BundlePriority, ...] = ()
-
-    def wait_ms_at(self, rate_per_s: float, priority: BundlePriority | None = None) -> float:
-        """The wait for a batch at a rate: 0 where single rows load the replicas to less than a half.
-
-        `rate_per_s` is that of a priority where one is named.
-        """
-        one = self if priority is None else priority
-        if not one.adaptive_wait or self.single_ms is None:
-            return one.wait_ms
-        light = rate_per_s * self.single_ms / 1000 < 0.5 * one.instances * self.concurrency
-        return 0.0 if light else one.wait_ms
 
     def to_json(self) -> str:
         """The content of bundle.json."""

@@ -40,10 +40,15 @@ _BELOW_OUTGOING, _TRIES = range(20_000, 32_768), 20
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers: its address, and its processes, that to signal first."""
+    """A server that answers: its address, its processes, that to signal first, and its port of gRPC.
+
+    `said` grows by the lines that it writes once it is ready.
+    """
 
     url: str
     pids: tuple[int, ...]
+    grpc_port: int | None = None
+    said: Sequence[str] = ()
 
 
 @contextmanager
@@ -54,7 +59,7 @@ def running(
     port: int | None = None,
     cpus: int | None = None,
     log: Path | None = None,
-    ready_s: float = 120.0,
+    ready_s: float = 180.0,
     variables: Mapping[str, str] | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Running]:
@@ -71,6 +76,7 @@ def running(
     observer = observer or Silent()
     for warning in too_short(require_whole(folder, served)):
         observer.warned(STEP, warning)
+    grpc_port = None if port or not served.grpc else _free_port(host, None)
     port = _free_port(host, port)
     started = time.monotonic()
     observer.started(STEP)
@@ -82,12 +88,13 @@ def running(
         command = [sys.executable, "-P", os.fspath(folder.resolve() / _LAUNCH)]
         command += ["--host", host, "--port", str(port), "--ready-timeout", str(ready_s)]
         command += ["--cpus", str(cpus)] if cpus is not None else []
+        command += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
         stop_s = served.deadline_ms / 1000 + _STOP_S
         server = stack.enter_context(_Server(command, log, stop_s, variables or {}))
         observer.progress(STEP, None, "starting Ray and warming the model up")
         server.wait_until_ready(ready_s, folder)
         observer.finished(STEP, time.monotonic() - started)
-        yield Running(_address(host, port), server.pids())
+        yield Running(_address(host, port), server.pids(), grpc_port, server.said)
 
 
 def wait(server: Running) -> None:
@@ -107,6 +114,7 @@ class _Server:
         self._command, self._log, self._stop_s = command, log, stop_s
         self._environment = {**os.environ, **variables}
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self.said: list[str] = []
 
     def __enter__(self) -> _Server:
         # A session of its own: Ctrl-C goes to optcli alone, which then lets requests be finished.
@@ -161,6 +169,7 @@ class _Server:
                     f" `optcli serve {folder} --log FILE` writes all that the server says",
                 )
             if line.startswith(_READY):
+                self.said.clear()
                 return
             seen.append(line)
 
@@ -171,6 +180,7 @@ class _Server:
             for line in self._process.stdout:
                 log.write(line)
                 log.flush()
+                self.said.append(line.rstrip("\n"))
                 self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 

@@ -13,6 +13,7 @@ from optcli.errors import InputError, excerpt, first_line
 from optcli.results.outcomes import Result
 from optcli.serving.bundle import CONFIG, Bundle, BundlePriority
 
+_MODEL = "Model"
 _FILES = ("launch.py", "app.py", "model.py", CONFIG)
 _AGAIN = "correct it, or deploy again"
 # Milliseconds become seconds in serve_config.yaml.
@@ -24,7 +25,8 @@ class UserConfig(Result):
 
     max_batch_size: int = Field(ge=1)
     batch_wait_timeout_s: float = Field(ge=0, allow_inf_nan=False)
-    adaptive_wait: bool
+    max_in_flight: int = Field(ge=1)
+    deadline_ms: float = Field(gt=0, allow_inf_nan=False)
 
 
 def require_whole(folder: Path, made: Bundle) -> Bundle:
@@ -41,16 +43,18 @@ def as_configured(folder: Path, made: Bundle) -> Bundle:
     Raises `InputError` for settings that are wrong.
     """
     path = folder / CONFIG
-    first = _checked(_content(path), path).applications[0]
-    module = first.import_path.partition(":")[0]
-    if not regular_files.is_file(folder / f"{module}.py"):
-        raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
-    named = {each.name: each for each in first.deployments}
-    models = [each.deployment for each in made.priorities] or ["Model"]
-    for name in ("Ingress", *models):
-        if name not in named:
-            raise _wrong(f"it has no deployment {name}", path)
-    settings = [_settings(named[name], path) for name in models]
+    applications = {each.route_prefix: each for each in _checked(_content(path), path).applications}
+    settings = []
+    for route in [each.route or "/" for each in made.priorities] or ["/"]:
+        if (application := applications.get(route)) is None:
+            raise _wrong(f"it has no application with the route_prefix {route}", path)
+        module = application.import_path.partition(":")[0]
+        if not regular_files.is_file(folder / f"{module}.py"):
+            raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
+        models = [each for each in application.deployments if each.name == _MODEL]
+        if not models:
+            raise _wrong(f"the application {application.name} has no deployment {_MODEL}", path)
+        settings.append(_settings(models[0], path))
     if not made.priorities:
         return made.model_copy(update=settings[0])
     lanes = [each.model_copy(update=its) for each, its in zip(made.priorities, settings, strict=True)]
@@ -64,7 +68,7 @@ def too_short(made: Bundle) -> Iterator[str]:
         least = each.least_wait_ms
         if least is None or each.largest_batch == 1 or each.wait_ms >= least - _ROUNDED_MS:
             continue
-        whose = f" of {each.deployment}" if isinstance(each, BundlePriority) else ""
+        whose = f" of {each.name}" if isinstance(each, BundlePriority) else ""
         yield (
             f"the wait{whose} in {CONFIG}, {each.wait_ms:g} ms, is too short: below {least:.4g} ms"
             " batches are too small for the planned rate, so that requests queue"
@@ -81,7 +85,7 @@ def _settings(deployment: Any, path: Path) -> dict[str, Any]:
     return {
         "largest_batch": config.max_batch_size,
         "wait_ms": round(1000 * config.batch_wait_timeout_s, 6),
-        "adaptive_wait": config.adaptive_wait,
+        "deadline_ms": config.deadline_ms,
         # With autoscaling there is no fixed number.
         **({"instances": replicas} if isinstance(replicas, int) else {}),
     }

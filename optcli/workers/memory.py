@@ -1,7 +1,4 @@
-"""How the C library of a worker deals with large blocks of memory.
-
-This module imports nothing of optcli: bundles for Ray Serve copy it.
-"""
+"""How the C library of a worker deals with large blocks of memory."""
 
 from __future__ import annotations
 

@@ -57,11 +57,12 @@ class Server:
             content: bytes = response.read()
             return content
 
-    def count(self, name: str) -> float:
+    def count(self, name: str, **labels: str) -> float:
+        """A metric, summed over the labels that are not named."""
         text = self.get("metrics").decode()
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-        assert found is not None, text
-        return float(found[1])
+        found = re.findall(rf"^{re.escape(name)}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(value) for own, value in found if all(each in own for each in wanted))
 
 
 def asked(server: Server, rows: np.ndarray, name: str, output: str, *, binary: bool) -> Any:

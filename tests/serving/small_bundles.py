@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,20 @@ from optcli.model_files.built_variant import BuiltVariant
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read
-from optcli.serving.deploy import ray_bundle, ray_lanes, ray_runtimes
+from optcli.serving.deploy import extras, ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
 from optcli.serving.loadtest import bundles
 from optcli.serving.running import Running
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
-# that of its own deployment. A file `called-PID` says that this replica was called.
+# that of its own application. A file `called-PID` says that this replica was called.
 _GATED = """
 from ray import serve
 
 class Gated(Model):
     def __init__(self, folder, bundle):
         super().__init__(folder, bundle)
-        deployment = serve.get_replica_context().deployment
-        own = deployment.partition("-")[2]
+        own = serve.get_replica_context().app_name.partition("-")[2]
         compute, gate = self.run, folder.parent / (f"open-{own}" if own else "open")
 
         def run(feed):
@@ -69,7 +69,7 @@ def looked_at(built: BuiltVariant, out: Path) -> Interface:
 
 
 def bundled(
-    built: BuiltVariant, plan: Plan, out: Path, wait_ms: float | None = None
+    built: BuiltVariant, plan: Plan, out: Path, wait_ms: float | None = None, *, grpc: bool = False
 ) -> ray_bundle.Prepared:
     """Write a bundle into a folder, as deploy does."""
     interface = looked_at(built, out)
@@ -77,7 +77,10 @@ def bundled(
     runtime = ray_runtimes.runtime_of(built)
     lanes = ray_lanes.lanes_of(plan, wait_ms, force=True)
     prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
+    more = extras.extras_of(built, interface, "small", out / "log", grpc=grpc)
+    prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(out, built, prepared, plan)
+    more.write(out, built)
     return prepared
 
 

@@ -215,8 +215,6 @@ def served(name: str, options: dict[str, Any]):
 
 def opened_by_bundle(name: str, runtime: Any, patch: pytest.MonkeyPatch) -> None:
     """Have the file of a bundle open the model."""
-    for module in runtime.beside:
-        patch.setitem(sys.modules, module, _loaded(module, patch))
     bundle = {
         "file": runtime.file,
         "threads": 2,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import importlib
 import json
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +37,7 @@ MANY = "1" * 4301
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ["oip", "priorities", "cache"]
+    names = ["oip", "cache"]
     monkeypatch.syspath_prepend(str(RAY_FILES))
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -59,7 +61,7 @@ def nested(levels: int) -> Any:
 def refused(modules: Any, body: bytes, length: str | None = None) -> str:
     """The sentence of a request that is refused with 400, as its client gets it."""
     with pytest.raises(modules.oip.Refused) as caught:
-        asyncio.run(modules.oip.Protocol(BUNDLE).read(bytearray(body), length))
+        modules.oip.Protocol(BUNDLE).read(body, length)
     response = caught.value.response()
     assert response.status_code == 400
     return json.loads(response.body)["error"]
@@ -70,12 +72,7 @@ def test_a_length_that_is_none_is_400(modules: Any, length: str) -> None:
     assert "does not fit the body" in refused(modules, request(), length)
 
 
-def test_numbers_without_an_end_are_no_length_and_no_priority(modules: Any) -> None:
-    assert modules.oip.whole("12") == 12
-    with pytest.raises(modules.oip.Refused) as caught:
-        modules.priorities.chosen(["high", "low"], MANY, None)
-    assert caught.value.status == 400
-    assert "no priority" in caught.value.sentence
+def test_a_length_without_an_end_is_too_large(modules: Any) -> None:
     slow = SimpleNamespace(headers={"content-length": MANY})
     with pytest.raises(modules.oip.Refused) as caught:
         asyncio.run(modules.oip.body_of(slow, 100, 1.0))
@@ -99,9 +96,7 @@ def test_odd_values_are_one_sentence(modules: Any, changes: dict[str, Any]) -> N
 
 def test_numbers_of_more_digits_than_python_reads_are_400(modules: Any) -> None:
     refused(modules, request(shape=[1, 2]).replace(b"[1, 2]", f"[{MANY}, 2]".encode()))
-    large = request().replace(b"[1, 2]}", f"[{MANY}, {'1, ' * 40_000}2]}}".encode())
-    assert len(large) > modules.oip._LARGE_JSON_BYTES
-    refused(modules, large)
+    refused(modules, request().replace(b"[1, 2]}", f"[{MANY}, 2]}}".encode()))
 
 
 @pytest.mark.parametrize("levels", [200, 900, 940, 960, 980, 200_000])
@@ -130,137 +125,121 @@ def test_kept_outputs_that_the_model_cannot_give_are_computed_again(
 ) -> None:
     protocol = modules.oip.Protocol(BUNDLE)
     other = {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
-    store = modules.cache.Memory(ttl_s=60.0, most_bytes=10_000, most_entries=10)
-    counts = {"hit": 0, "miss": 0}
-    cache = modules.cache.Cache(
-        "digest",
-        store,
-        hit=lambda: counts.update(hit=counts["hit"] + 1),
-        miss=lambda: counts.update(miss=counts["miss"] + 1),
-    )
-    feed = {"x": np.ones((2, 2), np.float32)}
+    store = modules.cache.Memory(60.0, 10_000, 10)
+    counts: list[bool] = []
+    cache = modules.cache.Cache("digest", store, counts.append)
 
-    async def compute() -> list[dict[str, np.ndarray]]:
-        return [SOUND]
+    async def compute() -> dict[str, np.ndarray]:
+        return SOUND
 
     async def asked() -> dict[str, np.ndarray]:
         fits = lambda outputs: protocol.gives(2, outputs)  # noqa: E731
-        (outputs,) = await cache.parts(feed, compute, time.time() + 60, fits)
-        return outputs
+        return await cache.get("key", compute, time.time() + 60, fits)
 
     async def scene() -> None:
         await asked()
-        (key,) = store._kept
-        await store.write(key, other)  # as anybody can who reaches the Redis
+        await store.write("key", other)  # as anybody can who reaches the Redis
         given = await asked()
         assert given.keys() == SOUND.keys()
         assert all(np.array_equal(given[name], SOUND[name]) for name in SOUND)
         await asked()
 
     asyncio.run(scene())
-    assert counts == {"hit": 1, "miss": 2}
+    assert counts == [False, False, True]
 
 
-# --- heads of requests ------------------------------------------------------------------------------
-
-OK = b"HTTP/1.1 200 OK"
-
-
-@pytest.fixture
-def heads(monkeypatch: pytest.MonkeyPatch) -> Any:
-    pytest.importorskip("httptools", reason="uvicorn reads HTTP with it")
-    monkeypatch.syspath_prepend(str(RAY_FILES))
-    monkeypatch.delitem(sys.modules, "request_heads", raising=False)
-    yield importlib.import_module("request_heads")
-    monkeypatch.delitem(sys.modules, "request_heads", raising=False)
+@pytest.mark.parametrize("size", [8.0, True, 7, -8, 9, "8", [8]])
+def test_a_size_of_a_binary_tensor_that_is_not_that_of_its_bytes_is_refused(modules, size):
+    tensor = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 2],
+        "parameters": {"binary_data_size": size},
+    }
+    header = json.dumps({"inputs": [tensor]}).encode()
+    assert "'x'" in refused(modules, header + bytes(8), str(len(header)))
 
 
-async def answering(scope: Any, receive: Any, send: Any) -> None:
-    while (await receive()).get("more_body"):
-        pass
-    length = [(b"content-length", b"2"), (b"x-headers", str(len(scope["headers"])).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": length})
-    await send({"type": "http.response.body", "body": b"ok"})
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([1], "wants 2 numbers in `data`: found 1"),
+        ([1, 2, 3], "found 3"),
+        ([[1], [2, 3]], "lists are of different lengths"),
+        ([1, [2]], "lists are of different lengths"),
+        (["a", "b"], "of another type"),
+        ([True, False], "of another type"),
+        ([1, None], "of another type"),
+        ({"a": 1}, "neither `data` nor"),
+        ([1e39, 1], "infinite or NaN"),
+    ],
+)
+def test_what_is_wrong_with_numbers_is_said_without_a_library_in_between(modules, data, says):
+    sentence = refused(modules, request(data=data))
+    assert says in sentence
+    for word in ("array", "dtype", "numpy", "inhomogeneous", "reshape", "setting an"):
+        assert word not in sentence
 
 
-def spoken(heads: Any, monkeypatch: pytest.MonkeyPatch, scene: Any, limit_s: float = 0.2) -> None:
-    """Let a scene talk to a uvicorn that is set up as Ray sets it up."""
-    import uvicorn
-    from uvicorn.protocols.http import auto
-
-    monkeypatch.setattr(heads.LimitedProtocol, "limit_s", limit_s)
-    monkeypatch.setattr(auto, "AutoHTTPProtocol", heads.LimitedProtocol)
-
-    async def both() -> None:
-        config = uvicorn.Config(
-            lambda: answering, factory=True, port=0, lifespan="off", log_config=None, log_level=None
-        )
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        serving = asyncio.create_task(server._serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        async with asyncio.timeout(60):
-            await scene(*await asyncio.open_connection("127.0.0.1", port))
-        server.should_exit = True
-        await serving
-
-    asyncio.run(both())
+def test_an_answer_may_hold_binary_tensors_and_json(modules):
+    protocol = modules.oip.Protocol(BUNDLE)
+    message = json.loads(request())
+    message["outputs"] = [{"name": "count", "parameters": {"binary_data": True}}, {"name": "scores"}]
+    asked = protocol.read(json.dumps({**message, "id": "7"}).encode(), None)
+    outputs = {"scores": np.array([[0.1, 2, -3]], np.float32), "count": np.array([5], np.int64)}
+    body, headers = protocol.write(asked, outputs)
+    length = int(headers[modules.oip.HEADER])
+    written = json.loads(body[:length])
+    assert written["id"] == "7"
+    assert [each["name"] for each in written["outputs"]] == ["count", "scores"]
+    np.testing.assert_array_equal(
+        np.array(written["outputs"][1]["data"], np.float32), outputs["scores"].ravel()
+    )
+    assert np.frombuffer(body[length:], np.int64).tolist() == [5]
+    with pytest.raises(modules.oip.Refused, match="JSON has no form"):
+        protocol.write(asked, {**outputs, "scores": np.full((1, 3), np.nan, np.float32)})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"])
-def test_headers_that_come_one_at_a_time_have_a_limit(heads, monkeypatch, first):
-    """From the first byte, before it, and in the second request of a connection."""
-
-    async def scene(reader, writer):
-        writer.write(first)
-        if first.endswith(b"\r\n\r\n"):
-            assert (await reader.readuntil(b"ok")).startswith(OK)
-            writer.write(b"GET / HTTP/1.1\r\n")
-        said = asyncio.create_task(reader.read())
-        while not said.done():
-            if first:
-                writer.write(b"x-a: b\r\n")
-            await asyncio.sleep(0.05)
-        assert (await said).startswith(b"HTTP/1.1 408")
-        writer.close()
-
-    spoken(heads, monkeypatch, scene)
+def test_requests_of_many_rows_go_in_parts(modules):
+    feed = {"x": np.arange(10).reshape(5, 2)}
+    parts = modules.oip.Asked(feed, 5, {}).parts(2)
+    assert [rows for _, rows in parts] == [2, 2, 1]
+    np.testing.assert_array_equal(np.concatenate([part["x"] for part, _ in parts]), feed["x"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("piece", [b"x-a: b\r\n" * 500, b"a" * 5000])
-def test_headers_without_an_end_are_not_kept(heads, monkeypatch, piece):
-    async def scene(reader, writer):
-        writer.write(b"GET / HTTP/1.1\r\nx: ")
-        said = asyncio.create_task(reader.read(12))
-        for _ in range(200):
-            if said.done():
-                break
-            writer.write(piece)
-            await asyncio.sleep(0.01)
-        assert await said == b"HTTP/1.1 400"
-        writer.close()
-
-    spoken(heads, monkeypatch, scene, 60.0)
+def test_the_header_may_shorten_the_deadline_and_not_lengthen_it(modules):
+    assert modules.oip.seconds_of(None, 2.0) == 2.0
+    assert modules.oip.seconds_of("500", 2.0) == 0.5
+    assert modules.oip.seconds_of("5000", 2.0) == 2.0
+    for wrong in ("0", "-1", "nan", "soon", ""):
+        with pytest.raises(modules.oip.Refused, match="x-deadline-ms"):
+            modules.oip.seconds_of(wrong, 2.0)
 
 
-@pytest.mark.slow
-def test_slow_bodies_and_idle_connections_are_not_of_it(heads, monkeypatch):
-    """A body has the application's own limit, and what follows it adds no headers."""
+def streamed(body: bytes, encoding: str) -> Any:
+    async def stream():
+        yield body[:5]
+        yield body[5:]
 
-    async def scene(reader, writer):
-        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-        for _ in range(2):
-            writer.write(head)
-            await asyncio.sleep(0.5)
-            writer.write(b"2\r\nab\r\n0\r\n" + b"trailer: x\r\n" * 50 + b"\r\n")
-            answer = await reader.readuntil(b"ok")
-            assert answer.startswith(OK)
-            assert b"x-headers: 2\r\n" in answer
-            await asyncio.sleep(0.5)
-        writer.close()
+    return SimpleNamespace(headers={"content-encoding": encoding}, stream=stream)
 
-    spoken(heads, monkeypatch, scene)
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed_bodies_are_read_and_bounded_by_what_they_hold(modules, encoding):
+    compress = gzip.compress if encoding == "gzip" else zlib.compress
+
+    def read(body: bytes) -> bytes:
+        return asyncio.run(modules.oip.body_of(streamed(body, encoding), 1000, 1.0))
+
+    assert read(compress(b"x" * 1000)) == b"x" * 1000
+    for body, status in (
+        (compress(b"x" * 1001), 413),
+        (compress(bytes(10_000_000)), 413),  # a few kilobytes that become ten megabytes
+        (b"no such thing", 400),
+        (compress(b"x" * 500)[:-6], 400),
+    ):
+        with pytest.raises(modules.oip.Refused) as caught:
+            read(body)
+        assert caught.value.status == status
+    with pytest.raises(modules.oip.Refused, match="gzip or deflate"):
+        asyncio.run(modules.oip.body_of(streamed(b"x", "br"), 1000, 1.0))

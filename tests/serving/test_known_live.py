@@ -1,4 +1,4 @@
-"""A server of two priorities with all that a bundle can keep: known answers, equal requests, inputs."""
+"""A server with all that a bundle can keep: known answers, equal requests, inputs that are drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from optcli.serving.running import Running, running
 _HURRIED = pytest.mark.usefixtures("hurried_loads", "hurried_plans")
 pytestmark = [pytest.mark.slow, pytest.mark.long, _HURRIED]
 
-SHARES = {"high": 0.3, "low": 0.7}
 Say = Callable[..., str]
 
 
@@ -51,7 +50,7 @@ def png(path: Path, seed: int) -> bytes:
     return path.read_bytes()
 
 
-def test_two_priorities_with_known_answers_equal_requests_and_inputs_that_are_drawn(
+def test_known_answers_equal_requests_and_inputs_that_are_drawn(
     tmp_path: Path,
     say: Say,
     capsys: pytest.CaptureFixture[str],
@@ -74,7 +73,6 @@ def test_two_priorities_with_known_answers_equal_requests_and_inputs_that_are_dr
         slo={"p95_ms": 5000},
         batch=2,
         target="ray",
-        priorities=SHARES,
     )
     (tmp_path / "plan.json").write_text(plan.to_json())
     deploying = ["deploy", *named, "--target", "ray", "--plan", str(tmp_path / "plan.json"), "--force"]
@@ -82,34 +80,30 @@ def test_two_priorities_with_known_answers_equal_requests_and_inputs_that_are_dr
     bundle = tmp_path / "bundle"
     said = say(*deploying, "--known-answers", str(outs["parquet"]), "--out", str(bundle))
     files = {*json.loads(said)["files"]}
-    assert {"priorities.py", "known_answers.py", "known_answers.sqlite", "cache.json"} <= files
+    assert {"known_answers.py", "known_answers.sqlite", "cache.json", "cache.py"} <= files
     rows = {each["id"]: each["classes"] for each in _rows(outs["parquet"])}
     assert rows == {each["id"]: each["classes"] for each in _lines(outs["jsonl"])}
     assert rows.keys() == images.keys()
 
     with running(bundle, log=tmp_path / "log") as started:
         server = Server(started.url, bundle)
-        for priority in SHARES:
-            for name, body in images.items():
-                assert _answer(server, body, priority) == {"classes": rows[name]}
-        assert _counted(server) == (12, 0)
+        for name, body in images.items():
+            assert _answer(server, body) == {"classes": rows[name]}
+        assert _counted(server) == (6, 0)
         assert _seen(server) == 0  # nothing of it was computed
-        # What one priority had computed, the other gets from the cache.
         fresh = png(tmp_path / "fresh.png", 9)
-        assert _answer(server, fresh, "low") == _answer(server, fresh, "high")
-        assert _counted(server) == (13, 1)
+        assert _answer(server, fresh) == _answer(server, fresh)
+        assert _counted(server) == (7, 1)
         _equal_requests_are_computed_once(server, png(tmp_path / "again.png", 10))
-        assert _counted(server) == (13 + 1 + 39, 1 + 1 + 1)
+        assert _counted(server) == (7 + 1 + 39, 1 + 1 + 1)
         for seed in range(8):
             body = _tensor(seed)
-            status, content = server.post(
-                "infer", body, **{"x-priority": "high" if seed < 3 else "low"}
-            )
+            status, content = server.post("infer", body)
             assert (status, json.loads(content)["outputs"][0]["shape"]) == (200, [1, 2])
         assert _seen(server) == 1 + 3 + 1 + 8
         _a_load_test_of_images_holds_the_golden_answer(started, bundle, say, monkeypatch)
         seen = _seen(server)
-    # Its server is gone: what it kept of both priorities lies beside the bundle.
+    # Its server is gone: what it kept lies beside the bundle.
     found = Drift.model_validate_json(say("loadtest", str(bundle), "--drift", codes=(0, 1, 5)))
     assert (found.seen, found.kept, found.missed) == (seen, seen, 0)
 
@@ -127,13 +121,13 @@ def _equal_requests_are_computed_once(server: Server, body: bytes) -> None:
     for binary in (True, False):  # three rows in calls of two at most: two parts
         found = asked(server, rows, "image", "logits", binary=binary)
         np.testing.assert_allclose(found, rows.reshape(3, -1) @ weights(), rtol=1e-4)
-    computed = server.count('model_batch_rows_sum{priority="low"}')
+    computed = server.count("model_batch_rows_sum")
     assert computed == 3 + 1
     with ThreadPoolExecutor(8) as threads:
         answers = set(threads.map(lambda _: server.post("images", body), range(40)))
     ((status, _),) = answers
     assert status == 200
-    assert server.count('model_batch_rows_sum{priority="low"}') == computed + 1
+    assert server.count("model_batch_rows_sum") == computed + 1
 
 
 def _a_load_test_of_images_holds_the_golden_answer(
@@ -155,8 +149,8 @@ def _a_load_test_of_images_holds_the_golden_answer(
     assert point.wrong == point.checked > 0
 
 
-def _answer(server: Server, body: bytes, priority: str) -> Any:
-    status, content = server.post("images", body, **{"x-priority": priority})
+def _answer(server: Server, body: bytes) -> Any:
+    status, content = server.post("images", body)
     assert status == 200, content
     return json.loads(content)
 

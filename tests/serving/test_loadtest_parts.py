@@ -287,8 +287,6 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     oldest = sealed(wait_ms=10.0, semantics="oldest-age")
     assert predicting.unstable(model, predicting.batching_of(oldest), 200.0) is None
     assert predicting.batching_of(Served(url="http://x", model="m")) is None
-    adapted = predicting.batching_of(sealed(wait_ms=10.0), wait_ms=0.0)
-    assert adapted.wait_ms == 0.0
 
 
 @pytest.mark.slow
@@ -385,14 +383,10 @@ def test_the_variation_of_the_work_comes_from_a_light_load_as_well():
         own_processors=True,
     )
     server = sealed(batch=1, wait_ms=0.0)
-    driver = SimpleNamespace(
-        seed=0, endpoint=SimpleNamespace(served=server, concurrency=1, wait_ms_at=None)
-    )
+    driver = SimpleNamespace(seed=0, endpoint=SimpleNamespace(served=server, concurrency=1))
     model = predicting.of_calibration(known.model_copy(update={"ingress_cv2": 1.5}))
     batching = predicting.batching_of(server)
-    seen = {
-        rate: predicting.predicted(model, batching, Poisson(rate), 0).p95_ms for rate in (60.0, 125.0)
-    }
+    seen = {rate: predicting.predicted(model, batching, Poisson(rate)).p95_ms for rate in (60.0, 125.0)}
     assert calibrating._variation(driver, known, seen) == pytest.approx(1.5, abs=0.1)
     # A p95 that is 15 % too short decides alone that nothing varies; beside a light load it does not.
     heavy = {125.0: 0.85 * seen[125.0]}

@@ -90,7 +90,7 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
         for binary in (True, False):
             found = asked(server, rows, "images", name, binary=binary)
             np.testing.assert_allclose(found[0], raw, rtol=1e-3, atol=1e-2)
-        computed = server.count('model_compute_seconds_count{batch="1"}')
+        computed = server.count("model_compute_seconds_count", batch="1")
         for wrong, code, sentence in (
             (b"", 415, "found no bytes"),
             (b"no image", 415, "not a JPEG or PNG image"),
@@ -102,8 +102,8 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
             "images", samples.read(1).place.encode(), **{"x-deadline-ms": "0.001"}
         )
         assert late == 504
-        assert server.count('model_compute_seconds_count{batch="1"}') == computed
-        assert server.count('model_requests_total{code="415"}') == 2
+        assert server.count("model_compute_seconds_count", batch="1") == computed
+        assert server.count("model_requests_total", code="415") == 2
 
 
 @pytest.mark.long

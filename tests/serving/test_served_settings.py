@@ -71,7 +71,7 @@ def changed(folder: Path, change: object) -> None:
 
 
 def user_config(content: dict) -> dict:
-    return content["applications"][0]["deployments"][1]["user_config"]
+    return content["applications"][0]["deployments"][0]["user_config"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def user_config(content: dict) -> dict:
     [
         (lambda all: user_config(all).update(max_batch_size=0), "user_config of Model: max_batch_size"),
         (lambda all: user_config(all).update(batch_wait_timeout_s="10ms"), "batch_wait_timeout_s"),
-        (lambda all: user_config(all).pop("adaptive_wait"), "adaptive_wait: Field required"),
+        (lambda all: user_config(all).pop("deadline_ms"), "deadline_ms: Field required"),
         (lambda all: all["applications"][0]["deployments"].pop(), "no deployment Model"),
         (lambda all: all["applications"][0].update(import_path="nonsense"), "import_path"),
         (lambda all: all["applications"][0].update(import_path="nope:app"), "the module 'nope'"),
@@ -106,10 +106,10 @@ def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
     served_settings.require_whole(out, read(out))
     changed(out, lambda all: user_config(all).update(max_batch_size=0))
     assert cli.run(["serve", str(out), "--trust"]) == 2
-    assert "user_config of Model-high: max_batch_size" in capsys.readouterr().err
-    changed(out, lambda all: all["applications"][0]["deployments"].pop())
+    assert "user_config of Model: max_batch_size" in capsys.readouterr().err
+    changed(out, lambda all: all["applications"].pop(0))
     assert cli.run(["serve", str(out), "--trust"]) == 2
-    assert "no deployment Model-low" in capsys.readouterr().err
+    assert "no application with the route_prefix /high" in capsys.readouterr().err
 
 
 def test_what_was_deployed_is_read_back_as_it_was(folder):
@@ -133,12 +133,11 @@ def test_a_load_test_switches_the_cache_off_unless_told(folder, started, cache, 
 
 
 def test_edited_settings_are_those_that_a_load_test_predicts_with(folder, started):
-    edited = {"max_batch_size": 3, "batch_wait_timeout_s": 0.0005, "adaptive_wait": False}
+    edited = {"max_batch_size": 3, "batch_wait_timeout_s": 0.0005}
     changed(folder, lambda all: user_config(all).update(edited))
-    changed(folder, lambda all: all["applications"][0]["deployments"][1].update(num_replicas=5))
+    changed(folder, lambda all: all["applications"][0]["deployments"][0].update(num_replicas=5))
     with started() as found:
         assert (found.served.batch, found.served.wait_ms, found.served.instances) == (3, 0.5, 5)
-        assert found.wait_ms_at(0.001, None) == 0.5  # it no longer adapts
 
 
 def test_edited_settings_of_a_priority_are_its_own(tmp_path):
@@ -148,7 +147,7 @@ def test_edited_settings_of_a_priority_are_its_own(tmp_path):
     bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, out)
     made = read(out)
     changed(out, lambda all: user_config(all).update(max_batch_size=3))
-    changed(out, lambda all: all["applications"][0]["deployments"][1].update(num_replicas=5))
+    changed(out, lambda all: all["applications"][0]["deployments"][0].update(num_replicas=5))
     found = served_settings.as_configured(out, made)
     high, low = found.priorities
     assert (high.largest_batch, high.instances) == (3, 5)

@@ -83,6 +83,7 @@ def deploy(
     cache_ttl_s: float = caching.TTL_S,
     sample_inputs: int = 0,
     known_answers: str | None = None,
+    grpc: bool = False,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -96,14 +97,14 @@ def deploy(
     a bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
 
     `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
-    here; a plan in a file has its own. In Ray each has replicas of its own, in Triton they share one
-    queue.
+    here; a plan in a file has its own. In Ray each is an application with replicas of its own, in
+    Triton they share one queue.
 
     `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
     `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
     `sample_inputs`: that of `ray` keeps statistics of so many inputs a day, for `loadtest --drift`.
     `known_answers`: the URI of answers that `optcli infer` wrote with this variant, which are hits of
-    the cache from the start.
+    the cache from the start. `grpc`: that of `ray` speaks the protocol over gRPC as well.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote, and is made again where it was for another server; without it the plan
@@ -127,6 +128,7 @@ def deploy(
             cache_ttl_s=cache_ttl_s,
             sample_inputs=sample_inputs,
             known_answers=known_answers,
+            grpc=grpc,
             force=force,
         )
     )

@@ -38,6 +38,7 @@ class Extras:
     known: StoredAnswers | None = None
     _cache_file: str = ""
     sample_inputs: int = 0
+    grpc: bool = False
     _reference: bytes = b""
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Extras:
         """The bundle with what the server must know of this."""
         body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes
         known = {"images": self.images, "cache": self.cache, "most_body_bytes": body}
+        known["grpc"] = self.grpc
         return bundle.model_copy(update={**known, "sample_inputs": self.sample_inputs})
 
     def write(self, folder: Path, built: BuiltVariant) -> str | None:
@@ -120,6 +122,7 @@ def extras_of(
     cache_ttl_s: float = caching.TTL_S,
     sample_inputs: int = 0,
     known: str | None = None,
+    grpc: bool = False,
 ) -> Extras:
     """What is asked for; `log` is a worker's. Raises `UsageError` and `InputError`."""
     serving = images_of(built, interface) if images else None
@@ -143,6 +146,8 @@ def extras_of(
             f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random; it keeps no"
             f" input. `optcli loadtest FOLDER --drift` compares the statistics with {said}"
         )
+    if grpc:
+        modules += ["oip_grpc", "grpc_service_pb2"]
     if known is not None:
         if serving is None or cache is None:
             missing = "--images" if serving is None else "--cache memory"
@@ -163,6 +168,7 @@ def extras_of(
         known=answers,
         _cache_file=content,
         sample_inputs=sample_inputs,
+        grpc=grpc,
         _reference=compared_with,
         modules=tuple(modules),
         packages=tuple(packages),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optcli.serving.bundle import BundlePriority
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface
 from optcli.serving.deploy.model_configuration import Served
 
@@ -81,25 +82,22 @@ def _sending(ensemble: str, golden: str | None) -> str:
 
 
 def for_ray(
-    model: str, interface: Interface, image: str | None = None, priorities: Sequence[str] = ()
+    model: str,
+    interface: Interface,
+    image: str | None = None,
+    priorities: Sequence[BundlePriority] = (),
 ) -> list[Step]:
     """Start the bundle in the folder, ask whether the model is ready, send the golden request.
 
-    `image` is a golden image, where the server takes images; `priorities` are those that a request may
-    name.
+    `image` is a golden image, where the server takes images.
     """
     request = _request(interface, f"{_URL}/{model}/infer")
-    if priorities:
-        named = (
-            f"{_CURL} --header 'x-priority: {priorities[0]}' --header 'Content-Type: application/json'"
-        )
-        listed = " or ".join(filter(None, [", ".join(priorities[:-1]), priorities[-1]]))
-        title = (
-            f'Send one with a priority, {listed} (the same as `"parameters": {{"priority":'
-            f' "{priorities[0]}"}}` in the request; without either it has {priorities[-1]})'
-        )
-        command = f"{named} --data @{REQUEST} {_URL}/{model}/infer"
-        request += [Step(title, command)] if interface.golden is not None else []
+    for each in priorities[:-1]:
+        url = f"localhost:8000{each.route}/v2/models/{model}/infer"
+        request += [
+            Step(f"{one.title} with the priority {each.name}", one.command)
+            for one in _request(interface, url)
+        ]
     if image is not None:
         request.append(Step("Send an image", f"{_CURL} --data-binary @{image} {_URL}/{model}/images"))
     return [

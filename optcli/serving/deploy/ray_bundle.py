@@ -28,10 +28,7 @@ from optcli.settings import TensorSpec
 
 SERVER = "Ray Serve"
 MODEL, FILES = "model", Path(__file__).parent / "ray_files"
-_ALWAYS = (
-    *("app", "launch", "oip", "direct", "lanes", "admission", "together", "batches"),
-    *("metrics", "garbage", "request_heads"),
-)
+_ALWAYS = ("app", "oip", "batches", "metrics", "launch")
 _PACKAGES = ("numpy", "starlette", "prometheus-client", "PyYAML")
 _TYPES = {**PROTOCOL_TYPES, "float16": "FP16"}
 # Characters of a number in JSON, with what stands between two.
@@ -47,10 +44,15 @@ COPY requirements.txt .
 RUN pip install --no-cache-dir -r requirements.txt && useradd --create-home server
 COPY . .
 USER server
-EXPOSE 8000
+# Where Ray starts the application itself (KubeRay), it finds the modules of this folder.
+ENV PYTHONPATH=/srv
+EXPOSE 8000{ports}
+HEALTHCHECK --interval=10s --timeout=6s --start-period=90s CMD ["python", "-c", \\
+    "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=5)"]
 # Reachable from outside of the container: publish the port where only your proxy reaches it.
 CMD ["python", "launch.py", "--host", "0.0.0.0"]
 """
+_NOT_IN_IMAGE = "Dockerfile\n.dockerignore\nREADME.md\nsamples.npz\nexpected.npz\n__pycache__\n"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def prepared(
     inputs = tuple(_input(spec) for spec in built.inputs)
     row_bytes, row_elements = _sizes(built.inputs, inputs, largest)
     settings = {**runtime.settings, **interface.settings}
-    if "forms" in runtime.beside:
+    if runtime.forms:
         settings |= served_forms(built, batching.largest, known).settings()
     made = Bundle(
         model=name,
@@ -106,9 +108,7 @@ def prepared(
         largest_batch=usual.one.batch,
         wait_ms=usual.wait_ms,
         least_wait_ms=usual.one.least_wait_ms,
-        adaptive_wait=usual.adapts(batched=batched),
-        single_ms=_single_ms(plan),
-        sealed_batches=max(1, *(lane.max_ongoing // lane.one.batch for lane in lanes)),
+        sealed_batches=max(1, *(lane.max_in_flight // lane.one.batch for lane in lanes)),
         instances=sum(lane.one.instances for lane in lanes),
         concurrency=usual.one.concurrency,
         threads=threads,
@@ -122,8 +122,7 @@ def prepared(
         object_store_bytes=min(2048 * _MIB, max(128 * _MIB, 4 * most * row_bytes)),
         tolerance=interface.tolerance,
         golden=interface.golden,
-        shared_calls=usual.shares_calls,
-        priorities=tuple(lane.to_bundle(batched=batched) for lane in lanes if lane.name),
+        priorities=tuple(lane.to_bundle() for lane in lanes if lane.name),
     )
     return Prepared(made, runtime, lanes, batching.why)
 
@@ -138,18 +137,18 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
         raise InputError(
             f"the artifact has no {runtime.file}", place=str(target), hint="build it again"
         )
-    asked_for = ("priorities",) if made.priorities else ()
-    for file in (*_ALWAYS, *asked_for, *runtime.beside):
+    asked_for = ("forms",) if made.runner.settings.get("batch_sizes") else ()
+    for file in (*_ALWAYS, *asked_for):
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
-    for path in runtime.copied:
-        shutil.copyfile(path, folder / path.name)
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")
     ray_config.write(folder, made, prepared.lanes, plan)
     requirements = "".join(f"{line}\n" for line in _requirements(built, made, runtime))
     (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
-    dockerfile = _DOCKERFILE.format(python=".".join(map(str, sys.version_info[:2])))
+    ports = " 9000" if made.grpc else ""
+    dockerfile = _DOCKERFILE.format(python=".".join(map(str, sys.version_info[:2])), ports=ports)
     (folder / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    (folder / ".dockerignore").write_text(_NOT_IN_IMAGE, encoding="utf-8")
     ray_config.require_readable(folder, made, prepared.lanes)
 
 
@@ -162,12 +161,6 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
     if made.priorities:
         listed = ", ".join(_of_lane(lane) for lane in prepared.lanes)
         notes.append(f"each priority has replicas of its own, which no other priority uses: {listed}")
-    if any(lane.adapts(batched=made.batched) for lane in prepared.lanes):
-        notes.append(
-            "under light load (single requests would need less than half of a replica's time) a replica"
-            " does not wait for a batch; latency is then lower than planned. `adaptive_wait: false` in"
-            " serve_config.yaml makes it wait"
-        )
     if made.runner.settings.get("batch_sizes"):
         notes.append(_compiled(made.runner.settings))
     machines = sum(lane.one.machines for lane in prepared.lanes)
@@ -207,16 +200,18 @@ def closing(prepared: Prepared) -> Sequence[str]:
     made = prepared.bundle
     return (
         _full(made),
-        "you may change `max_batch_size`, `batch_wait_timeout_s` and `adaptive_wait` in"
-        " serve_config.yaml while the server runs: then `kill -HUP` the process of launch.py, or run"
-        " `serve deploy`",
-        f"on a Ray cluster, `serve deploy {bundle.CONFIG}` starts the same server, if its `runtime_env`"
-        " has the URI of this folder as a zip file, such as `working_dir: s3://bucket/bundle.zip`. Slow"
-        " and large headers are refused there where `ray start` has this folder in `PYTHONPATH` and"
-        " `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=request_heads:limit`",
+        "you may change `user_config` in serve_config.yaml while the server runs: then `kill -HUP` the"
+        " process of launch.py, or run `serve deploy`",
+        f"`serve run {bundle.CONFIG}`, `serve deploy {bundle.CONFIG}` and a RayService of KubeRay start"
+        " the same server. On a cluster each node needs this folder in `PYTHONPATH`: the image of the"
+        " Dockerfile has it there",
         "the server has no authentication and no TLS, and listens on the loopback address: put a proxy"
         " with both in front of it, such as nginx with `proxy_pass http://127.0.0.1:8000`",
-        "one process takes in all requests: for a higher rate, start several bundles behind a proxy",
+        "Ray's own processes talk to each other over ports that they choose, on all addresses of the"
+        " machine. They want a token, which launch.py makes anew at each start (Ray 2.52 and later):"
+        " publish none of these ports",
+        "a process that is lost is started again. Where the server does not answer for 45 seconds, or"
+        " Ray's own processes are gone, launch.py ends with exit code 1 and says why",
     )
 
 
@@ -228,30 +223,18 @@ def _of_lane(lane: Lane) -> str:
 def _full(made: Bundle) -> str:
     """When a request is refused, and when it comes too late."""
     late = "the header `x-deadline-ms` may ask for less"
-    if not made.priorities:
-        return (
-            f"the queue is full with {made.most_in_flight} requests in flight, or fewer while answers"
-            " are later than promised: the server answers 429 to the next. It answers 504 to a request"
-            f" that has no answer after {made.deadline_ms:.4g} ms; {late}"
-        )
     each = "; ".join(
         f"{one.name}: 429 from {one.most_in_flight} requests in flight, 504 after"
         f" {one.deadline_ms:.4g} ms"
         for one in made.priorities
     )
+    if made.priorities:
+        return f"each priority has a queue of its own, and {late}. Limits: {each}"
     return (
-        "each priority has a queue of its own, which is shorter while answers are later than promised."
-        " When it is full, the server answers 429 to the next request. It answers 504 to a request that"
-        f" has no answer in time; {late}. Limits: {each}"
+        f"the queue is full with {made.most_in_flight} requests in flight, which the replicas share: a"
+        " replica that has its part answers 429 to the next. It answers 504 to a request that has no"
+        f" answer after {made.deadline_ms:.4g} ms; {late}"
     )
-
-
-def _single_ms(plan: Plan) -> float | None:
-    known = plan.curve.points_ms.get(1) or plan.curve.between_ms.get(1)
-    if known is not None:
-        return known
-    fixed, per_image = plan.curve.fixed_ms, plan.curve.per_image_ms
-    return None if fixed is None or per_image is None else fixed + per_image
 
 
 def _input(spec: TensorSpec) -> BundleInput:
@@ -312,6 +295,8 @@ def _requirements(built: BuiltVariant, made: Bundle, runtime: Runtime) -> Iterat
         # PyPI's own builds bring CUDA, which a bundle never uses.
         yield f"--extra-index-url {_CPU_BUILDS}"
     yield f"ray[serve]=={environment.version('ray')}"
+    if made.grpc:
+        yield f"tritonclient[grpc]=={environment.version('tritonclient')}"
     for name in packages:
         version = environment.version(name) or str(built.effective.get("version", ""))
         yield f"{name}=={version.partition('+')[0]}"

@@ -14,6 +14,10 @@ from optcli.serving import bundle
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy.ray_lanes import Lane
 
+# The deployment of each application, and what adds the protocol's gRPC service to Ray's proxy.
+DEPLOYMENT = "Model"
+_SERVICER = "tritonclient.grpc.service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+
 
 def schema() -> Any:
     """Ray's own form of serve_config.yaml. Raises `MissingError` without Ray."""
@@ -29,38 +33,38 @@ def schema() -> Any:
 
 
 def content(made: Bundle, lanes: Sequence[Lane]) -> dict[str, Any]:
-    """The content of serve_config.yaml."""
-    # Several times what it admits: some requests are still being read, others being refused.
-    ingress = {
-        "name": "Ingress",
-        "num_replicas": 1,
-        "max_ongoing_requests": 4 * made.most_in_flight + 100,
-        "ray_actor_options": {"num_cpus": 0},
-        **_ends(max(lane.deadline_ms for lane in lanes)),
-    }
+    """The content of serve_config.yaml: an application, or one for each priority."""
     patience_s = max(lane.deadline_ms for lane in lanes) / 1000 + 5
+    grpc = {"grpc_options": {"port": 9000, "grpc_servicer_functions": [_SERVICER]}} if made.grpc else {}
     return {
-        "proxy_location": "HeadOnly",
+        "proxy_location": "EveryNode",
         "http_options": {
             "host": "127.0.0.1",
             "port": 8000,
             "request_timeout_s": made.read_timeout_s + patience_s,
         },
+        **grpc,
         "logging_config": {"log_level": "WARNING", "enable_access_log": False},
         "applications": [
             {
-                "name": made.model,
-                "route_prefix": "/",
+                "name": application_of(made.model, lane.name),
+                "route_prefix": lane.route or "/",
                 "import_path": "app:app",
-                "deployments": [ingress, *(_model(made, lane) for lane in lanes)],
+                "deployments": [_model(made, lane)],
             }
+            for lane in lanes
         ],
     }
 
 
+def application_of(model: str, priority: str) -> str:
+    """The name of an application."""
+    return f"{model}-{priority}" if priority else model
+
+
 def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
-    """One deployment of the model."""
-    model: dict[str, Any] = {"name": lane.deployment}
+    """The deployment of an application."""
+    model: dict[str, Any] = {"name": DEPLOYMENT}
     if lane.autoscaling is None:
         model["num_replicas"] = lane.one.instances
     else:
@@ -72,23 +76,18 @@ def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
         }
     return {
         **model,
-        "max_ongoing_requests": lane.max_ongoing,
-        # Ray counts for each caller by itself, and parts of requests: the ingress refuses before.
-        "max_queued_requests": lane.most_in_flight * _parts(made, lane),
+        # Beyond what a replica admits: some requests are still being read, others being refused.
+        "max_ongoing_requests": 2 * lane.max_in_flight + 100,
+        "max_queued_requests": lane.most_in_flight,
         "user_config": {
             "max_batch_size": lane.one.batch,
             "batch_wait_timeout_s": lane.wait_ms / 1000,
-            "adaptive_wait": lane.adapts(batched=made.batched),
+            "max_in_flight": lane.max_in_flight,
+            "deadline_ms": lane.deadline_ms,
         },
         "ray_actor_options": {"num_cpus": made.threads},
         **_ends(lane.deadline_ms),
     }
-
-
-def _parts(made: Bundle, lane: Lane) -> int:
-    """In how many parts the request of the most rows goes to the model."""
-    rows = max((each.most[0] for each in made.inputs if each.most), default=1) if made.batched else 1
-    return -(-rows // lane.one.batch)
 
 
 def _ends(deadline_ms: float) -> dict[str, Any]:
@@ -129,14 +128,6 @@ def require_readable(folder: Path, made: Bundle, lanes: Sequence[Lane]) -> None:
         ) from error
     wanted = content(made, lanes)
     kept = read.model_dump(mode="json", exclude_unset=True)
-    kept["applications"][0]["deployments"] = [
-        {key: each[key] for key in one}
-        for each, one in zip(
-            kept["applications"][0]["deployments"],
-            wanted["applications"][0]["deployments"],
-            strict=True,
-        )
-    ]
     if bundle.read(folder) != made or not _holds(kept, wanted):
         raise InputError(
             "the bundle says something else when it is read back",

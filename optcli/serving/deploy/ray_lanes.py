@@ -1,26 +1,25 @@
-"""The deployments of the model in a bundle: one for all requests, or one for each priority."""
+"""The applications of a bundle: one for all requests, or one for each priority."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optcli.errors import UsageError
 from optcli.results.plan import Autoscaling, Configuration, Plan
 from optcli.serving.bundle import BundlePriority
 
-DEPLOYMENT = "Model"
-# A name stands in requests, in the labels of metrics and in Ray; a number counts the priorities.
+# A name stands in paths, in the labels of metrics and in Ray.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One deployment as the plan has it: its part of the replicas, of the queue and of the traffic.
+    """One application as the plan has it: its part of the replicas, of the queue and of the traffic.
 
-    `name` is that of a priority; "" where one deployment answers all. `note` is what is to be known of
-    its wait.
+    `name` is that of a priority; "" where one application answers all. `route` is what its paths begin
+    with. `note` is what is to be known of its wait.
     """
 
     name: str
@@ -29,12 +28,8 @@ class Lane:
     autoscaling: Autoscaling | None
     wait_ms: float
     deadline_ms: float
+    route: str = ""
     note: str = ""
-
-    @property
-    def deployment(self) -> str:
-        """Its name in Ray."""
-        return f"{DEPLOYMENT}-{self.name}" if self.name else DEPLOYMENT
 
     @property
     def waiting(self) -> int:
@@ -47,52 +42,34 @@ class Lane:
         return self.one.max_in_flight or 0
 
     @property
-    def max_ongoing(self) -> int:
-        """Requests that one replica takes: one batch computes while the next one gathers.
-
-        Beyond that the ingress holds requests back.
-        """
-        return max(
-            2 * self.one.batch, min(self.waiting, math.ceil(self.most_in_flight / self.one.instances))
-        )
+    def max_in_flight(self) -> int:
+        """Requests that one replica takes, where one batch may compute while the next one gathers."""
+        each = math.ceil(self.most_in_flight / self.one.instances)
+        return max(2 * self.one.batch, self.one.concurrency * self.one.batch, each)
 
     @property
     def most_instances(self) -> int:
         """How many replicas there may be."""
         return self.autoscaling.max_instances if self.autoscaling else self.one.instances
 
-    @property
-    def shares_calls(self) -> bool:
-        """Whether rows that come at the same time go to a replica in one call.
-
-        Not where Ray scales by its calls: it would count several requests as one.
-        """
-        return self.autoscaling is None
-
-    def adapts(self, *, batched: bool) -> bool:
-        """Whether the wait is left out under light load."""
-        return batched and self.one.batch > 1 and self.wait_ms > 0
-
-    def to_bundle(self, *, batched: bool) -> BundlePriority:
+    def to_bundle(self) -> BundlePriority:
         """The same as bundle.json has it."""
         return BundlePriority(
             name=self.name,
-            deployment=self.deployment,
+            route=self.route,
             share=self.share,
             largest_batch=self.one.batch,
             wait_ms=self.wait_ms,
             least_wait_ms=self.one.least_wait_ms,
-            adaptive_wait=self.adapts(batched=batched),
             instances=self.one.instances,
             queue_cap=self.waiting,
             most_in_flight=self.most_in_flight,
             deadline_ms=self.deadline_ms,
-            shared_calls=self.shares_calls,
         )
 
 
 def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, ...]:
-    """The deployments that a plan wants; `asked_ms` replaces the wait of all of them.
+    """The applications that a plan wants; `asked_ms` replaces the wait of all of them.
 
     Raises `UsageError` for a wait that is too short, and for priorities that cannot be served.
     """
@@ -114,14 +91,15 @@ def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, 
                 each.name, each.share, each.configuration, each.autoscaling, plan, asked_ms, force=force
             )
         )
-    return tuple(lanes)
+    # Requests that name no priority have the last.
+    return (*(replace(each, route=f"/{each.name}") for each in lanes[:-1]), *lanes[-1:])
 
 
 def require_name(name: str) -> None:
     """Raise `UsageError` for a priority that requests could not name."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"a priority cannot be called {name!r}: requests name it in a header",
+            f"a priority cannot be called {name!r}: it stands in the paths of its requests",
             place="--priority",
             hint="begin with a letter, and take letters, digits, dashes and underscores, at most 32",
         )
@@ -163,7 +141,7 @@ def _lane(
 ) -> Lane:
     wait_ms, note = wait_of(one, asked_ms, force=force)
     said = f"for the priority {name}, {note}" if name and note else note
-    return Lane(name, share, one, scaling, wait_ms, _deadline_ms(plan, one), said)
+    return Lane(name, share, one, scaling, wait_ms, _deadline_ms(plan, one), note=said)
 
 
 def _deadline_ms(plan: Plan, one: Configuration) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from optcli.artifact import ROUTES, Artifact, Format
@@ -15,10 +14,7 @@ from optcli.formats.aoti_models import Routes
 from optcli.latency.measured_curve import MeasuredCurve
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
-from optcli.workers import memory
 
-# What the modules that run PyTorch import of optcli's.
-_KEPT = (Path(memory.__file__),)
 _USER_CODE = "it needs the model's own Python: deploy a variant with"
 _INSTEAD = {
     Format.TORCH: f"{_USER_CODE} export_onnx, torchscript or aot_inductor",
@@ -31,20 +27,19 @@ _INSTEAD = {
 class Runtime:
     """How a bundle runs an artifact.
 
-    `model` is the module of the bundle's files that becomes `model.py`, `beside` are those that it
-    imports, `copied` modules of optcli's that these import. `file` is the artifact's file, `platform`
-    the protocol's name for the runtime, `package` the one that brings it. `settings` are what it opens
-    the artifact with: the runner's own `session` among them. `environment` are variables that are set
-    before the runtime is imported. `notes` say what differs from what was measured.
+    `model` is the module of the bundle's files that becomes `model.py`. `file` is the artifact's file,
+    `platform` the protocol's name for the runtime, `package` the one that brings it. `forms`: it
+    compiles the model for batch sizes. `settings` are what it opens the artifact with: the runner's own
+    `session` among them. `environment` are variables that are set before the runtime is imported.
+    `notes` say what differs from what was measured.
     """
 
     model: str
     file: str
     platform: str
     package: str
-    beside: tuple[str, ...] = ()
+    forms: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
-    copied: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -163,20 +158,11 @@ def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]
 
 
 _ONNXRUNTIME = Runtime(
-    "model_onnxruntime", onnx.FILE, "onnxruntime_onnx", "onnxruntime", ("forms",), {"batch_names": []}
+    "model_onnxruntime", onnx.FILE, "onnxruntime_onnx", "onnxruntime", True, {"batch_names": []}
 )
-_OPENVINO = Runtime("model_openvino", openvino.FILE, "openvino", "openvino", ("forms",))
-_TORCHSCRIPT = Runtime(
-    "model_torchscript",
-    torchscript.FILE,
-    "pytorch_torchscript",
-    "torch",
-    ("torch_calls",),
-    copied=_KEPT,
-)
-_AOTI = Runtime(
-    "model_aoti", aoti.FILE, "pytorch_aoti", "torch", ("torch_calls", "forms"), copied=_KEPT
-)
+_OPENVINO = Runtime("model_openvino", openvino.FILE, "openvino", "openvino", True)
+_TORCHSCRIPT = Runtime("model_torchscript", torchscript.FILE, "pytorch_torchscript", "torch")
+_AOTI = Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch")
 _RUNTIMES = {
     (Format.ONNX, "onnxruntime"): _ONNXRUNTIME,
     (Format.ORT, "onnxruntime"): replace(_ONNXRUNTIME, file=ort.FILE),

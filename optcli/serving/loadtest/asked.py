@@ -113,6 +113,7 @@ def setup_of(
         tolerance=server.tolerance,
         seed=options.seed,
         cpus=options.client_cpus,
+        routes={each.number: each.route for each in server.served.priorities if each.route is not None},
     )
     taken = None
     if options.recipe is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +80,6 @@ def started(
             concurrency=about.concurrency,
             threads=about.threads,
             pids=server.pids,
-            wait_ms_at=_waits_of(about) if about.batched else None,
         )
 
 
@@ -94,18 +93,8 @@ def _priorities(about: Bundle) -> Iterator[ServedPriority]:
             batch=each.largest_batch if about.batched else 1,
             wait_ms=each.wait_ms,
             instances=each.instances,
+            route=each.route,
         )
-
-
-def _waits_of(about: Bundle) -> Callable[[float, str | None], float]:
-    """The wait for a batch at the rate of a priority's requests; those that name none have the last."""
-    by_name = {each.name: each for each in about.priorities}
-    last = about.priorities[-1] if about.priorities else None
-
-    def wait_ms_at(rate_per_s: float, priority: str | None) -> float:
-        return about.wait_ms_at(rate_per_s, last if priority is None else by_name[priority])
-
-    return wait_ms_at
 
 
 def _pin(pids: tuple[int, ...], model_cpus: tuple[int, ...]) -> None:

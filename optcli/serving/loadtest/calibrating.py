@@ -279,14 +279,12 @@ def _variation(driver: Driver, calibration: Calibration, seen: Mapping[float, fl
 
     All of them on the geometric mean: near the capacity p95 hardly depends on this variation.
     """
-    wait = driver.endpoint.wait_ms_at
 
     def too_short(cv2: float) -> bool:
         model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))
         off = 0.0
         for rate, p95_ms in seen.items():
-            batching = _batching(driver, None if wait is None else wait(rate, None))
-            predicted = predicting.predicted(model, batching, Poisson(rate))
+            predicted = predicting.predicted(model, _batching(driver), Poisson(rate))
             if predicted.p95_ms is None:
                 return False
             off += math.log(predicted.p95_ms / p95_ms)
@@ -301,8 +299,8 @@ def _variation(driver: Driver, calibration: Calibration, seen: Mapping[float, fl
     return (low + high) / 2
 
 
-def _batching(driver: Driver, wait_ms: float | None = None) -> Batching:
-    known = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency, wait_ms)
+def _batching(driver: Driver) -> Batching:
+    known = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency)
     assert known is not None
     return known
 

@@ -78,16 +78,19 @@ class _Client:
     ) -> list[Payload]:
         """The requests of an encoding and of one `of` several priorities, made when first asked for."""
         key = (encoding, rows, priority)
+        route = self.setup.routes.get(priority)
         if key not in self.made:
             self.made[key] = (
-                payloads.of_images(self.setup, priority)
+                payloads.of_images(self.setup, route or "")
                 if encoding == "image"
                 else payloads.of_tensors(
                     self.setup,
                     self.samples,
                     binary=encoding == "binary",
                     rows=rows,
-                    priority=priority,
+                    # A server that has a path for each priority wants no number.
+                    priority=priority if route is None else 0,
+                    route=route or "",
                     most_bytes=payloads.MOST_BYTES // of,
                 )
             )

@@ -152,7 +152,7 @@ class Driver:
         times, records = times.with_suffix(".npy"), records.with_suffix(".npz")
         np.save(times, times_ms)
         url = self.endpoint.served.url
-        before = metrics.read(url, 0.0) if spans.settle_s == 0 else None
+        before = metrics.read(url, 0.0, self.endpoint.pids) if spans.settle_s == 0 else None
         after: Reading | None = None
         self.observer.started(name)
         order, numbers = (
@@ -166,11 +166,11 @@ class Driver:
                 break
             second = news.second or 0.0
             if before is None and second >= spans.settle_s:
-                before = metrics.read(url, second)
+                before = metrics.read(url, second, self.endpoint.pids)
             if after is None and second >= spans.seconds:
-                after = metrics.read(url, second)
+                after = metrics.read(url, second, self.endpoint.pids)
             self.observer.progress(name, min(1.0, second / spans.seconds), _live(news))
-        after = after or metrics.read(url, news.sent.seconds)
+        after = after or metrics.read(url, news.sent.seconds, self.endpoint.pids)
         result = replace(Records.read(records), priority=priority)
         for file in filter(None, (times, records, order, numbers)):
             file.unlink()

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +38,8 @@ class Endpoint:
     `samples` and `expected` are npz files of inputs and outputs by name, where there are some; `golden`
     are the files of an image and of its answer. `tolerance` is that of the golden response. `plan` is
     what the server was deployed with. `pids` are the server's processes where the load test started it.
-    `wait_ms_at` is the wait for a batch at a rate, where the server adapts it; None: always the same.
-    With a priority it is that of its own replicas, at its own rate. A call of the model takes `threads`
-    processors. `class_scores` are the outputs that hold scores of classes; None: not known.
+    A call of the model takes `threads` processors. `class_scores` are the outputs that hold scores of
+    classes; None: not known.
     """
 
     served: Served
@@ -54,7 +53,6 @@ class Endpoint:
     concurrency: int = 1
     threads: int = 1
     pids: tuple[int, ...] = ()
-    wait_ms_at: Callable[[float, str | None], float] | None = None
     class_scores: tuple[str, ...] | None = None
 
 

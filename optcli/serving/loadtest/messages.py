@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from optcli.results.loadtest import Encoding
@@ -25,7 +26,8 @@ class Setup:
     samples the inputs are `random_samples` random ones of `seed`. `images` are files whose bytes are
     posted; `golden_answer` is the file of the expected answer to the first. `tolerance` is the largest
     difference of an answer, as a share of the largest magnitude of the expected output. `cpus` are the
-    processors that the client shall run on; empty: all.
+    processors that the client shall run on; empty: all. `routes` are what the paths of a priority's
+    requests begin with, by its number, where priorities have paths of their own.
     """
 
     url: str
@@ -41,6 +43,7 @@ class Setup:
     seed: int = 0
     cpus: tuple[int, ...] = ()
     most_in_flight: int = 2000
+    routes: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

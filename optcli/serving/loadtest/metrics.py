@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optcli.environment import pip_install
@@ -16,6 +17,8 @@ _TIMEOUT_S = 5.0
 # What no metric and no label has.
 _MOST_VALUE, _MOST_LABEL = 1e18, 100
 _MOST_DIGITS = 9
+# What Ray calls the process that listens.
+_PROXY = "ProxyActor"
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,11 @@ _LABELS = {
 }
 
 
-def read(url: str, at_s: float) -> Reading | None:
-    """The metrics of a server at a time in seconds; None where it has none that are known."""
+def read(url: str, at_s: float, pids: Sequence[int] = ()) -> Reading | None:
+    """The metrics of a server at a time in seconds; None where it has none that are known.
+
+    Of a bundle's server, whose processes are `pids`, Ray's proxy counts as the ingress.
+    """
     try:
         status, body = fetched(url, "/metrics", most_bytes=_MOST_BYTES, timeout_s=_TIMEOUT_S)
     except InputError:
@@ -55,7 +61,24 @@ def read(url: str, at_s: float) -> Reading | None:
     if status != 200:
         return None
     reading = parsed(body.decode("utf-8", errors="replace"), at_s)
-    return reading if reading.values else None
+    if not reading.values:
+        return None
+    proxy_s = _proxy_s(pids)
+    own = {} if proxy_s is None else {("model_process_cpu_seconds_total", "ingress"): proxy_s}
+    return Reading(reading.at_s, {**reading.values, **own})
+
+
+def _proxy_s(pids: Sequence[int]) -> float | None:
+    """Processor time of Ray's proxy below the first of some processes; None where it is not there."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, IndexError):
+        for process in psutil.Process(pids[0]).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if _PROXY in " ".join(process.cmdline()):
+                    spent = process.cpu_times()
+                    return float(spent.user + spent.system)
+    return None
 
 
 def parsed(text: str, at_s: float) -> Reading:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Bodies of a load are held in memory all together.
 MOST_BYTES = 256 * 1024 * 1024
-HEADER_LENGTH, PRIORITY = "Inference-Header-Content-Length", "X-Priority"
+HEADER_LENGTH = "Inference-Header-Content-Length"
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 
@@ -107,12 +107,13 @@ def of_tensors(
     binary: bool,
     rows: int = 1,
     priority: int = 0,
+    route: str = "",
     most_bytes: int = MOST_BYTES,
 ) -> list[Payload]:
     """A request for each sample, as many as fit into memory; tensors are binary or JSON.
 
-    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to, and names
-    the `priority` with this number, 0: none.
+    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to. It names
+    the `priority` with this number, 0: none, and its path begins with `route`.
     """
     http = client_library()
     rows, count = max(rows, _rows(setup.inputs)), len(next(iter(samples.values())))
@@ -128,26 +129,22 @@ def of_tensors(
         headers = {"Content-Type": "application/octet-stream" if length else "application/json"}
         if length:
             headers[HEADER_LENGTH] = str(length)
-        payloads.append(Payload(f"/v2/models/{setup.model}/infer", body, headers, index))
+        payloads.append(Payload(f"{route}/v2/models/{setup.model}/infer", body, headers, index))
         taken += len(body)
         if taken >= most_bytes:
             break
     return payloads
 
 
-def of_images(setup: Setup, priority: int = 0) -> list[Payload]:
-    """A request for each image file, with its bytes as they are. Raises `UsageError`.
-
-    It names the `priority` with this number in a header, 0: none.
-    """
+def of_images(setup: Setup, route: str = "") -> list[Payload]:
+    """A request for each image file, with its bytes as they are. Raises `UsageError`."""
     if not setup.images:
         raise UsageError(
             "there are no images to send", place="--encoding image", hint="name a folder with --images"
         )
-    path = f"/v2/models/{setup.model}/images"
-    named = {PRIORITY: str(priority)} if priority else {}
+    path = f"{route}/v2/models/{setup.model}/images"
     return [
-        Payload(path, file.read_bytes(), {"Content-Type": _KINDS[file.suffix.lower()], **named}, index)
+        Payload(path, file.read_bytes(), {"Content-Type": _KINDS[file.suffix.lower()]}, index)
         for index, file in enumerate(setup.images)
     ]
 

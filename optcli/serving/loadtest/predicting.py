@@ -127,16 +127,13 @@ def plan_keys(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
-    """How the server batches, as the simulation takes it; None where it is not known.
-
-    `wait_ms` is the wait where it is another than the one that the server was set up with.
-    """
+def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
+    """How the server batches, as the simulation takes it; None where it is not known."""
     if served.batch is None or served.instances is None or served.semantics is None:
         return None
     return Batching(
         batch=served.batch,
-        wait_ms=(served.wait_ms or 0.0) if wait_ms is None else wait_ms,
+        wait_ms=served.wait_ms or 0.0,
         instances=served.instances,
         concurrency=concurrency,
         semantics=served.semantics,

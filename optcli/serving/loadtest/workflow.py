@@ -196,20 +196,15 @@ class _Whole:
             models.append(predicting.of_calibration(self.calibration, processes))
         return models
 
-    def _batching(
-        self, rate: float | None = None, priority: ServedPriority | None = None
-    ) -> Batching | None:
-        """How the server batches, at a rate where it adapts its wait; that of a priority by its own."""
-        adapted, served = self.server.wait_ms_at, predicting.as_served(self.server.served, priority)
+    def _batching(self, priority: ServedPriority | None = None) -> Batching | None:
+        """How the server batches; that of a priority by its own."""
+        served = predicting.as_served(self.server.served, priority)
         if served.batch is None:
             return None
-        wait_ms = None
-        if adapted is not None and rate is not None:
-            wait_ms = adapted(rate, None if priority is None else priority.name)
-        return predicting.batching_of(served, self.server.concurrency, wait_ms)
+        return predicting.batching_of(served, self.server.concurrency)
 
     def _predicted(self, process: Process, priority: ServedPriority | None = None) -> list[Predicted]:
-        batching = self._batching(process.rate_per_s, priority)
+        batching = self._batching(priority)
         if batching is None:
             return []
         return [
@@ -224,7 +219,7 @@ class _Whole:
         for model in self._models() if self.server.served.priorities else ():
 
             def highest(priority: ServedPriority, model: Model = model) -> float:
-                batching = self._batching(None, priority)
+                batching = self._batching(priority)
                 if batching is None or not _reaches(model, batching):
                     return 0.0
                 part = part_of(self._process(100.0), priority.share)
@@ -238,7 +233,7 @@ class _Whole:
         notes = []
         for priority in parts:
             part = rate if priority is None else rate * priority.share
-            batching = self._batching(part, priority)
+            batching = self._batching(priority)
             models = self._models() if batching is not None else ()
             for model in models:
                 assert batching is not None

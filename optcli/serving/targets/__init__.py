@@ -37,6 +37,7 @@ class Asked:
     cache_ttl_s: float = 3600.0
     sample_inputs: int = 0
     known_answers: str | None = None
+    grpc: bool = False
     force: bool = False
 
 

@@ -38,7 +38,7 @@ class Ray(Target):
     overhead: ClassVar[Mapping[str, float]] = {"after_ms": 3.0, "ingress_ms": 2.0, "ingress_cv2": 0.6}
     scales: ClassVar[bool] = True
     takes: ClassVar[frozenset[str]] = frozenset(
-        {"wait_ms", "images", "cache", "sample_inputs", "known_answers"}
+        {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc"}
     )
     samples: ClassVar[int] = samples_file.MOST
 
@@ -75,6 +75,7 @@ class Ray(Target):
             cache_ttl_s=asked.cache_ttl_s,
             sample_inputs=asked.sample_inputs,
             known=asked.known_answers,
+            grpc=asked.grpc,
         )
         static = built.effective.get("shapes") == "static"
         known = plans.measured(built.name, deployment.report, path) if static else None
@@ -93,8 +94,7 @@ class Ray(Target):
             f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor"
         )
         about += " a recipe: `pip install -r requirements.txt`, or build the Dockerfile."
-        named = [each.name for each in prepared.bundle.priorities]
-        steps = instructions.for_ray(name, interface, golden, named)
+        steps = instructions.for_ray(name, interface, golden, prepared.bundle.priorities)
         return Written(about, steps, notes, ray_bundle.closing(prepared))
 
     def finish(self, folder: Path, store: Store) -> None:

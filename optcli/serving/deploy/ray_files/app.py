@@ -1,198 +1,197 @@
-"""The server: an ingress that speaks the Open Inference Protocol v2, and replicas of the model.
+"""The server: replicas of one model, which take requests of the Open Inference Protocol v2.
 
-`bundle.json` says what is served, `serve_config.yaml` with how many replicas and which batches.
+Ray's proxy listens, and hands each request to the replica that has the fewest. `bundle.json` says what
+is served. `user_config` in `serve_config.yaml` has the batch, the wait, the queue and the deadline, and
+may change while the server runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from batches import Batches, Item
-from direct import Direct
-from garbage import leave_out_what_exists
-from lanes import Lanes, about
 from metrics import CONTENT_TYPE, Metrics
-from oip import HEADER, Protocol, Refused, body_of
+from oip import HEADER, Asked, Protocol, Refused, body_of, encoded, seconds_of
 from ray import serve
-from ray.serve.handle import DeploymentHandle
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from together import Row
 
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
 MODEL = f"/v2/models/{BUNDLE['model']}"
-# Clients may name the version, of which there is one.
-MODELS = (MODEL, f"{MODEL}/versions/1")
+INDEX = "/v2/repository/index"
+# While this file is there, the server says that it is not ready, and still answers.
+STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
+Base: Any = importlib.import_module("oip_grpc").Service if BUNDLE["grpc"] else object
 
 
 @serve.deployment
-class Model:
-    """One replica of the model. Calls run in threads, so that the event loop is always free."""
+class Model(Base):  # type: ignore[misc]
+    """One replica: it reads requests, gathers single rows into batches, and computes in threads."""
 
     def __init__(self) -> None:
         os.environ.update(BUNDLE["runner"]["environment"])
         import model
 
+        self.protocol = Protocol(BUNDLE)
+        self.metrics = Metrics(BUNDLE, serve.get_replica_context().app_name)
         self._pool = ThreadPoolExecutor(BUNDLE["concurrency"])
-        self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE)
-        self._identity = serve.get_replica_context().replica_id.unique_id
-        leave_out_what_exists()
+        self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE, self.metrics)
+        self._inside, self._config = 0, dict[str, Any]()
+        self.cache: Any = None
+        self._sample: Any = None
+        self._posted = {f"{MODEL}/infer": self._answer}
+        self._pages: dict[str, Callable[[], Any]] = {
+            "/v2": self.protocol.server,
+            "/v2/health/live": lambda: {"live": True},
+            "/v2/health/ready": lambda: {"ready": self.is_ready()},
+            "/v2/models/stats": self.metrics.statistics,
+            INDEX: self.protocol.index,
+            MODEL: self.protocol.metadata,
+            f"{MODEL}/ready": lambda: {"ready": self.is_ready()},
+            f"{MODEL}/config": self.protocol.config,
+            f"{MODEL}/stats": self.metrics.statistics,
+            "/metrics": self.metrics.text,
+        }
+        if BUNDLE["cache"]:
+            self.cache = importlib.import_module("cache").opened(HERE, self.metrics.cached)
+        if BUNDLE["images"]:
+            endpoint = importlib.import_module("image_endpoint").ImageEndpoint(HERE, self)
+            self._posted[f"{MODEL}/images"] = endpoint.answer
+        if BUNDLE["sample_inputs"]:
+            self._sample = importlib.import_module("keeping").Kept(HERE, BUNDLE["sample_inputs"])
+            self._pages[f"{MODEL}/inputs"] = self._sample.file
 
     def reconfigure(self, config: dict[str, Any]) -> None:
-        """Take `user_config` of serve_config.yaml, which may change while the server runs."""
-        self._batches.configure(config)
+        """Take `user_config` of serve_config.yaml."""
+        self._config = config
+        self.metrics.bound(config["max_in_flight"])
+        self._batches.warm_up(config["max_batch_size"])
         self._together.set_max_batch_size(config["max_batch_size"])
+        self._together.set_batch_wait_timeout_s(config["batch_wait_timeout_s"])
 
-    async def infer(self, feed: dict[str, np.ndarray], rows: int, deadline: float) -> dict[str, Any]:
-        """Outputs and times; `outputs` is None where it was not computed before the deadline.
+    async def __call__(self, request: Request) -> Response:
+        """One request over HTTP."""
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        # Clients may name the version, of which there is one.
+        path = path.replace(f"{MODEL}/versions/1", MODEL, 1)
+        if path not in self._pages and path not in self._posted:
+            return Refused(404, f"there is no such page; the model is at {MODEL}/infer").response()
+        method = "POST" if path in self._posted or path == INDEX else "GET"
+        if request.method != method:
+            return Refused(405, f"use {method} for this page").response()
+        if path in self._posted:
+            try:
+                with self.metrics.request():
+                    return await self._posted[path](request)
+            except Refused as refused:
+                return refused.response()
+        content = await asyncio.to_thread(self._pages[path])
+        if isinstance(content, bytes):
+            return Response(content, media_type=CONTENT_TYPE)
+        return JSONResponse(content, 503 if content == {"ready": False} else 200)
 
-        Single rows are computed together; a request of several rows is a batch of its own.
-        """
-        item = Item(feed, rows, deadline, arrived=time.time())
-        self._together.set_batch_wait_timeout_s(self._batches.arrives(item.arrived))
+    def is_ready(self) -> bool:
+        """Whether requests should come here: not while the server stops."""
+        return not STOPPING.exists()
+
+    def require_room(self) -> None:
+        """Raise `Refused` where as many requests are inside as may be."""
+        if self._inside >= self._config["max_in_flight"]:
+            retry = str(max(1, round(self._config["deadline_ms"] / 1000)))
+            sentence = f"the queue is full with {self._inside} requests"
+            raise Refused(429, sentence, **{"retry-after": retry})
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Be inside. Raises `Refused` where there is no room."""
+        self.require_room()
+        self._inside += 1
+        self.metrics.inside(self._inside)
         try:
-            if rows == 1 and BUNDLE["batched"]:
-                return await self._together(item)
-            return (await self._computed([item]))[0]
-        except asyncio.CancelledError:
-            item.cancelled = True
-            raise
+            yield
         finally:
-            self._batches.leaves()
+            self._inside -= 1
+            self.metrics.inside(self._inside)
 
-    async def infer_rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What `infer` gives for each of several requests of one row."""
-        return await asyncio.gather(*(self.infer(feed, 1, deadline) for feed, deadline in rows))
+    def deadline(self, shorter_ms: str | None = None) -> float:
+        """When a request that came now is late, in seconds since the epoch."""
+        return time.time() + seconds_of(shorter_ms, self._config["deadline_ms"] / 1000)
+
+    async def outputs(self, asked: Asked, deadline: float) -> Mapping[str, np.ndarray]:
+        """The outputs of a request: kept ones, or computed ones. Raises `Refused`."""
+        if self.cache is None:
+            return await self.computed(asked, deadline)
+        key = self.cache.key(*(part for pair in sorted(asked.feed.items()) for part in pair))
+
+        def fits(kept: Mapping[str, np.ndarray]) -> bool:
+            return self.protocol.gives(asked.rows, kept)
+
+        return await self.cache.get(key, lambda: self.computed(asked, deadline), deadline, fits)
+
+    async def computed(self, asked: Asked, deadline: float) -> Mapping[str, np.ndarray]:
+        """What the model gives for a request, in parts of the largest batch. Raises `Refused`."""
+        with self.admitted():
+            if self._sample:
+                self._sample.offer(asked.feed)
+            parts = [
+                self._row(Item(feed, rows, deadline, time.time()))
+                for feed, rows in asked.parts(self._config["max_batch_size"])
+            ]
+            try:
+                async with asyncio.timeout(deadline - time.time()):
+                    results = await asyncio.gather(*parts)
+            except TimeoutError as error:
+                raise Refused.late() from error
+        if len(results) == 1:
+            return results[0]
+        return {name: np.concatenate([each[name] for each in results]) for name in results[0]}
+
+    async def _row(self, item: Item) -> Mapping[str, np.ndarray]:
+        """Single rows are computed together; several rows are a batch of their own."""
+        try:
+            together = item.rows == 1 and BUNDLE["batched"]
+            result = await self._together(item) if together else (await self._computed([item]))[0]
+        finally:
+            item.cancelled = True  # nobody waits for it any more
+        if isinstance(result, Refused):
+            raise result
+        return result
 
     @serve.batch(max_concurrent_batches=BUNDLE["sealed_batches"])
-    async def _together(self, items: list[Item]) -> list[dict[str, Any]]:
+    async def _together(self, items: list[Item]) -> list[Any]:
         return await self._computed(items)
 
-    async def _computed(self, items: list[Item]) -> list[dict[str, Any]]:
-        call, loop = self._batches.call, asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, call, items, time.time(), self._identity)
-
-
-@serve.deployment
-@serve.ingress()
-class Ingress:
-    """All requests come here: they are read, counted, admitted, and handed to a replica."""
-
-    def __init__(self, *models: DeploymentHandle) -> None:
-        self._protocol, self._metrics = Protocol(BUNDLE), Metrics(about(BUNDLE))
-        self._lanes = Lanes(BUNDLE, models, self._metrics)
-        self._app_name = serve.get_replica_context().app_name
-        self._stopping, self._kept = False, None
-        self._images: Any = None
-        answers: Any = None
-        if BUNDLE["cache"]:
-            import cache
-
-            answers = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
-            for lane in self._lanes.every:
-                lane.cache, lane.gives = answers and answers.beside(), self._protocol.gives
-        if BUNDLE["images"]:
-            from image_endpoint import ImageEndpoint
-
-            self._images = ImageEndpoint(HERE, answers)
-        if BUNDLE["sample_inputs"]:
-            import keeping
-
-            self._kept = keeping.Kept(HERE, BUNDLE["sample_inputs"])
-            for lane in self._lanes.every:
-                lane.kept = self._kept
-        leave_out_what_exists()
-
-    def __serve_build_asgi_app__(self) -> Direct:
-        pages = {
-            "/v2": {"name": "ray-serve", "version": "1", "extensions": ["binary_tensor_data"]},
-            "/v2/health/live": {"live": True},
-            **dict.fromkeys(MODELS, self._protocol.metadata()),
-        }
-        routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
-        routes += [Route(f"{each}/ready", self.ready) for each in ("/v2/health", *MODELS)]
-        ways = ("infer", "images") if self._images else ("infer",)
-        asked = [f"{each}/{way}" for each in MODELS for way in ways]
-        routes += [Route(path, self.infer, methods=["POST"]) for path in asked]
-        routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
-        missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
-        method = Refused(405, "use POST for infer and images, GET for all other pages").response
-        handlers: Any = {404: lambda *_: missing(), 405: lambda *_: method()}
-        return Direct(asked, self.infer, Starlette(routes=routes, exception_handlers=handlers))
-
-    async def check_health(self) -> None:
-        """Ray asks every second; here it counts the replicas that can answer, where that may be new."""
-        if not self._lanes.in_doubt():
-            return
-        status = await asyncio.to_thread(serve.status)
-        application = status.applications.get(self._app_name)
-        self._lanes.seen(application.deployments if application else {})
-
-    async def drain(self) -> None:
-        """Refuse what comes from now on, and wait until all that is inside has its answer."""
-        self._stopping = True
-        while self._lanes.inside:
-            await asyncio.sleep(0.02)
-        if self._kept:
-            await asyncio.to_thread(self._kept.close)
-
-    async def ready(self, request: Request) -> Response:
-        """Whether every request would find a replica."""
-        return Response(status_code=200 if self._lanes.ready and not self._stopping else 503)
-
-    async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
-        for lane in self._lanes.every:
-            lane.metrics.waiting(lane.admission.inside, lane.admission.most)
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
-
-    async def infer(self, request: Request) -> Response:
-        """One request of the protocol."""
-        cause = ""
-        try:
-            response = await self._answer(request)
-        except Refused as refused:
-            response, cause = refused.response(), refused.cause
-        counted = self._metrics.of(getattr(request.state, "priority", ""))
-        counted.answered(response.status_code, cause)
-        return response
+    async def _computed(self, items: Sequence[Item]) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._batches.call, items, time.time())
 
     async def _answer(self, request: Request) -> Response:
-        if self._stopping:
-            raise Refused(503, "the server is stopping", cause="replica")
-        known = self._lanes.known(request.headers.get("x-priority"))
-        if known and known.full:
-            request.state.priority = known.name
-            known.admission.require_room()
-        body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
-        arrived, shorter_ms = time.time(), request.headers.get("x-deadline-ms")
-        image = self._images and request.url.path.endswith("/images")
-        asked = None if image else await self._protocol.read(body, request.headers.get(HEADER))
-        lane = self._lanes.of(request.headers.get("x-priority"), asked and asked.priority)
-        request.state.priority = lane.name
-        lane.require_replica()
-        deadline = arrived + lane.deadline_s(shorter_ms)
-        if asked is None:
-            answer = await self._images.answer(body, deadline, lane)
-            return Response(answer, media_type="application/json")
-        lane.metrics.stage("parse", time.time() - arrived)
-        parts = await lane.outputs(asked, deadline)
-        computed = time.time()
-        content, headers = await self._protocol.write(asked, parts)
-        lane.metrics.stage("post", time.time() - computed)
+        body, deadline = await self.body(request)
+        with self.metrics.staged("parse"):
+            asked = self.protocol.read(body, request.headers.get(HEADER))
+        outputs = await self.outputs(asked, deadline)
+        with self.metrics.staged("post"):
+            content, headers = self.protocol.write(asked, outputs)
+            content = encoded(content, request.headers.get("accept-encoding", ""), headers)
         return Response(content, headers=headers)
 
+    async def body(self, request: Request) -> tuple[bytes, float]:
+        """The body of a request and its deadline, which begins when the body is there."""
+        if self.cache is None:
+            self.require_room()
+        body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
+        return body, self.deadline(request.headers.get("x-deadline-ms"))
 
-# A deployment of the model for each priority, or one for all requests.
-app = Ingress.bind(*(Model.options(name=each["deployment"]).bind() for each in about(BUNDLE)))
+
+app = Model.bind()

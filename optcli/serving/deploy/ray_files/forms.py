@@ -14,9 +14,9 @@ class Forms:
     """Calls of a model; `make` compiles it for a batch size, or for any (None).
 
     With `sizes` a batch goes to the smallest form that holds it, filled up with copies of its last
-    row, which are cut off the outputs. With `any_size` there is also a form for any size, to which all
-    others go: batches above the largest size, and those with fewer rows than `padded_from` has for the
-    next one. Without it, a batch above the largest size is computed in parts.
+    row, which are cut off the outputs. With `any_size` there is also a form for any size (None), to
+    which all others go: batches above the largest size, and those with fewer rows than `padded_from`
+    has for the next one. Without it, a batch above the largest size is computed in parts.
     """
 
     def __init__(
@@ -54,7 +54,4 @@ class Forms:
 
 def filled(array: np.ndarray, size: int) -> np.ndarray:
     """The rows, and the last one repeated until there are `size`."""
-    result = np.empty((size, *array.shape[1:]), array.dtype)
-    result[: len(array)] = array
-    result[len(array) :] = array[-1]
-    return result
+    return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])

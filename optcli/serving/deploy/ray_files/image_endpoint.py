@@ -16,11 +16,12 @@ import images
 import numpy as np
 import postprocess
 from oip import Asked, Refused
+from starlette.requests import Request
+from starlette.responses import Response
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 T = TypeVar("T")
 _KNOWN = "known_answers.sqlite"
-_MUCH_BYTES = 1 << 20
 # A decoded photograph takes hundreds of megabytes at most: so many at once, whatever comes.
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 
@@ -28,69 +29,72 @@ _THREADS = min(4, len(os.sched_getaffinity(0)))
 class ImageEndpoint:
     """Prepares an image, has it computed, and makes an answer of the outputs; all but that in threads.
 
-    The lane of a request admits and computes it, and counts the seconds of stages. Where it has a
-    cache, that keeps answers by the digest of the image's bytes. `cache` is that of all lanes: answers
-    that are known ahead, in a file beside this one, are hits of it.
+    `server` is the replica of app.py, which admits and computes. Its cache keeps answers by the digest
+    of the image's bytes. Answers that are known ahead, in a file beside this one, are hits.
     """
 
-    def __init__(self, folder: Path, cache: Any = None) -> None:
+    def __init__(self, folder: Path, server: Any) -> None:
+        self._server = server
         self._images = images.Images.from_file(folder / images.FILE)
         self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
         # Both files may have been edited: answers of others are none of ours.
         files = (folder / images.FILE, folder / postprocess.FILE)
         self._settings = b"".join(file.read_bytes() for file in files)
         self._known: Any = None
-        if cache is not None and (folder / _KNOWN).exists():
+        if server.cache is not None and (folder / _KNOWN).exists():
             import known_answers
 
-            self._known = known_answers.KnownAnswers(folder / _KNOWN, cache.model, self._settings)
+            self._known = known_answers.KnownAnswers(
+                folder / _KNOWN, server.cache.model, self._settings
+            )
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
 
-    async def answer(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
-        """The answer to one image, as JSON, before a deadline (seconds since the epoch).
+    async def answer(self, request: Request) -> Response:
+        """The answer to one image, as JSON.
 
         Raises `Refused` with 415 for a body that is no image, 422 for one that the model cannot take.
         """
-        if lane.cache is None:
-            return await self._admitted(body, deadline, lane)
+        body, deadline = await self._server.body(request)
+        answer = await self._answer(body, deadline)
+        return Response(answer, media_type="application/json")
 
-        much = len(body) > _MUCH_BYTES
-        digest = await asyncio.to_thread(_digest, body) if much else _digest(body)
+    async def _answer(self, body: bytes, deadline: float) -> bytes:
+        cache = self._server.cache
+        if cache is None:
+            return await self._computed(body, deadline)
+        digest = hashlib.sha256(body).digest()
         known: bytes | None = self._known and self._known.answer(digest)
         if known is not None:
-            lane.cache.hit()
+            cache.counted(True)
             return known
 
         async def compute() -> Arrays:
-            return {"json": np.frombuffer(await self._admitted(body, deadline, lane), np.uint8)}
+            return {"json": np.frombuffer(await self._computed(body, deadline), np.uint8)}
 
-        key = lane.cache.key(["image", self._settings, digest])
-        given = await lane.cache.get(key, compute, deadline - time.time(), _is_answer)
-        return given["json"].tobytes()
+        key = cache.key("image", self._settings, digest)
+        given = await cache.get(key, compute, deadline, _is_answer)
+        return bytes(given["json"].tobytes())
 
-    async def _admitted(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
-        with lane.admission.admitted():  # decoding costs as well
-            return await self._computed(body, deadline, lane)
-
-    async def _computed(self, body: bytes | bytearray, deadline: float, lane: Any) -> bytes:
+    async def _computed(self, body: bytes, deadline: float) -> bytes:
+        self._server.require_room()  # decoding costs as well
         prepare = self._images.prepared
         try:
-            array, placement = await self._in_thread(lane, "parse", deadline, prepare, body)
+            array, placement = await self._in_thread("parse", deadline, prepare, body)
         except images.NoImageError as error:
             raise Refused(415, str(error)) from error
         except ValueError as error:
             raise Refused(422, str(error)) from error
         asked = Asked(self._images.feed([array], [placement]), 1, {})
-        (outputs,) = await lane.computed(asked, deadline)
+        outputs = await self._server.computed(asked, deadline)
         answer, size = self._postprocess.answer, self._images.size_of(array)
         try:
-            result = await self._in_thread(lane, "post", deadline, answer, outputs, placement, size)
+            result = await self._in_thread("post", deadline, answer, outputs, placement, size)
         except ValueError as error:
             raise Refused(500, f"the outputs cannot be read: {error}") from error
         return json.dumps(result).encode()
 
     async def _in_thread(
-        self, lane: Any, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
+        self, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
     ) -> T:
         """What a call gives, unless the deadline passes before it begins."""
         came = time.time()
@@ -101,7 +105,7 @@ class ImageEndpoint:
             return call(*arguments)
 
         result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        lane.metrics.stage(stage, time.time() - came)
+        self._server.metrics.stage(stage, time.time() - came)
         return result
 
 
@@ -113,7 +117,3 @@ def _is_answer(kept: Arrays) -> bool:
         return isinstance(json.loads(kept["json"].tobytes()), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _digest(body: bytes | bytearray) -> bytes:
-    return hashlib.sha256(body).digest()

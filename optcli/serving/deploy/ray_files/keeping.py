@@ -2,13 +2,15 @@
 
 Each day has a uniform sample of its rows (J. S. Vitter, Random sampling with a reservoir, ACM
 Transactions on Mathematical Software 11 (1985) 37-57, algorithm R). Today's and yesterday's are kept.
-They lie in `kept-inputs.npz` beside this file, or where KEPT_INPUTS says; empty: in memory alone.
+They lie in `kept-inputs.npz` beside this file, or where KEPT_INPUTS says; empty: in memory alone. Of
+several replicas one keeps them, which has the lock of the reference's file. Ray spreads requests at
+random, so that what one replica sees is a sample of all.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import fcntl
 import os
 import random
 import tempfile
@@ -22,9 +24,6 @@ from typing import Any
 
 import input_statistics
 import numpy as np
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 VARIABLE = "KEPT_INPUTS"
 PERIOD_S = 86_400.0
@@ -67,20 +66,30 @@ class Kept:
         self._hows: list[dict[str, Any]] = self._reference.about["inputs"]
         self._columns = [len(input_statistics.names(how)) for how in self._hows]
         self._most, self._waiting, self._changed, self._unwritten = most, 0, False, ""
-        self._periods = self._continued() or [Period(time.time())]
+        self._periods = [Period(time.time())]
         self._draw = random.Random()  # noqa: S311
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inputs")
         self._closed = threading.Event()
-        if self._file is not None:
-            threading.Thread(target=self._write_now_and_then, daemon=True).start()
+        self._looked, self._held = -1.0, self._file is None
+        self._lock_file = (folder / input_statistics.REFERENCE).open("rb")
+        self._holds()
 
-    def routes(self, model: str) -> list[Route]:
-        """The page that gives the file."""
-        return [Route(f"{model}/inputs", self._page)]
+    def _holds(self) -> bool:
+        """Whether this process keeps the sample; it looks every second whether no other one does."""
+        if self._held or self._file is None or time.monotonic() - self._looked < 1.0:
+            return self._held
+        self._looked = time.monotonic()
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held, self._periods = True, self._continued() or self._periods
+            threading.Thread(target=self._write_now_and_then, daemon=True).start()
+        return self._held
 
     def offer(self, feed: Mapping[str, np.ndarray]) -> None:
         """Count a request's rows, and keep the statistics of those that are drawn."""
+        if not self._holds():
+            return
         if time.time() - self._periods[-1].begun >= PERIOD_S:
             self._periods = [*self._periods, Period(time.time())][-_PERIODS:]
         period, drawn = self._periods[-1], {}
@@ -141,10 +150,13 @@ class Kept:
         self._closed.set()
         self._thread.shutdown()
         self.write()
+        self._lock_file.close()
 
-    async def _page(self, request: Request) -> Response:
-        content = await asyncio.to_thread(self.content)
-        return Response(content, media_type="application/octet-stream")
+    def file(self) -> bytes:
+        """The content of the file; another process may have written it."""
+        if self._file is not None and not self._holds() and self._file.exists():
+            return self._file.read_bytes()
+        return self.content()
 
     def _write_now_and_then(self) -> None:
         while not self._closed.wait(_WRITE_EVERY_S):

@@ -1,124 +1,194 @@
-"""What Prometheus reads: the ingress counts for all replicas, which report with their results."""
+"""What Prometheus reads at /metrics. Each process counts into files; any of them adds them all up.
+
+The files lie in METRICS_FOLDER, or in a folder of this machine's Ray, which all its processes share, so
+that counters also go on where a replica was replaced.
+"""
 
 from __future__ import annotations
 
+import os
 import resource
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+def _folder() -> str:
+    if named := os.environ.get("METRICS_FOLDER"):
+        return named
+    import ray
+
+    return os.path.join(tempfile.gettempdir(), f"metrics-{ray.get_runtime_context().get_node_id()}")
+
+
+FOLDER = Path(_folder())
+# prometheus_client looks at this when it is imported. Ray's own processes use it, too, so that it is
+# set for this process alone.
+os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(FOLDER)
+FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+from prometheus_client import (  # noqa: E402
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead  # noqa: E402
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # From 0.1 ms to 10 s, four to a factor of ten.
 _SECONDS = [round(10 ** (exponent / 4), 6) for exponent in range(-16, 5)]
-_PAGE = resource.getpagesize()
-
-
-def usage() -> tuple[float, int]:
-    """Seconds of processor time of this process, and the bytes of memory that it occupies."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return time.process_time(), pages * _PAGE
+_OF_PROMISE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+_DROPPED = {429: "queue_full", 504: "deadline"}
 
 
 class Metrics:
-    """The metrics of one ingress; `of` gives those of a priority, which is a label where there are any.
+    """The metrics of one replica; `application` is the name that it has in serve_config.yaml."""
 
-    `lanes` are what bundle.json says of each priority, or of all requests together.
-    """
+    def __init__(self, bundle: Mapping[str, Any], application: str) -> None:
+        own = {"model": bundle["model"], "version": "1", "application": application}
+        self._model, self._cpu_s = bundle["model"], 0.0
 
-    def __init__(self, lanes: Sequence[Mapping[str, Any]]) -> None:
-        self.registry = CollectorRegistry()
-        self.priorities = [each["name"] for each in lanes if each["name"]]
-        by = ["priority"] if self.priorities else []
-        to: Any = {"registry": self.registry}
-        time_of: Any = {"buckets": _SECONDS, **to}
-        self.stage = Histogram(
-            "model_stage_seconds", "Time of a request by stage", ["stage", *by], **time_of
+        def of(kind: Any, name: str, about: str, *labels: str, **more: Any) -> Any:
+            metric = kind(name, about, [*own, *labels], registry=None, **more)
+            return (lambda **by: metric.labels(**own, **by)) if labels else metric.labels(**own)
+
+        near = {round(part * ms / 1000, 6) for ms in bundle["slo_ms"].values() for part in _OF_PROMISE}
+        sizes = sorted({2**power for power in range(bundle["largest_batch"].bit_length())})
+        self._request = of(
+            Histogram,
+            "model_request_seconds",
+            "Time of a whole request by how it ended",
+            "outcome",
+            buckets=sorted({*near, *_SECONDS}),
         )
-        self.compute = Histogram(
-            "model_compute_seconds", "Time of a call by its rows", ["batch", *by], **time_of
+        self._stage = of(
+            Histogram, "model_stage_seconds", "Time of a request by stage", "stage", buckets=_SECONDS
         )
-        largest = {each["largest_batch"] for each in lanes}
-        sizes = sorted({2**power for power in range(max(largest).bit_length())} | largest)
-        self.rows = Histogram("model_batch_rows", "Rows of a call", by, buckets=sizes, **to)
-        self.depth = Gauge("model_queue_depth", "Requests that wait or are computed", by, **to)
-        self.bound = Gauge("model_queue_bound", "Requests that may wait or be computed now", by, **to)
-        self.dropped = Counter("model_dropped", "Requests not answered", ["cause", *by], **to)
-        self.requests = Counter("model_requests", "Requests by HTTP status", ["code", *by], **to)
-        self.hits = Counter("model_cache_hits", "Requests that the cache answered", **to)
-        self.misses = Counter("model_cache_misses", "Requests that the cache did not know", **to)
-        self.processes: dict[str, tuple[float, int]] = {}
-        self.replicas: dict[str, str] = {}
-        self.registry.register(self)
-        # Where a request is refused before its priority is read, the label is empty.
-        self._of = {name: OfPriority(self, name) for name in ["", *self.priorities]}
+        self._compute = of(
+            Histogram, "model_compute_seconds", "Time of a call by rows", "batch", buckets=_SECONDS
+        )
+        self._rows = of(Histogram, "model_batch_rows", "Rows of a call", buckets=sizes)
+        self._requests = of(Counter, "model_requests", "Requests by HTTP status", "code")
+        self._dropped = of(Counter, "model_dropped", "Right requests without an answer", "cause")
+        self._hits = of(Counter, "model_cache_hits", "Requests that the cache answered")
+        self._misses = of(Counter, "model_cache_misses", "Requests that the cache did not know")
+        live: Any = {"multiprocess_mode": "livesum"}
+        self._depth = of(Gauge, "model_queue_depth", "Requests that wait or are computed", **live)
+        self._bound = of(Gauge, "model_queue_bound", "Requests that may wait or be computed", **live)
+        self._cpu = of(Counter, "model_process_cpu_seconds", "Processor time", "process")
+        self._memory = of(Gauge, "model_process_rss_bytes", "Resident memory", "process", **live)
+        for cause in _DROPPED.values():
+            self._dropped(cause=cause)
 
-    def of(self, priority: str) -> OfPriority:
-        """What is counted of the requests of a priority; "" where there are none."""
-        return self._of[priority]
+    def inside(self, count: int) -> None:
+        """So many requests wait or are computed."""
+        self._depth.set(count)
 
-    def collect(self) -> Iterator[Metric]:
-        """What the processes have used, for the registry."""
-        cpu = CounterMetricFamily("model_process_cpu_seconds", "Processor time", labels=["process"])
-        memory = GaugeMetricFamily("model_process_rss_bytes", "Resident memory", labels=["process"])
-        for name, (seconds, size) in {"ingress": usage(), **self.processes}.items():
-            cpu.add_metric([name], seconds)
-            memory.add_metric([name], size)
-        yield from (cpu, memory)
-
-    def text(self) -> bytes:
-        """All of it in Prometheus' text form."""
-        return generate_latest(self.registry)
-
-
-class OfPriority:
-    """The same metrics for the requests of one priority."""
-
-    def __init__(self, metrics: Metrics, priority: str) -> None:
-        self._metrics = metrics
-        self._label = {"priority": priority} if metrics.priorities else {}
-        label = self._label
-        self._rows = metrics.rows.labels(**label) if label else metrics.rows
-        self._depth = metrics.depth.labels(**label) if label else metrics.depth
-        self._bound = metrics.bound.labels(**label) if label else metrics.bound
-        for cause in ("queue_full", "deadline", "replica"):
-            metrics.dropped.labels(cause=cause, **self._label)
+    def bound(self, most: int) -> None:
+        """So many requests may be inside."""
+        self._bound.set(most)
 
     def stage(self, name: str, seconds: float) -> None:
         """A stage of a request took so long."""
-        self._metrics.stage.labels(stage=name, **self._label).observe(seconds)
+        self._stage(stage=name).observe(seconds)
 
-    def waiting(self, count: int, most: int) -> None:
-        """So many requests wait or are computed, of so many that may."""
-        self._depth.set(count)
-        self._bound.set(most)
+    def cached(self, hit: bool) -> None:
+        """The cache knew an answer, or did not."""
+        (self._hits if hit else self._misses).inc()
 
-    def answered(self, code: int, cause: str) -> None:
-        """A request got an HTTP status; `cause` says why it was dropped, where it was."""
-        self._metrics.requests.labels(code=str(code), **self._label).inc()
+    def called(self, rows: int, seconds: float) -> None:
+        """The model was called; also takes note of what the process has used."""
+        self._rows.observe(rows)
+        self._compute(batch=str(rows)).observe(seconds)
+        used = time.process_time()
+        self._cpu(process="replica").inc(used - self._cpu_s)
+        self._cpu_s = used
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        self._memory(process="replica").set(pages * resource.getpagesize())
+
+    @contextmanager
+    def staged(self, name: str) -> Iterator[None]:
+        """Something is a stage of a request."""
+        begun = time.perf_counter()
+        yield
+        self.stage(name, time.perf_counter() - begun)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Something is a whole request; it ends well, or raises what may have a `status`."""
+        begun, status = time.perf_counter(), 499  # what proxies call a client that has left
+        try:
+            yield
+            status = 200
+        except Exception as error:
+            status = getattr(error, "status", 500)
+            raise
+        finally:
+            self.answered(status, time.perf_counter() - begun)
+
+    def answered(self, status: int, seconds: float) -> None:
+        """A request got an HTTP status after so long."""
+        cause = _DROPPED.get(status)
+        outcome = cause or ("ok" if status < 400 else "invalid" if status < 500 else "error")
+        self._request(outcome=outcome).observe(seconds)
+        self._requests(code=str(status)).inc()
         if cause:
-            self._metrics.dropped.labels(cause=cause, **self._label).inc()
+            self._dropped(cause=cause).inc()
 
-    def observe(self, results: Iterable[Mapping[str, Any]], sent: float) -> None:
-        """Count what replicas report of the parts of a request, which they were sent at `sent`.
+    def text(self) -> bytes:
+        """The metrics of all processes in Prometheus' text form."""
+        return generate_latest(_everything())
 
-        Replicas are numbered as they are seen.
-        """
-        for result in results:
-            seconds = result["end"] - result["start"]
-            queued = result["arrived"] - sent + result["start"] - result["sealed"]
-            self.stage("queue", queued)
-            self.stage("batch_wait", result["sealed"] - result["arrived"])
-            if result["outputs"] is not None:
-                self.stage("compute", seconds)
-            if "usage" in result:
-                replicas, processes = self._metrics.replicas, self._metrics.processes
-                name = replicas.setdefault(result["replica"], f"replica-{len(replicas)}")
-                processes[name] = result["usage"]
-                if result["rows"]:
-                    self._rows.observe(result["rows"])
-                    rows = str(result["rows"])
-                    self._metrics.compute.labels(batch=rows, **self._label).observe(seconds)
+    def statistics(self) -> dict[str, Any]:
+        """The same as the protocol's statistics of a model, in nanoseconds."""
+        sums: dict[tuple[str, str, str], float] = {}
+        for family in _everything().collect():
+            for sample in family.samples:
+                labels = sample.labels
+                by = labels.get("outcome") or labels.get("stage") or labels.get("batch") or ""
+                key = (family.name, by, sample.name.rpartition("_")[2])
+                sums[key] = sums.get(key, 0.0) + sample.value
+
+        def spent(name: str, by: str) -> dict[str, int]:
+            seconds = sums.get((name, by, "sum"), 0.0)
+            return {"count": int(sums.get((name, by, "count"), 0)), "ns": int(1e9 * seconds)}
+
+        stage = "model_stage_seconds"
+        failed = [spent("model_request_seconds", by) for by in ("queue_full", "deadline", "error")]
+        batches = {
+            int(by) for name, by, _ in sums if name == "model_compute_seconds" and by.isdecimal()
+        }
+        about = {
+            "name": self._model,
+            "version": "1",
+            "inference_count": int(sums.get(("model_batch_rows", "", "sum"), 0)),
+            "execution_count": int(sums.get(("model_batch_rows", "", "count"), 0)),
+            "inference_stats": {
+                "success": spent("model_request_seconds", "ok"),
+                "fail": {key: sum(each[key] for each in failed) for key in ("count", "ns")},
+                "queue": spent(stage, "batch_wait"),
+                "compute_input": spent(stage, "parse"),
+                "compute_infer": spent(stage, "compute"),
+                "compute_output": spent(stage, "post"),
+            },
+            "batch_stats": [
+                {"batch_size": size, "compute_infer": spent("model_compute_seconds", str(size))}
+                for size in sorted(batches)
+            ],
+        }
+        return {"model_stats": [about]}
+
+
+def _everything() -> CollectorRegistry:
+    """What all processes counted. Gauges of those that are gone do not count any more."""
+    for pid in {int(path.stem.rpartition("_")[2]) for path in FOLDER.glob("gauge_live*.db")}:
+        if not Path(f"/proc/{pid}").exists():
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime
-from forms import Arrays, Forms
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Model:
@@ -18,13 +19,7 @@ class Model:
         self._path = str(folder / bundle["file"])
         self._settings = bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        self.run = Forms(
-            self._opened,
-            self._settings["batch_sizes"],
-            bundle["inputs"][0]["name"],
-            padded_from=self._settings["padded_from"],
-            any_size=self._settings["any_size"],
-        ).run
+        self.run = formed(self._opened, bundle)
 
     def _opened(self, size: int | None) -> Callable[[Arrays], Arrays]:
         options, session = onnxruntime.SessionOptions(), self._settings["session"]
@@ -46,3 +41,21 @@ class Model:
             return dict(zip(self._names, opened.run(self._names, given), strict=True))
 
         return call
+
+
+def formed(
+    make: Callable[[int | None], Callable[[Arrays], Arrays]], bundle: Mapping[str, Any]
+) -> Callable[[Arrays], Arrays]:
+    """The model for any batch size, or compiled for each of those that were measured."""
+    settings = bundle["runner"]["settings"]
+    if not settings["batch_sizes"]:
+        return make(None)
+    from forms import Forms
+
+    return Forms(
+        make,
+        settings["batch_sizes"],
+        bundle["inputs"][0]["name"],
+        padded_from=settings["padded_from"],
+        any_size=settings["any_size"],
+    ).run

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from forms import Arrays, Forms
 
 # OpenVINO reports its import home unless the package that does so cannot be found.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino  # noqa: E402
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Model:
@@ -23,13 +24,7 @@ class Model:
         self._model = self._core.read_model(str(folder / bundle["file"]))
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        self.run = Forms(
-            self._compiled,
-            self._settings["batch_sizes"],
-            bundle["inputs"][0]["name"],
-            padded_from=self._settings["padded_from"],
-            any_size=self._settings["any_size"],
-        ).run
+        self.run = formed(self._compiled, bundle)
 
     def _compiled(self, size: int | None) -> Callable[[Arrays], Arrays]:
         model = self._model
@@ -65,3 +60,21 @@ class Model:
             return {name: data.copy() for name, data in zip(self._names, results, strict=True)}
 
         return call
+
+
+def formed(
+    make: Callable[[int | None], Callable[[Arrays], Arrays]], bundle: Mapping[str, Any]
+) -> Callable[[Arrays], Arrays]:
+    """The model for any batch size, or compiled for each of those that were measured."""
+    settings = bundle["runner"]["settings"]
+    if not settings["batch_sizes"]:
+        return make(None)
+    from forms import Forms
+
+    return Forms(
+        make,
+        settings["batch_sizes"],
+        bundle["inputs"][0]["name"],
+        padded_from=settings["padded_from"],
+        any_size=settings["any_size"],
+    ).run

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 over HTTP: requests and responses, as JSON and with binary tensors.
+"""The Open Inference Protocol v2 over HTTP: requests and answers, in JSON and with binary tensors.
 
 https://github.com/open-inference/open-inference-protocol and Triton's extension for binary tensors.
 """
@@ -6,9 +6,11 @@ https://github.com/open-inference/open-inference-protocol and Triton's extension
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,29 +30,24 @@ TYPES = {
         for bits in (8, 16, 32, 64)
     },
 }
-# JSON of so many bytes is read in half a millisecond, so many numbers become an array in one.
-_LARGE_JSON_BYTES, _MANY_READ = 1 << 16, 1 << 16
-_MANY_NUMBERS = 1 << 12
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+# Compressed bodies: what zlib calls the form of each. It finds out which of the two forms of deflate.
+_COMPRESSED = {"gzip": 16 + zlib.MAX_WBITS, "deflate": 32 + zlib.MAX_WBITS}
 # More than any size has; Python refuses to read numbers of more than 4300.
 _MOST_DIGITS = 18
-_NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 class Refused(Exception):  # noqa: N818
-    """A request that is not answered with outputs: the HTTP status and one sentence that says why.
+    """A request that is not answered with outputs: the HTTP status and one sentence that says why."""
 
-    `cause` is set where the server dropped a request that was right: `queue_full`, `deadline`,
-    `replica`.
-    """
-
-    def __init__(self, status: int, sentence: str, *, cause: str = "", **headers: str) -> None:
+    def __init__(self, status: int, sentence: str, **headers: str) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.cause, self.headers = status, sentence, cause, headers
+        self.status, self.sentence, self.headers = status, sentence, headers
 
     @classmethod
     def late(cls) -> Refused:
         """The answer to a request whose deadline has passed."""
-        return cls(504, "the deadline of the request has passed", cause="deadline")
+        return cls(504, "the deadline of the request has passed")
 
     def response(self) -> Response:
         """As HTTP."""
@@ -63,99 +60,111 @@ class Refused(Exception):  # noqa: N818
 class Asked:
     """A request: arrays by input name, how many rows they have, and which outputs it wants.
 
-    `binary` has the names of the outputs, in the order asked for; True: as binary tensor. `priority` is
-    that of its parameters, None: it names none.
+    `binary` has the names of the outputs, in the order asked for; True: as binary tensor.
     """
 
-    feed: dict[str, np.ndarray]
+    feed: Mapping[str, np.ndarray]
     rows: int
-    binary: dict[str, bool]
-    id: str | None = None
-    priority: object = None
+    binary: Mapping[str, bool]
+    id: str = ""
 
-    def parts(self, largest: int) -> list[tuple[dict[str, np.ndarray], int]]:
+    def parts(self, largest: int) -> list[tuple[Mapping[str, np.ndarray], int]]:
         """The request in parts of `largest` rows at most, each with its number of rows."""
         if self.rows <= largest:
             return [(self.feed, self.rows)]
         starts = range(0, self.rows, largest)
         return [
-            (
-                {name: array[at : at + largest] for name, array in self.feed.items()},
-                min(largest, self.rows - at),
-            )
+            ({n: a[at : at + largest] for n, a in self.feed.items()}, min(largest, self.rows - at))
             for at in starts
         ]
 
 
 class Protocol:
-    """Reads requests for one model and writes its responses; `bundle` is the content of bundle.json."""
+    """Reads requests for one model and writes its answers; `bundle` is the content of bundle.json."""
 
     def __init__(self, bundle: Mapping[str, Any]) -> None:
         self.name: str = bundle["model"]
         self._inputs = {each["name"]: each for each in bundle["inputs"]}
         self._outputs = {each["name"]: each for each in bundle["outputs"]}
-        self._batched: bool = bundle["batched"]
-        self._platform: str = bundle["platform"]
-        self._class_scores: str | None = bundle["class_scores"]
+        self._bundle, self._batched = bundle, bundle["batched"]
+
+    def server(self) -> dict[str, Any]:
+        """What the protocol tells of the server."""
+        extensions = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
+        return {"name": "ray-serve", "version": "1", "extensions": extensions}
+
+    def index(self) -> list[dict[str, str]]:
+        """The models that there are: one."""
+        return [{"name": self.name, "version": "1", "state": "READY", "reason": ""}]
 
     def metadata(self) -> dict[str, Any]:
         """What the protocol tells of the model, and which output holds scores of classes."""
-        fields = ("name", "datatype", "shape")
         inputs, outputs = (
-            [{field: each[field] for field in fields} for each in tensors]
+            [{field: each[field] for field in ("name", "datatype", "shape")} for each in tensors]
             for tensors in (self._inputs.values(), self._outputs.values())
         )
         for each in outputs:
-            each["parameters"] = {"class_scores": each["name"] == self._class_scores}
-        about = {"name": self.name, "versions": ["1"], "platform": self._platform}
+            each["parameters"] = {"class_scores": each["name"] == self._bundle["class_scores"]}
+        about = {"name": self.name, "versions": ["1"], "platform": self._bundle["platform"]}
         return {**about, "inputs": inputs, "outputs": outputs}
 
-    async def read(self, body: bytearray, header_length: str | None) -> Asked:
-        """The request in a body. Raises `Refused` with 400 for what does not fit the model.
+    def config(self) -> dict[str, Any]:
+        """The same as Triton's clients ask for it: shapes without the batch."""
+        first = 1 if self._batched else 0
+        most = min((each["most"][0] for each in self._inputs.values() if self._batched), default=0)
+        inputs, outputs = (
+            [
+                {
+                    "name": each["name"],
+                    "data_type": f"TYPE_{each['datatype']}",
+                    "dims": each["shape"][first:],
+                }
+                for each in tensors
+            ]
+            for tensors in (self._inputs.values(), self._outputs.values())
+        )
+        about = {"name": self.name, "platform": self._bundle["platform"], "backend": ""}
+        return {**about, "max_batch_size": most, "input": inputs, "output": outputs}
 
-        Much JSON is read in a thread, so that other requests go on while its numbers become arrays. It
-        may stand before binary tensors, too.
-        """
-        length = len(body) if header_length is None else _json_bytes(body, header_length)
-        try:
-            if length > _LARGE_JSON_BYTES:
-                return await asyncio.to_thread(self.parsed, body, header_length)
-            return self.parsed(body, header_length)
-        except RecursionError as error:  # what can just be read need not be what can be written
-            raise Refused(400, "the request's JSON is nested too deeply") from error
-
-    def parsed(self, body: bytes | bytearray, header_length: str | None) -> Asked:
+    def read(self, body: bytes, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
-        header, rest = _split(body, header_length)
+        length = len(body) if header_length is None else _whole(header_length)
+        if length is None or length > len(body):
+            given = (header_length or "")[:20]
+            raise Refused(400, f"the header {HEADER} does not fit the body: {given!r}")
         try:
-            message = json.loads(header)
+            message = json.loads(body[:length])
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"the request is no JSON: {error}") from error
         if not isinstance(message, dict) or not isinstance(message.get("inputs"), list):
             raise Refused(400, "the request has no list `inputs`")
+        rest = memoryview(body)[length:]
         feed: dict[str, np.ndarray] = {}
         for tensor in message["inputs"]:
-            name = tensor.get("name") if isinstance(tensor, dict) else None
-            if not isinstance(name, str) or name not in self._inputs:
-                wanted = ", ".join(self._inputs)
-                raise Refused(400, f"the model has no input {name!r}, its inputs are {wanted}")
-            if name in feed:
-                raise Refused(400, f"the input {name!r} is there twice")
-            feed[name], rest = self._tensor(name, tensor, rest)
-        missing = self._inputs.keys() - feed.keys()
-        if missing:
-            raise Refused(400, f"the input {min(missing)!r} is missing")
+            about = tensor if isinstance(tensor, dict) else {}
+            name = self.input(about.get("name"), feed)
+            shape = self.shape(name, about.get("datatype"), about.get("shape"))
+            size = _parameters(about).get("binary_data_size")
+            if size is None:
+                feed[name] = self.checked(name, self._numbers(name, about.get("data"), shape))
+                continue
+            if type(size) is not int or not 0 <= size <= len(rest):
+                given = f"binary_data_size {str(size)[:20]}"
+                raise Refused(400, f"the input {name!r} has {len(rest)} bytes, found {given}")
+            feed[name], rest = self.tensor(name, rest[:size], shape), rest[size:]
         if len(rest):
             raise Refused(400, f"{len(rest)} bytes follow the last input")
-        rows = 1
-        if self._batched:
-            sizes = {name: len(array) for name, array in feed.items()}
-            rows = next(iter(sizes.values()))
-            if len(set(sizes.values())) > 1:
-                raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
-        identity, priority = message.get("id"), _parameters(message).get("priority")
-        identity = None if identity is None else str(identity)
-        return Asked(feed, rows, dict(self._wanted(message)), identity, priority)
+        outputs = self._wanted(message)
+        return self.asked(feed, dict(outputs), str(message.get("id") or ""))
+
+    def asked(self, feed: Mapping[str, np.ndarray], binary: Mapping[str, bool], identity: str) -> Asked:
+        """A request of these inputs. Raises `Refused` where they do not belong together."""
+        if missing := self._inputs.keys() - feed.keys():
+            raise Refused(400, f"the input {min(missing)!r} is missing")
+        sizes = {name: len(array) for name, array in feed.items()} if self._batched else {"": 1}
+        if len(set(sizes.values())) > 1:
+            raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
+        return Asked(feed, next(iter(sizes.values())), binary, identity)
 
     def gives(self, rows: int, outputs: Mapping[str, np.ndarray]) -> bool:
         """Whether the model can have given these outputs for so many rows."""
@@ -167,130 +176,136 @@ class Protocol:
             for array, about in ((outputs[name], about) for name, about in self._outputs.items())
         )
 
-    async def write(
-        self, asked: Asked, parts: Sequence[Mapping[str, np.ndarray]]
-    ) -> tuple[bytes, dict[str, str]]:
-        """As `written`; many numbers in JSON are written in a thread, so that other requests go on."""
-        text = [name for name, binary in asked.binary.items() if not binary]
-        if sum(part[name].size for part in parts for name in text) > _MANY_NUMBERS:
-            return await asyncio.to_thread(self.written, asked, parts)
-        return self.written(asked, parts)
-
-    def written(
-        self, asked: Asked, parts: Sequence[Mapping[str, np.ndarray]]
-    ) -> tuple[bytes, dict[str, str]]:
-        """Body and headers of the response, with the outputs in the encodings that were asked for.
-
-        `parts` are the outputs of the request's parts.
-        """
+    def write(self, asked: Asked, outputs: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+        """Body and headers of the answer, with the outputs in the encodings that were asked for."""
         described, binaries = [], []
         for name, binary in asked.binary.items():
-            arrays = [part[name] for part in parts]
-            array = np.ascontiguousarray(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
-            tensor: dict[str, Any] = {
-                "name": name,
-                "datatype": _NAMES[array.dtype],
-                "shape": list(array.shape),
-            }
+            array = np.ascontiguousarray(outputs[name])
+            about = {"name": name, "datatype": NAMES[array.dtype], "shape": list(array.shape)}
             if binary:
-                tensor["parameters"] = {"binary_data_size": array.nbytes}
-                described.append(json.dumps(tensor))
+                described.append({**about, "parameters": {"binary_data_size": array.nbytes}})
                 binaries.append(array.tobytes())
             elif array.dtype == np.float16:
                 raise Refused(400, f"JSON has no form for FP16: ask for {name!r} as binary tensor")
             else:
-                described.append(f'{json.dumps(tensor)[:-1]}, "data": [{_text(array.ravel())}]}}')
-        message = {"model_name": self.name, "model_version": "1"}
-        if asked.id is not None:
-            message["id"] = asked.id
-        header = f'{json.dumps(message)[:-1]}, "outputs": [{", ".join(described)}]}}'.encode()
+                described.append({**about, "data": array.ravel().tolist()})
+        message = {"model_name": self.name, "model_version": "1", "outputs": described}
+        message |= {"id": asked.id} if asked.id else {}
+        try:
+            header = json.dumps(message, allow_nan=False).encode()
+        except ValueError as error:
+            sentence = "an output is infinite or NaN, which JSON has no form for"
+            raise Refused(500, f"{sentence}: ask for binary tensors") from error
         if not binaries:
             return header, {"content-type": "application/json"}
         headers = {"content-type": "application/octet-stream", HEADER: str(len(header))}
         return b"".join([header, *binaries]), headers
 
-    def _wanted(self, message: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-        every = _parameters(message).get("binary_data_output") is True
-        outputs = message.get("outputs")
-        if outputs is None or outputs == []:
-            yield from ((name, every) for name in self._outputs)
-            return
-        for output in outputs if isinstance(outputs, list) else [outputs]:
-            name = output.get("name") if isinstance(output, dict) else None
-            if not isinstance(name, str) or name not in self._outputs:
-                wanted = ", ".join(self._outputs)
-                raise Refused(400, f"the model has no output {name!r}, its outputs are {wanted}")
-            parameters = _parameters(output)
-            if "classification" in parameters or "shared_memory_region" in parameters:
-                raise Refused(400, "this server has no extension for classification or shared memory")
-            yield name, parameters.get("binary_data", every) is True
+    def output(self, name: object, parameters: Mapping[str, Any]) -> str:
+        """The name of an output. Raises `Refused` for one that there is not."""
+        if not isinstance(name, str) or name not in self._outputs:
+            wanted = ", ".join(self._outputs)
+            given = str(name)[:40]
+            raise Refused(400, f"the model has no output {given!r}, its outputs are {wanted}")
+        if "classification" in parameters or "shared_memory_region" in parameters:
+            raise Refused(400, "this server has no extension for classification or shared memory")
+        return name
 
-    def _tensor(
-        self, name: str, tensor: Mapping[str, Any], rest: memoryview
-    ) -> tuple[np.ndarray, memoryview]:
-        """One input, and what follows it in the body."""
+    def outputs(self) -> list[str]:
+        """The names of all outputs."""
+        return list(self._outputs)
+
+    def shape(self, name: str, datatype: object, shape: object) -> tuple[int, ...]:
+        """The shape of an input. Raises `Refused` for one or a type that the model does not take."""
         wanted = self._inputs[name]
-        if tensor.get("datatype") != wanted["datatype"]:
-            given = tensor.get("datatype")
+        if datatype != wanted["datatype"]:
+            given = str(datatype)[:20]
             raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {given!r}")
-        shape = self._shape(name, tensor.get("shape"))
-        dtype = TYPES[wanted["datatype"]]
-        size = _parameters(tensor).get("binary_data_size")
-        if size is not None:
-            bytes_wanted = math.prod(shape) * dtype.itemsize
-            if type(size) is not int or size != bytes_wanted or size > len(rest):
-                given = f"binary_data_size {size} and {len(rest)} bytes in the body"
-                raise Refused(400, f"the input {name!r} takes {bytes_wanted} bytes, found {given}")
-            array = np.frombuffer(rest[:size], dtype).reshape(shape)
-            rest = rest[size:]
-        else:
-            array = _numbers(name, tensor.get("data"), shape, dtype)
-        if dtype.kind == "f" and not np.isfinite(array).all():
-            raise Refused(400, f"the input {name!r} has values that are infinite or NaN")
-        if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
-            raise Refused(400, f"the input {name!r} has bytes that are neither 0 nor 1")
-        return array, rest
-
-    def _shape(self, name: str, shape: object) -> tuple[int, ...]:
-        """A shape that the model takes."""
-        wanted = self._inputs[name]
         sizes = shape if isinstance(shape, list) else []
-        fits = len(sizes) == len(wanted["shape"]) and all(
+        if len(sizes) != len(wanted["shape"]) or not all(
             type(size) is int and least <= size <= most
             for size, least, most in zip(sizes, wanted["least"], wanted["most"], strict=True)
-        )
-        if not fits:
-            varying = (
-                f", -1 from {wanted['least']} to {wanted['most']}" if -1 in wanted["shape"] else ""
-            )
-            given = str(shape)[:100]
-            raise Refused(
-                400, f"the input {name!r} has the shape {wanted['shape']}{varying}, found {given}"
-            )
+        ):
+            varies = f", -1 from {wanted['least']} to {wanted['most']}"
+            about = f"{wanted['shape']}{varies if -1 in wanted['shape'] else ''}"
+            raise Refused(400, f"the input {name!r} has the shape {about}, found {str(shape)[:100]}")
         return tuple(sizes)
+
+    def tensor(self, name: str, data: bytes | memoryview, shape: tuple[int, ...]) -> np.ndarray:
+        """A binary tensor. Raises `Refused` for one that is not so large."""
+        dtype = TYPES[self._inputs[name]["datatype"]]
+        size = math.prod(shape) * dtype.itemsize
+        if len(data) != size:
+            raise Refused(400, f"the input {name!r} takes {size} bytes, found {len(data)}")
+        return self.checked(name, np.frombuffer(data, dtype).reshape(shape))
+
+    def checked(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The array of an input. Raises `Refused` for values that it cannot have."""
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Refused(400, f"the input {name!r} has values that are infinite or NaN")
+        if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+            raise Refused(400, f"the input {name!r} has bytes that are neither 0 nor 1")
+        return array
+
+    def input(self, name: object, feed: Mapping[str, np.ndarray]) -> str:
+        """The name of an input. Raises `Refused` for one that there is not, or that was there."""
+        if not isinstance(name, str) or name not in self._inputs:
+            wanted, given = ", ".join(self._inputs), str(name)[:40]
+            raise Refused(400, f"the model has no input {given!r}, its inputs are {wanted}")
+        if name in feed:
+            raise Refused(400, f"the input {name!r} is there twice")
+        return name
+
+    def _wanted(self, message: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+        every = _parameters(message).get("binary_data_output") is True
+        outputs = message.get("outputs") or [{"name": name} for name in self._outputs]
+        for output in outputs if isinstance(outputs, list) else [outputs]:
+            about = output if isinstance(output, dict) else {}
+            parameters = _parameters(about)
+            name = self.output(about.get("name"), parameters)
+            yield name, parameters.get("binary_data", every) is True
+
+    def _numbers(self, name: str, data: object, shape: tuple[int, ...]) -> np.ndarray:
+        """An array of numbers in JSON, flat or nested, in a type that holds them."""
+        if not isinstance(data, list):
+            raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
+        dtype, count = TYPES[self._inputs[name]["datatype"]], math.prod(shape)
+        wrong = f"the input {name!r} wants {count} numbers in `data`"
+        try:
+            numbers = np.asarray(data)
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise Refused(400, f"{wrong}: its lists are of different lengths") from error
+        if numbers.size != count:
+            raise Refused(400, f"{wrong}: found {numbers.size}")
+        kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
+        if numbers.size and numbers.dtype.kind not in kinds:
+            raise Refused(400, f"{wrong}: they are of another type")
+        with np.errstate(all="ignore"):
+            array = numbers.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(array, numbers):
+            raise Refused(400, f"{wrong}: some do not fit into {NAMES[dtype]}")
+        return array.reshape(shape)
 
 
 def seconds_of(shorter_ms: str | None, most_s: float) -> float:
     """Seconds that a request has: what x-deadline-ms asks for, `most_s` at most. Raises `Refused`."""
-    if shorter_ms is None:
-        return most_s
     try:
-        seconds = float(shorter_ms) / 1000
+        seconds = most_s if shorter_ms is None else float(shorter_ms) / 1000
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise Refused(400, f"x-deadline-ms wants milliseconds above 0, found {shorter_ms[:20]!r}")
+        given = (shorter_ms or "")[:20]
+        raise Refused(400, f"x-deadline-ms wants milliseconds above 0, found {given!r}")
     return min(seconds, most_s)
 
 
-async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytearray:
-    """The body of a request. Raises `Refused` where it is too large or too slow, or compressed."""
+async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
+    """The body of a request. Raises `Refused` where it is too large, too slow or badly compressed."""
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send it as it is")
-    announced = request.headers.get("content-length", "0")
+    if encoding not in {"identity", *_COMPRESSED}:
+        raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send gzip or deflate")
     large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    length = whole(announced)
+    length = _whole(request.headers.get("content-length", "0"))
     if length is None or length > most_bytes:
         raise large
     body = bytearray()
@@ -304,78 +319,34 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytear
         raise Refused(408, f"the body did not arrive within {timeout_s:g} seconds") from error
     except ClientDisconnect as error:
         raise Refused(400, "the client disconnected before its whole request arrived") from error
-    return body
+    if encoding == "identity":
+        return bytes(body)
+    reader = zlib.decompressobj(_COMPRESSED[encoding])
+    try:
+        content = reader.decompress(body, most_bytes + 1)
+    except zlib.error as error:
+        raise Refused(400, f"the body is not what its content-encoding {encoding} says") from error
+    if len(content) > most_bytes:
+        raise large
+    if not reader.eof:
+        raise Refused(400, f"the body of the content-encoding {encoding} is cut off")
+    return content
 
 
-def _split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
-    """The JSON of a request and the binary tensors behind it."""
-    if header_length is None:
-        return bytes(body), memoryview(b"")
-    length = _json_bytes(body, header_length)
-    return bytes(body[:length]), memoryview(body)[length:]
+def encoded(content: bytes, accepted: str, headers: dict[str, str]) -> bytes:
+    """The body of an answer, compressed with gzip where the client asks for that alone."""
+    if accepted.strip() != "gzip":
+        return content
+    headers["content-encoding"] = "gzip"
+    return gzip.compress(content, 1)
 
 
-def _json_bytes(body: bytes | bytearray, header_length: str) -> int:
-    """How many bytes of a body are JSON, where a header says so."""
-    length = whole(header_length)
-    if length is None or length > len(body):
-        raise Refused(400, f"the header {HEADER} does not fit the body: {header_length[:20]!r}")
-    return length
-
-
-def whole(text: str) -> int | None:
+def _whole(text: str) -> int | None:
     """The number that a header writes in digits; None for any other text, and for too many digits."""
     plain = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if plain else None
 
 
-def _text(numbers: np.ndarray) -> str:
-    """Numbers in JSON, without brackets. Raises `Refused` for those that JSON has no form for.
-
-    In pieces: while json writes one, it holds Python's lock, and no other thread goes on.
-    """
-    pieces = (numbers[at : at + _MANY_NUMBERS] for at in range(0, len(numbers), _MANY_NUMBERS))
-    try:
-        return ", ".join(json.dumps(piece.tolist(), allow_nan=False)[1:-1] for piece in pieces)
-    except ValueError as error:
-        raise Refused(
-            500, "an output is infinite or NaN, which JSON has no form for: ask for binary tensors"
-        ) from error
-
-
 def _parameters(part: Mapping[str, Any]) -> Mapping[str, Any]:
     parameters = part.get("parameters")
     return parameters if isinstance(parameters, dict) else {}
-
-
-def _numbers(name: str, data: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array of numbers in JSON, flat or nested."""
-    if not isinstance(data, list):
-        raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
-    count = math.prod(shape)
-    try:
-        arrays = [_array(piece, dtype) for piece in _pieces(data, count)]
-        return np.concatenate(arrays).reshape(shape)
-    except (ValueError, OverflowError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise Refused(400, f"the input {name!r} wants {count} numbers in `data`: {reason}") from error
-
-
-def _pieces(data: list[Any], count: int) -> Iterator[list[Any]]:
-    """A list of `count` numbers in pieces: NumPy holds Python's lock while it reads one."""
-    while len(data) == 1 and isinstance(data[0], list):
-        data = data[0]
-    step = max(1, _MANY_READ * len(data) // max(1, count))
-    return (data[at : at + step] for at in range(0, max(1, len(data)), step))
-
-
-def _array(data: list[Any], dtype: np.dtype) -> np.ndarray:
-    """Numbers as an array of a type that holds them. Raises ValueError and OverflowError."""
-    numbers = np.asarray(data)
-    kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
-    if numbers.size and numbers.dtype.kind not in kinds:
-        raise ValueError("they are of another type")
-    array = numbers.astype(dtype)
-    if dtype.kind in "iu" and not np.array_equal(array, numbers):
-        raise ValueError(f"some do not fit into {_NAMES[dtype]}")
-    return array

@@ -1,0 +1,188 @@
+"""The files of a bundle: few, on what Ray documents; and its batches and metrics without Ray."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from copied_modules import RAY_FILES
+from test_hostile_requests import BUNDLE as PROTOCOL
+
+ALWAYS = ("app", "oip", "batches", "metrics", "launch", "model_onnxruntime")
+EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", "forms")
+# What Ray's pages on Serve name (production guide, performance tuning).
+DOCUMENTED = {
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S",
+}
+BUNDLE = {
+    **PROTOCOL,
+    "inputs": [{**PROTOCOL["inputs"][0], "usual": [1, 2], "dtype": "float32"}],
+    "largest_batch": 4,
+    "slo_ms": {"p95": 40.0},
+}
+
+
+def lines_of(names: tuple[str, ...]) -> int:
+    return sum(len((RAY_FILES / f"{name}.py").read_text().splitlines()) for name in names)
+
+
+def test_a_bundle_is_small():
+    """Without extras six files; app.py is the one that everybody reads."""
+    assert lines_of(("app",)) <= 200
+    assert lines_of(ALWAYS) <= 1160
+    assert lines_of(("cache",)) <= 210
+    assert {path.stem for path in RAY_FILES.glob("*.py")} == {
+        *ALWAYS,
+        *EXTRAS,
+        *("model_openvino", "model_torchscript", "model_aoti"),
+    }
+
+
+def test_nothing_of_a_bundle_rests_on_what_ray_keeps_to_itself():
+    for path in RAY_FILES.glob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"ray[\w.]*\._private|serve_start|__serve_|_build_asgi_app", text), path
+        assert set(re.findall(r"RAY_SERVE_\w+", text)) <= DOCUMENTED, path
+        assert not re.search(r"(?:ray|serve)\.[\w.]*\b_\w+\(", text), path
+        assert not re.search(r"ray\.init\([^)]*\b_\w+=", text), path
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    names = ("oip", "batches")
+    monkeypatch.syspath_prepend(str(RAY_FILES))
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("batches")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+class Sums:
+    """A model that remembers the shapes that it computed, and takes no number beyond a hundred."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.shapes.append(feed["x"].shape)
+        if (feed["x"] > 100).any():
+            raise IndexError("index out of range\nin a long text")
+        return {"sums": feed["x"].sum(1, keepdims=True)}
+
+
+class Counts:
+    """Metrics that are remembered."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.stages: list[str] = []
+
+    def called(self, rows: int, seconds: float) -> None:
+        self.calls.append(rows)
+
+    def stage(self, name: str, seconds: float) -> None:
+        self.stages.append(name)
+
+
+def made(batches: Any) -> SimpleNamespace:
+    model, counts = Sums(), Counts()
+    return SimpleNamespace(model=model, counts=counts, own=batches.Batches(model, BUNDLE, counts))
+
+
+def item(batches: Any, value: float, rows: int = 1, columns: int = 2, deadline: float = 1e12) -> Any:
+    return batches.Item({"x": np.full((rows, columns), value, np.float32)}, rows, deadline, 0.0)
+
+
+def test_every_batch_that_will_occur_is_warmed_up_once(batches):
+    one = made(batches)
+    for largest, called in ((4, {1, 2, 3, 4}), (5, {5}), (3, set())):
+        one.model.shapes.clear()
+        one.own.warm_up(largest)
+        assert {shape[0] for shape in one.model.shapes} == called
+
+
+def test_rows_go_back_to_who_sent_them_and_the_late_are_left_out(batches):
+    one = made(batches)
+    late, gone = item(batches, 2, deadline=0.0), item(batches, 3)
+    gone.cancelled = True
+    results = one.own.call([item(batches, 1), late, gone, item(batches, 4, rows=2)], 1.0)
+    assert one.model.shapes == [(3, 2)]
+    assert results[0]["sums"].tolist() == [[2]]
+    assert results[3]["sums"].tolist() == [[8], [8]]
+    assert [results[1].status, results[2].status] == [504, 504]
+    assert one.counts.calls == [3]
+    assert sorted(set(one.counts.stages)) == ["batch_wait", "compute", "queue"]
+
+
+def test_an_input_that_the_model_cannot_take_costs_its_own_request_alone(batches):
+    one = made(batches)
+    results = one.own.call([item(batches, 1), item(batches, 101), item(batches, 2)], 1.0)
+    assert [results[0]["sums"].item(), results[2]["sums"].item()] == [2, 4]
+    assert (results[1].status, results[1].sentence) == (500, "the model failed: index out of range")
+    assert one.counts.calls == [2]
+
+
+def test_inputs_of_other_sizes_are_a_batch_of_their_own(batches):
+    one = made(batches)
+    results = one.own.call([item(batches, 1), item(batches, 1, columns=3), item(batches, 2)], 1.0)
+    assert one.model.shapes == [(2, 2), (1, 3)]
+    assert [each["sums"].item() for each in results] == [2, 3, 4]
+
+
+_COUNTING = """
+import json, metrics
+one = metrics.Metrics(json.loads('BUNDLE'), "APPLICATION")
+one.bound(8); one.inside(3)
+for status, seconds in ((200, 0.03), (200, 0.05), (429, 0.001), (400, 0.001), (504, 0.1), (500, 0.1)):
+    one.answered(status, seconds)
+one.called(2, 0.01); one.stage("parse", 0.001); one.cached(True)
+print(one.text().decode() if "APPLICATION" == "last" else "")
+print(json.dumps(one.statistics()))
+"""
+
+
+@pytest.mark.slow
+def test_metrics_of_all_processes_are_one_page(tmp_path):
+    """Counters of a process that is gone still count, its gauges do not."""
+    texts = []
+    for application in ("first", "last"):
+        code = _COUNTING.replace("BUNDLE", json.dumps(BUNDLE)).replace("APPLICATION", application)
+        variables = {**os.environ, "METRICS_FOLDER": str(tmp_path / "metrics")}
+        command = [sys.executable, "-c", code]
+        ran = subprocess.run(
+            command, cwd=RAY_FILES, env=variables, capture_output=True, text=True, check=True
+        )
+        texts.append(ran.stdout)
+    page = texts[1]
+    of_first = 'application="first",model="small"'
+    assert 'model_requests_total{application="first",code="200",model="small",version="1"} 2.0' in page
+    assert f"model_queue_depth{{{of_first}" not in page
+    assert 'model_queue_depth{application="last",model="small",version="1"} 3.0' in page
+    assert (
+        'model_dropped_total{application="last",cause="queue_full",model="small",version="1"} 1.0'
+        in page
+    )
+    # The promise of 40 ms is the edge of a bucket: one of the two answers kept it.
+    kept = r'request_seconds_bucket\{application="last",le="0.04",model="small",outcome="ok",.*\} 1.0'
+    assert re.search(kept, page)
+    for outcome in ("ok", "invalid", "queue_full", "deadline", "error"):
+        assert f'outcome="{outcome}"' in page
+    (said,) = json.loads(page.splitlines()[-1])["model_stats"]
+    assert said["inference_count"] == 4
+    assert said["execution_count"] == 2
+    assert said["inference_stats"]["success"] == {"count": 4, "ns": 160_000_000}
+    assert said["inference_stats"]["fail"]["count"] == 6
+    assert [each["batch_size"] for each in said["batch_stats"]] == [2]
