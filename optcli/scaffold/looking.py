@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,8 @@ from optcli.inspection.findings import Tensor
 from optcli.outputs import Probe, probe_of
 from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
-from optcli.sources import Source
+from optcli.sources import Source, SourceFacts
+from optcli.sources._network import OutputsOfBatchError
 from optcli.sources.hf import RANDOM
 from optcli.workers import Channel
 
@@ -146,22 +148,44 @@ def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looke
     else:
         inputs = declared or shapes.tried(source, notes)
     with tempfile.TemporaryDirectory() as folder:
-        written = source.write(Path(folder), inputs)
-        findings = torch_inspection.look(Path(folder), inputs)
+        inputs, written = _written(source, inputs, Path(folder), notes, declared=bool(declared))
         model = torch_format.open(Path(folder))
+        own = shapes.of_own_transform(model)
+        if own is not None:
+            inputs = declared or [shapes.of_detector(inputs[0].name, own)]
+            height, width = inputs[0].shape[-2:]
+            prepare = f"{{resize: [{height}, {width}], channel_order: rgb, scale: 1/255}}"
+        findings = torch_inspection.look(Path(folder), inputs)
         positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
         largest = memory.of_call(lambda: model(*positional, **keyword), _batch(inputs))
     modules = findings["operators"]
     return Looked(
         inputs=tuple(memory.fitted(inputs, largest)),
         outputs=_tensors(findings),
-        prepare=prepare if not declared else None,
-        attention=any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
+        prepare=prepare if own is not None or not declared else None,
+        attention=any("attention" in each["type"] for each in modules)
+        or all(any(part in each["type"] for each in modules) for part in ("softmax", "layer_norm")),
         trained=source.weights not in (None, RANDOM) or (kind == "hf" and source.weights is None),
         cached=cached,
         metadata=exporter_metadata.of_facts(written.facts or {}),
         notes=tuple(notes),
     )
+
+
+def _written(
+    source: Source, inputs: Sequence[TensorSpec], out: Path, notes: list[str], *, declared: bool
+) -> tuple[Sequence[TensorSpec], SourceFacts]:
+    """Write a network; its inputs have a batch of 1 where the outputs are others for another batch."""
+    try:
+        return inputs, source.write(out, inputs)
+    except OutputsOfBatchError:
+        if declared:
+            raise
+    shutil.rmtree(out)
+    out.mkdir()
+    inputs = [each.model_copy(update={"shape": (1, *each.shape[1:]), "ranges": {}}) for each in inputs]
+    notes.append("the batch is fixed at 1: the outputs are others for another batch size")
+    return inputs, source.write(out, inputs)
 
 
 def _batch(inputs: Sequence[TensorSpec]) -> int:

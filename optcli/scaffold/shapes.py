@@ -78,6 +78,25 @@ def of_torchvision(name: str) -> _LibraryInput:
     return (3, size, size), preset, "DEFAULT" if file.is_file() else None
 
 
+def of_own_transform(model: torch.nn.Module) -> tuple[int, int] | None:
+    """Height and width that a network resizes images to, as torchvision's detectors do; else None.
+
+    Such a network normalizes them as well: it takes values from 0 to 1.
+    """
+    transform: Any = getattr(model, "transform", None)
+    if not all(hasattr(transform, name) for name in ("image_mean", "image_std", "min_size")):
+        return None
+    width, height = getattr(transform, "fixed_size", None) or (max(transform.min_size),) * 2
+    return int(height), int(width)
+
+
+def of_detector(name: str, size: tuple[int, int]) -> TensorSpec:
+    """The input of a network with such a transform: one image."""
+    return TensorSpec.model_validate(
+        {"name": name, "dtype": "float32", "shape": [1, 3, *size], "range": (0, 1)}
+    )
+
+
 def of_timm(name: str) -> _LibraryInput:
     """As `of_torchvision`, for a model of timm."""
     torch_timm.require_name(name, "model.source")

@@ -156,6 +156,8 @@ def prepared(
 
     `own_weights` says that the weights are not those that the preset belongs to.
     """
+    if preset and preset.startswith("{"):
+        return Preparing(preset, "")  # the network's own
     if preset:
         other = f"{preset} is how the library's own weights were trained, and yours are others"
         return Preparing(preset, other if own_weights else "")

@@ -48,6 +48,8 @@ def input_line(spec: TensorSpec) -> str:
         f", {symbol}: {{min: {span.min}, opt: {span.opt}, max: {span.max}}}"
         for symbol, span in spec.ranges.items()
     )
+    if spec.range is not None:
+        ranges += f", range: [{spec.range[0]:g}, {spec.range[1]:g}]"
     said = list(spec.value) if isinstance(spec.value, tuple) else spec.value
     value = f", value: {said}" if said is not None else ""
     line = f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}{value}}}"

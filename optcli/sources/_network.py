@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 
+class OutputsOfBatchError(InputError):
+    """A network gives other outputs for another batch size, as one of a list of images does."""
+
+
 def write(
     model: torch.nn.Module,
     out: Path,
@@ -57,7 +61,7 @@ def call_names(
     names_by_size = [tuple(_call(model, call, inputs, size)) for size in sizes]
     first = batched(inputs)
     if first is not None and any(names != names_by_size[0] for names in names_by_size):
-        raise InputError(
+        raise OutputsOfBatchError(
             f"the outputs depend on the batch size: {len(names_by_size[0])} at batch {sizes[0]}, "
             f"{len(names_by_size[1])} at batch {sizes[1]}",
             place=f"inputs.{first.name}",

@@ -235,6 +235,47 @@ def test_weights_of_as_many_classes_are_taken(place):
     assert recipe.accuracy is not None
 
 
+DETECTOR = """
+import torch
+from types import SimpleNamespace
+from torch import nn
+
+class Detector(nn.Module):
+    def __init__(self, fixed_size=(32, 24)):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.transform = SimpleNamespace(
+            min_size=(28,), image_mean=[0.5] * 3, image_std=[0.2] * 3, fixed_size=fixed_size
+        )
+
+    def forward(self, images):
+        return [self._detections(image) for image in images]
+
+    def _detections(self, image):
+        seen = self.conv(image).mean((1, 2)).softmax(0)
+        labels = torch.ones(4, dtype=torch.int64)
+        return {"boxes": seen[:, None].expand(4, 4), "scores": seen, "labels": labels}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size"), [((), (24, 32)), (("model.arguments={fixed_size: []}",), (28, 28))]
+)
+def test_a_detector_of_a_list_of_images_says_itself_what_it_takes(place, overrides, size):
+    (place / "detectors.py").write_text(DETECTOR)
+    made = draft("detectors.py:Detector", place, overrides=overrides)
+    (image,) = loaded(place, made.recipe).inputs
+    assert (image.shape, image.range) == ((1, 3, *size), (0, 1))
+    assert (
+        f"prepare: &prepare {{resize: [{size[0]}, {size[1]}], channel_order: rgb, scale: 1/255}}"
+        in (made.recipe)
+    )
+    assert "A GUESS: the model" not in made.recipe
+    assert "transformer" not in made.recipe
+    assert "boxes: output_0.boxes, scores: output_0.scores, labels: output_0.labels" in made.recipe
+    assert any("the batch is fixed at 1" in note for note in made.notes)
+
+
 def test_a_guess_is_called_one(place):
     made = draft("model.onnx", place, data=Path("photos"))
     assert "# A GUESS: " in made.recipe
