@@ -17,7 +17,7 @@ def test_a_folder_becomes_a_recipe(tmp_path):
     made = draft(str(tmp_path / "models/vit"), tmp_path)
     (tmp_path / "recipe.yaml").write_text(made.recipe)
     recipe = load(tmp_path / "recipe.yaml")
-    assert (made.name, recipe.model.weights) == ("vit", "random")
+    assert (made.name, recipe.model.weights.file) == ("vit", "random")
     assert recipe.inputs[0].shape == ("batch", 3, 64, 64)
     assert "prepare: &prepare {channel_order: rgb, scale: 1/255, mean: [0.5], std: [0.5]" in made.recipe
     assert "needs data: evaluation with labels" in made.recipe
