@@ -211,7 +211,7 @@ def _as_mapping(model: type[BaseModel], error: Any, node: Node) -> str:
     if not error["type"].startswith("model") or isinstance(value, dict | None):
         return ""
     for one in models_at(model, error["loc"]):
-        for name in one.model_fields:
+        for name in (name for name, field in one.model_fields.items() if field.is_required()):
             with suppress(ValidationError):
                 one.model_validate({name: value})
                 return f"write {{{name}: {value}}}"
