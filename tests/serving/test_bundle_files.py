@@ -17,6 +17,9 @@ import pytest
 from copied_modules import RAY_FILES
 from test_hostile_requests import BUNDLE as PROTOCOL
 
+import optcli
+from optcli.serving.deploy import monitoring
+
 ALWAYS = ("app", "oip", "batches", "metrics", "launch", "model_onnxruntime")
 EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", "forms")
 # What Ray's pages on Serve name (production guide, performance tuning).
@@ -180,6 +183,15 @@ def test_metrics_of_all_processes_are_one_page(tmp_path):
     assert re.search(kept, page)
     for outcome in ("ok", "invalid", "queue_full", "deadline", "error"):
         assert f'outcome="{outcome}"' in page
+    # The alerts and the dashboard of a plan with this promise read nothing else.
+    plan = optcli.plan(curve="6ms+1ms*b", rate_per_s=100, slo={"p95_ms": 40}, batch=2)
+    monitoring.write(tmp_path, "small", plan, monitoring.of_ray("small", plan))
+    rules = (tmp_path / monitoring.ALERTS).read_text()
+    watched = rules + (tmp_path / monitoring.DASHBOARD).read_text()
+    named = set(re.findall(r"\bmodel_\w+(?=\{)", watched))
+    assert {"model_request_seconds_bucket", "model_queue_bound"} <= named
+    assert all(f"{name}{{" in page for name in named), named
+    assert 'le="0.04"' in rules
     (said,) = json.loads(page.splitlines()[-1])["model_stats"]
     assert said["inference_count"] == 4
     assert said["execution_count"] == 2

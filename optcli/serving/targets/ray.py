@@ -15,6 +15,7 @@ from optcli.serving.deploy import (
     caching,
     extras,
     instructions,
+    monitoring,
     plans,
     ray_bundle,
     ray_config,
@@ -89,7 +90,9 @@ class Ray(Target):
         prepared = replace(prepared, bundle=made.model_copy(update={"class_scores": scores}))
         ray_bundle.write(folder, built, prepared, plan)
         golden = more.write(folder, built)
+        monitoring.write(folder, name, plan, monitoring.of_ray(name, plan))
         notes = [*ray_bundle.notes_of(prepared, interface), *more.notes]
+        notes.append(monitoring.note("localhost:8000/metrics"))
         about = (
             f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor"
         )
