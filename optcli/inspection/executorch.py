@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, raised_as
+from optcli.errors import InputError, counted, raised_as
 from optcli.formats import executorch as executorch_format
 from optcli.formats.executorch import Tensor
 from optcli.inspection.findings import as_folder, operators
@@ -36,7 +36,10 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         names = [f"input_{place}" for place in range(len(taken))]
     outputs = [f"output_{place}" for place in range(len(given))]
     parts = Counter(delegate.id for delegate in plan.delegates)
-    notes = [f"{name} computes {count} parts of the network" for name, count in sorted(parts.items())]
+    notes = [
+        f"{name} computes {counted(count, 'part')} of the network"
+        for name, count in sorted(parts.items())
+    ]
     return {
         "inputs": [*map(_record, names, taken)],
         "outputs": [*map(_record, outputs, given)],

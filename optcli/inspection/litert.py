@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from optcli.errors import counted
 from optcli.formats import litert as litert_format
 from optcli.inspection.findings import as_folder, operators
 from optcli.settings import TensorSpec
@@ -20,7 +21,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         parts, outside = litert_format.outside(interpreter)
         counts = litert_format.operator_counts(folder / litert_format.FILE)
     left = ", ".join(f"{count} {name}" for name, count in sorted(Counter(outside).items()))
-    notes = [f"XNNPACK computes {parts} parts; outside of it: {left or 'nothing'}"]
+    notes = [f"XNNPACK computes {counted(parts, 'part')}; outside of it: {left or 'nothing'}"]
     integers = [each.name for each in (*taken, *given) if each.scale]
     if integers:
         notes.append(f"integers with a scale stand for the values of {', '.join(integers)}")

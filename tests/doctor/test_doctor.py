@@ -155,7 +155,7 @@ def test_a_store_that_is_damaged_and_one_that_cannot_be_written(tmp_path, monkey
     with store.lock("artifact", "a" * 64), store.work("artifact", "a" * 64) as work:
         write_model(work / "model.onnx")
         made = store.put("artifact", "a" * 64, work, {}, {"step": "x"})
-    assert storage.checks(store.root)[2].found.startswith("1 entries")
+    assert storage.checks(store.root)[2].found.startswith("1 entry,")
     file = made.path / "model.onnx"
     file.chmod(0o644)
     file.write_bytes(b"x" * file.stat().st_size)

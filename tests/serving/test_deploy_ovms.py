@@ -94,3 +94,10 @@ def test_what_the_server_does_otherwise_is_said(tmp_path, built, plan):
     notes = " / ".join(Ovms(Asked()).write(tmp_path / "out", deployment).notes)
     for said in ("refuses no request", "static shapes", "2 machines"):
         assert said in notes
+
+
+def test_a_variant_that_was_measured_on_another_device_is_refused(tmp_path):
+    options = {"name": "openvino", "threads": 2, "device": "GPU.1"}
+    built = variant(tmp_path / "model", Format.ONNX, IMAGE, runner=options)
+    with pytest.raises(InputError, match=r"measured on GPU\.1, and the folder is written for the CPU"):
+        Ovms(Asked()).take(built)

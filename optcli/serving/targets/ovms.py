@@ -38,7 +38,6 @@ class Ovms(Target):
                 place=str(built.artifact.path),
                 hint="deploy a variant with to_openvino, or with `runner: openvino`",
             )
-
         device = getattr(built.runner, "device", "CPU")
         if device != "CPU":
             raise InputError(
