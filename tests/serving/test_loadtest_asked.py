@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import optcli
 from optcli import cli
 from optcli.errors import InputError, UsageError
 from optcli.observer import Silent
+from optcli.queueing.demand import Demand
 from optcli.results.loadtest import Calibration, Served, ServerFigures
 from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
@@ -38,8 +40,7 @@ class Client:
 @pytest.fixture
 def server(monkeypatch):
     """A server with a plan for 50 requests a second."""
-    monkeypatch.setattr(predicting, "_RUNS", 2)
-    monkeypatch.setattr(predicting, "_REQUESTS", 2000)
+    monkeypatch.setattr(predicting, "Demand", partial(Demand, requests=500))
     plan = optcli.plan(curve="2ms+0.5ms*b", rate_per_s=50, slo={"p95_ms": 100}, batch=8, target="ray")
     how = {"batch": 8, "wait_ms": 5.0, "instances": 1, "semantics": "sealed"}
     return Endpoint(Served(url="http://x", model="m", **how), (IMAGE,), ("scores",), plan=plan)

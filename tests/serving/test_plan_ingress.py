@@ -12,6 +12,8 @@ from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ray_lanes
 from optcli.serving.loadtest import predicting
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.planning import demands
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 
@@ -166,6 +168,21 @@ def test_the_plan_of_a_calibrated_server_predicts_with_its_ingress():
     calibrated = predicting.of_calibration(CALIBRATION, plan.recommended.ingresses)
     again = predicting.predicted(calibrated, Batching(8, 5, semantics="sealed"), Poisson(300))
     assert by_plan.p95_ms == pytest.approx(again.p95_ms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ray", "triton"])
+def test_a_load_test_predicts_the_numbers_that_the_plan_says(monkeypatch, target):
+    monkeypatch.setattr(predicting, "Demand", demands.Demand)
+    plan = planned(target=target, curve="1:3ms,4:6ms,8:10ms")
+    again = Plan.model_validate_json(plan.to_json())
+    one, model = again.recommended, predicting.of_plan(again)
+    batching = Batching(one.batch, one.wait_ms, one.instances, semantics=one.semantics)
+    terms = Terms({"p95": 60.0})
+    assert predicting.highest(model, batching, Poisson(100), terms) == one.max_rate_per_s
+    here = predicting.predicted(model, batching, Poisson(300))
+    assert here.p95_ms == pytest.approx(one.p95_ms)
+    assert here.utilisation == pytest.approx(one.utilisation)
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_a_plan_takes_the_compiled_size_and_says_what_is_padded():
     fixed = optcli.plan(of_table({}, {1: 5.0, 8: 12.0}), batch=4, **asked)
     notes = {note.kind: note for note in fixed.notes}
     assert notes["padded"].figures == {"batch": 4, "to": 8}
-    assert notes["padded"].text == "padded: the server pads batches of 4 to 8: they take as long"
+    assert notes["padded"].text == "the server pads batches of 4 to 8: they take as long"
     straight = optcli.plan(curve="1:5ms,8:12ms", **asked)
     assert straight.recommended.batch == 4
     assert "pads" not in plan_text(straight)

@@ -100,7 +100,7 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     smallest = curve.sizes[0] if curve.sizes else 1
     fastest = curve.time_ms(smallest) + demand.overhead.alone_ms
     if fastest > demand.tightest_ms:
-        return f"The fastest batch ({smallest}) takes {number(fastest)} ms with the overhead."
+        return f"The fastest batch ({smallest}) takes {fastest:.4g} ms with the overhead."
     if demand.ingress_load >= 1 or (
         demand.instances is None and demand.ingress_load * (1 + demand.headroom) >= 1
     ):
