@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -59,6 +59,9 @@ RUINED_LAYERS = "ruined_layers_in_floating_point"
 # The fact that holds what an accuracy is expected by: `by` says who has it, and the others are its
 # figures as fractions, by metric.
 EXPECTED = "expected_accuracy"
+# The facts of a model that prepares its images itself: its inputs, in place of the recipe's, and what
+# of the preparation is inside, `values` or `all`.
+EMBEDDED_INPUTS, EMBEDDED_STEPS = "embedded_inputs", "embedded_steps"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 
@@ -102,6 +105,17 @@ def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
         if is_size and isinstance(weights, int) and share >= _COSTLY_SHARE and of_time >= _COSTLY_TIME:
             costly[int(size)] = weights
     return costly
+
+
+def own_inputs(facts: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The inputs of a model: its own where facts say that it prepares its images, else the recipe's.
+
+    Facts of an artifact from elsewhere may be anything: those of another form are left out.
+    """
+    try:
+        return tuple(TensorSpec.model_validate(each) for each in facts[EMBEDDED_INPUTS])
+    except (KeyError, TypeError, ValidationError):
+        return tuple(inputs)
 
 
 def has_own_model(facts: Mapping[str, Any], batch_size: int) -> bool:

@@ -68,6 +68,7 @@ class Detector:
                 hint = did_you_mean(name, list(outputs))
                 raise InputError(f"the model has no output {name!r}", place="postprocess", hint=hint)
         place = f"postprocess.{self._kind}"
+        size = meta.get("network_size", size)
         try:
             found, noted = postprocess.decoded(
                 self._kind, self._how, outputs, size, image, self._classes, refuse=self._refuse

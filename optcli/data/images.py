@@ -45,13 +45,15 @@ class Placed:
     """An image on its way, and where its pixels lie: place in the input = place · scale + padding.
 
     `pixels` are [height, width, channels]. `original_size` is (height, width), `scale` (vertical,
-    horizontal), `padding` (top, left) in pixels, negative where a crop cut.
+    horizontal), `padding` (top, left) in pixels, negative where a crop cut. `network_size` is the size
+    of the input where the model itself brings the image to it.
     """
 
     pixels: np.ndarray
     original_size: tuple[int, int]
     scale: tuple[float, float] = (1.0, 1.0)
     padding: tuple[int, int] = (0, 0)
+    network_size: tuple[int, int] | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -60,7 +62,8 @@ class Placed:
 
     def placement(self) -> dict[str, Any]:
         """What brings boxes back to the original."""
-        return {"original_size": self.original_size, "scale": self.scale, "padding": self.padding}
+        place = {"original_size": self.original_size, "scale": self.scale, "padding": self.padding}
+        return place if self.network_size is None else {**place, "network_size": self.network_size}
 
 
 class Images:
@@ -214,8 +217,11 @@ def transformed(
     With a floating `dtype` the values of bytes come in it at once, the same to the last bit. Raises
     `StepError`.
     """
+    inside = steps.get("inside")
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
-    if steps["resize_in"] == "float32":
+    if inside == "all":  # a stand-in of one value goes the way of the image
+        image.pixels = np.broadcast_to(np.zeros_like(pixels[:1, :1]), pixels.shape)
+    if steps["resize_in"] == "float32" and inside is None:
         image.pixels = pixels.astype(np.float32)
     if steps["resize"] is not None or steps["multiple_of"] is not None:
         size = _target_size(image.size, steps["resize"], steps["longest"], steps["multiple_of"])
@@ -231,8 +237,13 @@ def transformed(
         _crop(image, steps["crop"], steps["crop_rounding"])
     if steps["letterbox"] is not None:
         _letterbox(image, steps["letterbox"], steps["interpolation"])
+    if inside == "all":
+        image.network_size, image.pixels = image.size, pixels
     if steps["channel_order"] is not None:
-        image.pixels = _ordered(image.pixels, steps["channel_order"])
+        rgb = inside is not None and steps["channel_order"] == "bgr"
+        image.pixels = _ordered(image.pixels, "rgb" if rgb else steps["channel_order"])
+    if inside is not None:
+        return image
     scale, mean, std = steps["scale"], steps["mean"], steps["std"]
     if scale != 1 or any(mean) or any(value != 1 for value in std):
         channels = image.pixels.shape[2]
@@ -293,6 +304,8 @@ def _resize(image: Placed, size: tuple[int, int], interpolation: str) -> None:
 
 
 def _resampled(pixels: np.ndarray, size: tuple[int, int], interpolation: str) -> np.ndarray:
+    if not any(pixels.strides):
+        return np.broadcast_to(pixels[:1, :1], (*size, pixels.shape[2]))
     method = Image.Resampling[interpolation.upper()]
     extent = (size[1], size[0])
     if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):

@@ -165,6 +165,12 @@ class Preparation(Abbreviated):
         None,
         description="npz: order of the dimensions of the stored arrays; default: told from their shape",
     )
+    inside: Literal["values", "all"] | None = Field(
+        None,
+        description="what of these steps the model does itself, on pixels of uint8: `values` (order of"
+        " channels, scale, mean and std) or `all`; default: nothing. Of a variant with"
+        " `embed_preparation` it is known",
+    )
     guessed: bool = Field(
         False,
         description="nobody has checked these steps: a build tries other channel orders and scales on"

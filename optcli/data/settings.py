@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from optcli import regular_files
+from optcli.artifact import EMBEDDED_STEPS
 from optcli.data.preparation import Preparation
 from optcli.settings import Abbreviated
 from optcli.settings.labels import LabelSettings
@@ -211,6 +212,14 @@ class DataSettings(Abbreviated):
             return self
         prepare = self.prepare.model_copy(update={"preset": f"hf:{place.absolute()}"})  # type: ignore[union-attr]
         return self.model_copy(update={"prepare": prepare})
+
+    def for_model(self, facts: Mapping[str, Any]) -> DataSettings:
+        """The same data for a model that does some of the preparation itself, as its facts say."""
+        inside = facts.get(EMBEDDED_STEPS)
+        if inside not in ("values", "all") or self.prepare is None:
+            return self
+        prepare = self.prepare.model_copy(update={"inside": inside, "layout": None})
+        return self.model_copy(update={"prepare": prepare, "input": None})
 
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""

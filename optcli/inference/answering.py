@@ -170,6 +170,10 @@ class Answering:
         return result, _Times(read, time.perf_counter() - began, time.thread_time() - own)
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
+        if len({each.row.shape for each in batch}) > 1:  # images of a batch have one size
+            for each in batch:
+                self._compute([each], answered)
+            return
         # A model of a fixed batch size gets copies of the last row, whose answers are left out.
         rows = batch + [batch[-1]] * (self._least - len(batch))
         feed = self._prepare.feed([each.row for each in rows], [each.placement for each in rows])

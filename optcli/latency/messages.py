@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from optcli.artifact import Artifact
+from optcli.artifact import EMBEDDED_INPUTS, Artifact, own_inputs
 from optcli.settings import TensorSpec
 
 
@@ -26,6 +26,12 @@ class MeasureRequest:
     batch_sizes: tuple[int, ...]
     seed: int
     names: tuple[str, ...] = ()
+
+    def of_model(self) -> MeasureRequest:
+        """The same for a model that prepares its images: with its own inputs, and random pixels."""
+        if EMBEDDED_INPUTS not in self.artifact.facts:
+            return self
+        return replace(self, inputs=own_inputs(self.artifact.facts, self.inputs), feeds=None)
 
 
 @dataclass(frozen=True)

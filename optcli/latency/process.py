@@ -52,6 +52,7 @@ class Process:
     """One artifact, its inputs, and what was asked of them so far."""
 
     def __init__(self, request: MeasureRequest) -> None:
+        request = request.of_model()
         self._artifact = request.artifact
         self._runner: Runner = runners.find(request.runner).model_validate(request.options)
         made = feeds.make(request.inputs, request.feeds, request.batch_sizes, request.seed)

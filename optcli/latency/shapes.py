@@ -45,6 +45,7 @@ class Comparison:
 
 def compare(request: MeasureRequest, channel: Channel) -> Comparison:
     """Compare the two forms of one artifact at every batch size of the request."""
+    request = request.of_model()
     inputs, artifact, sizes = request.inputs, request.artifact, request.batch_sizes
     kind = runners.find(request.runner)
     batches = feeds.make(inputs, request.feeds, sizes, request.seed)

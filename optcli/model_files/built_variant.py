@@ -206,7 +206,7 @@ def _samples(report: Report, named: Path | None, artifact: Artifact, *, ours: bo
     if role is not None and recipe.digest != report.recipe.digest:
         notes = ("the recipe differs from the one that was built (changed, or built with --set)",)
     return Samples(
-        data=recipe.data[role] if role else None,
+        data=recipe.data[role].for_model(artifact.facts) if role else None,
         decoding=decoding_of(recipe, artifact),
         metric=recipe.accuracy.metric if recipe.accuracy else None,
         output=recipe.accuracy.output if recipe.accuracy else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import digest
-from optcli.artifact import CODE, SCANNED, Artifact, Format
+from optcli.artifact import CODE, SCANNED, Artifact, Format, own_inputs
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.errors import InputError, InputsError, TrustError, UsageError
 from optcli.formats import model_files
@@ -279,7 +279,7 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
         _is_foreign(target),
         target.trusted,
     )
-    return Opened(name, target.path, artifact, inputs or own)
+    return Opened(name, target.path, artifact, own_inputs(artifact.facts, inputs or own))
 
 
 def _is_foreign(target: Target) -> bool:

@@ -84,7 +84,7 @@ class Postprocess:
         """
         if self.kind == "classes":
             return {"classes": self._classes(outputs, image)}
-        size = self._size or size
+        size = placement.get("network_size") or self._size or size
         if size is None:
             raise ValueError("the size of the input is needed to decode boxes")
         classes = None if self._names is None else len(self._names)

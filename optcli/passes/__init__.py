@@ -35,6 +35,8 @@ class Job:
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
     `temporary` is an empty folder beside `out`, for what is only needed on the way: see `beside`.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
+    `preparation` has the steps of the recipe's `prepare` as `data.images` reads them, and the `layout`,
+    for a pass that `reads_preparation`; None where the recipe has none.
     """
 
     out: Path
@@ -52,6 +54,7 @@ class Job:
     cache: Path | None = None
     temporary: Path | None = None
     batch_sizes: tuple[int, ...] = ()
+    preparation: dict[str, Any] | None = None
 
     @property
     def beside(self) -> Path:
@@ -88,8 +91,9 @@ class Pass(Settings):
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
-    `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
-    pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
+    `uses_batch_sizes` that it depends on the batch sizes at which latency is measured,
+    `reads_preparation` that it depends on how the recipe prepares images, `last` that no pass can
+    follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
     the build runs its parent on them, for the comparison. `reads_origin` says that `run` reads
     `job.origin`: a build then copies that for it. Of a pass that is not optcli's own it is taken for
     granted. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a build
@@ -105,6 +109,7 @@ class Pass(Settings):
     last: ClassVar[bool] = False
     computes_on_one_core: ClassVar[bool] = False
     reads_origin: ClassVar[bool] = False
+    reads_preparation: ClassVar[bool] = False
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -174,6 +179,7 @@ class Traits:
     device_bound: bool = False
     bound_to: dict[str, Any] = field(default_factory=dict)
     uses_batch_sizes: bool = False
+    reads_preparation: bool = False
     last: bool = False
     checks_source: bool = False
     reads_origin: bool = True
@@ -195,6 +201,7 @@ class Traits:
             device_bound=configured.device_bound,
             bound_to=configured.bound_to() if configured.device_bound else {},
             uses_batch_sizes=configured.uses_batch_sizes,
+            reads_preparation=configured.reads_preparation,
             last=configured.last,
             checks_source=type(configured).check_source is not Pass.check_source,
             reads_origin=configured.reads_origin or reference is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import EMBEDDED_STEPS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError
 from optcli.formats import exported as exported_format
@@ -38,6 +38,11 @@ class ToOpenvino(Pass):
             raise StepError(
                 f"OpenVINO cannot convert a PyTorch graph that is {source.precision}",
                 hint="put to_openvino first, and quantize_nncf behind it",
+            )
+        if source.facts.get(EMBEDDED_STEPS) == "all":
+            raise StepError(
+                "OpenVINO reads Resize of ONNX without `antialias`: the images would be others",
+                hint="put embed_preparation behind to_openvino, or leave its `size` out",
             )
         openvino_format.forbid_telemetry()
         try:

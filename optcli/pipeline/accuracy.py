@@ -16,7 +16,7 @@ from optcli import accuracy, environment, outputs
 from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.accuracy.messages import AnswersFile
 from optcli.accuracy.metrics import reads
-from optcli.artifact import Artifact
+from optcli.artifact import Artifact, own_inputs
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer, Silent
@@ -369,13 +369,17 @@ class _Judging:
 
     def _request(self, subject: Subject, out: Path, prepared: Path | None) -> EvaluationRequest:
         around, recipe = self._around, self._around.recipe
+        facts = subject.artifact.facts
+        inputs, data = own_inputs(facts, recipe.inputs), recipe.data["evaluation"].for_model(facts)
+        own = inputs != recipe.inputs
+        foreign = subject.artifact.foreign  # which could write to it
         return EvaluationRequest(
             artifact=subject.artifact,
             runner=subject.runner_name,
             options=dict(subject.options),
-            inputs=recipe.inputs,
-            feeds=tuple(subject.feeds or recipe.inputs),
-            data=recipe.data["evaluation"],
+            inputs=inputs,
+            feeds=tuple(subject.feeds or inputs),
+            data=data,
             folder=recipe.folder,
             settings=recipe.accuracy,
             postprocess=recipe.postprocess,
@@ -385,8 +389,8 @@ class _Judging:
             jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
             answers=self._answers(subject),
             answered=subject.answered,
-            prepared=prepared,
-            keep=None if subject.artifact.foreign else out / "prepared",  # which it could write to
+            prepared=None if own else prepared,
+            keep=None if own or foreign else out / "prepared",
         )
 
     def _elsewhere(

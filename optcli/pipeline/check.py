@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
-from optcli.artifact import Artifact, Format
+from optcli.artifact import EMBEDDED_INPUTS, Artifact, Format, own_inputs
 from optcli.errors import InputError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import torch_devices
@@ -80,7 +80,10 @@ class Comparison:
         tolerance: float,
         threads: int,
     ) -> None:
-        self._inputs, self._probe, self._artifact = inputs, probe, parent
+        self._artifact = parent
+        # Samples are prepared already, and a model that prepares its images takes others.
+        self._probe = None if EMBEDDED_INPUTS in parent.facts else probe
+        self._inputs = own_inputs(parent.facts, inputs)
         self._tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
         if parent.precision.startswith("int"):
             self._tolerance = max(self._tolerance, INTEGER_TOLERANCE)

@@ -33,7 +33,7 @@ from optcli.pipeline.messages import (
     Written,
 )
 from optcli.pipeline.orders import GROUND, Maker, Order
-from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.plan import Plan, Step, prepared_role
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
@@ -283,6 +283,7 @@ class Execution:
                 threads=threads,
             )
             return Call("optcli.pipeline.step:make_source", source, Written)
+        role = prepared_role(recipe) if step.traits.reads_preparation else None
         request = PassRequest(
             step=label,
             inputs=recipe.inputs,
@@ -295,6 +296,7 @@ class Execution:
             parent=self._opened(step.parent),
             origin=self._opened(step.lineage()[0]),
             data={role: recipe.data[role] for role in step.traits.uses},
+            prepare=recipe.data[role].prepare if role is not None else None,
         )
         if step.only_checks:
             return Call("optcli.pipeline.step:check_source", request, SourceFindings)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact, Format
-from optcli.data import DataSettings
+from optcli.data import DataSettings, Preparation
 from optcli.passes import Traits
 from optcli.settings import TensorSpec
 
@@ -44,7 +44,8 @@ class PassRequest:
 
     `folder` is the recipe's: paths in `data` and the user's own code are relative to it. `prepared` are
     folders with the samples of roles as they were prepared before; what is prepared now may be left in
-    `keep`. `free_bytes` of memory were free when the step began.
+    `keep`. `prepare` is how the recipe prepares images, for a pass that reads it. `free_bytes` of
+    memory were free when the step began.
     """
 
     step: str
@@ -58,6 +59,7 @@ class PassRequest:
     parent: Artifact
     origin: Artifact
     data: dict[str, DataSettings]
+    prepare: Preparation | None = None
     prepared: dict[str, Path] = field(default_factory=dict)
     keep: Path | None = None
     out: Path = Path()

@@ -143,7 +143,7 @@ def plan(
     }
     role_keys: dict[str, str] = {role: key_of(of) for role, of in roles.items()}
     inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
-    context = _Context(recipe, threads, role_keys, digests, inputs)
+    context = _Context(recipe, threads, role_keys, digests, inputs, roles)
     try:
         first = context.source_step(source)
     except OSError as error:
@@ -188,6 +188,12 @@ def plan(
     )
 
 
+def prepared_role(recipe: Recipe) -> str | None:
+    """The role whose preparation is the recipe's: `evaluation`, where that has one."""
+    pixels = [role for role, each in recipe.data.items() if each.prepare is not None]
+    return next(iter(sorted(pixels, key=lambda role: role != "evaluation")), None)
+
+
 def source_of(recipe: Recipe) -> Source:
     """The recipe's model as a source."""
     return recipe.model.in_folder(recipe.folder)
@@ -220,6 +226,7 @@ class _Context:
     data: dict[str, str]
     digests: FileDigests
     inputs: list[dict[str, Any]]
+    roles: Mapping[str, Mapping[str, Any]]
 
     def source_step(self, source: Source) -> Step:
         kind = source.kind
@@ -253,6 +260,8 @@ class _Context:
         if traits.device_bound:
             here = {"cpu": environment.cpu(), "threads": self.threads}
             ingredients["device"] = traits.bound_to or here
+        if traits.reads_preparation and (role := prepared_role(self.recipe)) is not None:
+            ingredients["prepare"] = {k: self.roles[role][k] for k in ("settings", "versions")}
         if traits.uses_batch_sizes:
             ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
         return Step(

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data, environment, formats, passes, sources, user_code
-from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact, Format
+from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact, Format, own_inputs
+from optcli.data import Preparation
+from optcli.data.preset import resolved
 from optcli.data.reaches import far_apart
+from optcli.data.steps import written_out
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
@@ -117,9 +120,16 @@ def check_source(request: PassRequest, channel: Channel | None) -> SourceFinding
 
 def _job(request: PassRequest, channel: Channel | None) -> Job:
     roles = {role: _kept(request, role) for role in request.traits.uses}
+    inputs = own_inputs(request.parent.facts, request.inputs)
+    if roles and inputs != request.inputs:
+        raise StepError(
+            "the model before this pass prepares its images itself, and samples are prepared already",
+            hint="put embed_preparation behind the passes that read samples",
+        )
     return Job(
         out=request.out,
-        inputs=request.inputs,
+        inputs=inputs,
+        preparation=None if request.prepare is None else _written_out(request.prepare),
         origin=request.origin,
         observer=_Reporting(channel),
         step=request.step,
@@ -134,6 +144,11 @@ def _job(request: PassRequest, channel: Channel | None) -> Job:
         training=roles.get("training"),
         validation=roles.get("validation"),
     )
+
+
+def _written_out(prepare: Preparation) -> dict[str, Any]:
+    steps = resolved(prepare)
+    return {**written_out(steps), "layout": steps.layout}
 
 
 def prepare_data(request: DataRequest, channel: Channel | None) -> SampleCounts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import Field, PrivateAttr
 
 from optcli import registry
-from optcli.artifact import Artifact, Format
+from optcli.artifact import Artifact, Format, own_inputs
 from optcli.environment import Needs, usable_cores
 from optcli.settings import Settings, TensorSpec
 from optcli.settings.references import is_of_one_machine
@@ -67,7 +67,7 @@ class Runner(Settings):
         `profile` is a folder: a runtime that must be told before it loads then times its operators,
         and may write there (`optcli/profiling`).
         """
-        self._inputs = tuple(inputs)
+        self._inputs = own_inputs(artifact.facts, inputs)
         self._profile = profile
         self.load(artifact)
         return self

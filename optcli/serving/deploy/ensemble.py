@@ -23,7 +23,7 @@ _Form: TypeAlias = tuple[int, tuple[int, ...]]
 _HERE = Path(__file__).parent
 _PREPARE, _ANSWER, _ENSEMBLE = "prepare", "answer", "images"
 # Height and width of the original, vertical and horizontal scale, top and left of the padding.
-_PLACEMENT = 6
+_PLACEMENT = 8
 
 
 def name_of(model: str) -> str:

@@ -45,6 +45,7 @@ class TritonPythonModel:
                         "original_size": (int(place[0]), int(place[1])),
                         "scale": (place[2], place[3]),
                         "padding": (int(place[4]), int(place[5])),
+                        "network_size": (int(place[6]), int(place[7])),
                     },
                     image=image,
                 )

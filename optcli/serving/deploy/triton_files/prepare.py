@@ -38,7 +38,15 @@ class TritonPythonModel:
                 error=triton.TritonError(str(error), triton.TritonError.INVALID_ARG)
             )
         feed = self._images.feed(arrays, placements)
-        places = [[*place["original_size"], *place["scale"], *place["padding"]] for place in placements]
+        places = [
+            [
+                *place["original_size"],
+                *place["scale"],
+                *place["padding"],
+                *(place.get("network_size") or self._images.size_of(row)),
+            ]
+            for place, row in zip(placements, arrays, strict=True)
+        ]
         return triton.InferenceResponse(
             output_tensors=[
                 *(triton.Tensor(name, array) for name, array in feed.items()),
