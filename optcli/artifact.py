@@ -62,6 +62,8 @@ EXPECTED = "expected_accuracy"
 # The facts of a model that prepares its images itself: its inputs, in place of the recipe's, and what
 # of the preparation is inside, `values` or `all`.
 EMBEDDED_INPUTS, EMBEDDED_STEPS = "embedded_inputs", "embedded_steps"
+# The fact of a model that decodes its detections itself: how its rows are read, as in `postprocess`.
+EMBEDDED_POSTPROCESS = "embedded_postprocess"
 # Less is not worth speaking of: a first layer of one channel, say.
 _COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 

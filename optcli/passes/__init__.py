@@ -8,6 +8,7 @@ adding a file here: docs/add-a-pass.md.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -36,7 +37,8 @@ class Job:
     `temporary` is an empty folder beside `out`, for what is only needed on the way: see `beside`.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     `preparation` has the steps of the recipe's `prepare` as `data.images` reads them, and the `layout`,
-    for a pass that `reads_preparation`; None where the recipe has none.
+    for a pass that `reads_preparation`; None where the recipe has none. `postprocess` is how a
+    detector's outputs are decoded, for a pass that `reads_postprocess`: a kind and its settings.
     """
 
     out: Path
@@ -55,6 +57,7 @@ class Job:
     temporary: Path | None = None
     batch_sizes: tuple[int, ...] = ()
     preparation: dict[str, Any] | None = None
+    postprocess: tuple[str, Mapping[str, Any]] | None = None
 
     @property
     def beside(self) -> Path:
@@ -92,12 +95,12 @@ class Pass(Settings):
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
     `uses_batch_sizes` that it depends on the batch sizes at which latency is measured,
-    `reads_preparation` that it depends on how the recipe prepares images, `last` that no pass can
-    follow. `computes_on_one_core` says that it takes seconds and leaves the other cores free:
-    the build runs its parent on them, for the comparison. `reads_origin` says that `run` reads
-    `job.origin`: a build then copies that for it. Of a pass that is not optcli's own it is taken for
-    granted. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a build
-    imports them while other steps run, so importing one must start no thread.
+    `reads_preparation` and `reads_postprocess` that it depends on what the recipe says of them, `last`
+    that no pass can follow. `computes_on_one_core` says that it takes seconds and leaves the other
+    cores free: the build runs its parent on them, for the comparison. `reads_origin` says that `run`
+    reads `job.origin`: a build then copies that for it. Of a pass that is not optcli's own it is taken
+    for granted. `imports_ahead` names modules that `run` imports beside the packages of `needs`: a
+    build imports them while other steps run, so importing one must start no thread.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -110,6 +113,7 @@ class Pass(Settings):
     computes_on_one_core: ClassVar[bool] = False
     reads_origin: ClassVar[bool] = False
     reads_preparation: ClassVar[bool] = False
+    reads_postprocess: ClassVar[bool] = False
     imports_ahead: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -180,6 +184,7 @@ class Traits:
     bound_to: dict[str, Any] = field(default_factory=dict)
     uses_batch_sizes: bool = False
     reads_preparation: bool = False
+    reads_postprocess: bool = False
     last: bool = False
     checks_source: bool = False
     reads_origin: bool = True
@@ -202,6 +207,7 @@ class Traits:
             bound_to=configured.bound_to() if configured.device_bound else {},
             uses_batch_sizes=configured.uses_batch_sizes,
             reads_preparation=configured.reads_preparation,
+            reads_postprocess=configured.reads_postprocess,
             last=configured.last,
             checks_source=type(configured).check_source is not Pass.check_source,
             reads_origin=configured.reads_origin or reference is not None,

@@ -23,7 +23,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
 from optcli.pipeline.accuracy_elsewhere import Asked, Nodes
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
-from optcli.pipeline.decoding import least_score, with_decoding
+from optcli.pipeline.decoding import least_score, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
@@ -317,7 +317,12 @@ class _Judging:
             given = {each.name for each in variant.outputs}
             left = tuple(each for each in baseline.outputs if not given or each.name in given)
             baseline = replace(baseline, outputs=left)
-        return accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
+        found = accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
+        error = found.output_error
+        if error is not None and own_postprocess(subject.artifact.facts) is not None:
+            # The recipe asks for other outputs: what they hold is compared, and not their form.
+            error = error.model_copy(update={"changes": ()})
+        return found.model_copy(update={"output_error": error})
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
@@ -382,7 +387,7 @@ class _Judging:
             data=data,
             folder=recipe.folder,
             settings=recipe.accuracy,
-            postprocess=recipe.postprocess,
+            postprocess=own_postprocess(facts) or recipe.postprocess,
             guessed=around.guessed,
             reference=self.baseline is not None and subject.name == self.baseline.name,
             out=out,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import yaml
 
 from optcli import outputs
 from optcli.accuracy.metrics import reads
-from optcli.artifact import Artifact
+from optcli.artifact import EMBEDDED_POSTPROCESS, Artifact
 from optcli.errors import InputError, did_you_mean
 from optcli.formats import exporter_metadata
 from optcli.observer import Observer
@@ -72,6 +74,9 @@ def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
     """
     metadata = exporter_metadata.of_facts(artifact.facts)
     known = outputs.exported(metadata)
+    own = own_postprocess(artifact.facts)
+    if own is not None:
+        return Decoding(own, "recipe", known)
     if recipe.postprocess is not None:
         return Decoding(recipe.postprocess, "recipe", known)
     metric = "" if recipe.accuracy is None else recipe.accuracy.metric
@@ -86,6 +91,18 @@ def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
     if any(isinstance(spec.value, str) for spec in recipe.inputs):
         said = said.told_the_size()
     return Decoding(said, source, known)  # type: ignore[arg-type]
+
+
+def own_postprocess(facts: Mapping[str, Any]) -> PostprocessSettings | None:
+    """How the rows of a model that decodes its detections itself are read; None: it does not.
+
+    Facts of an artifact from elsewhere may be anything, but no code of theirs is named by them.
+    """
+    try:
+        own = PostprocessSettings.model_validate(facts[EMBEDDED_POSTPROCESS])
+    except (KeyError, ValueError):
+        return None
+    return None if own.rows is None else own
 
 
 def _may_hold_boxes(

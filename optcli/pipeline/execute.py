@@ -17,7 +17,7 @@ from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
-from optcli.pipeline.decoding import require_outputs
+from optcli.pipeline.decoding import decoding_of, require_outputs
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.local_maker import LocalMaker
@@ -284,6 +284,9 @@ class Execution:
             )
             return Call("optcli.pipeline.step:make_source", source, Written)
         role = prepared_role(recipe) if step.traits.reads_preparation else None
+        decoding = None
+        if step.traits.reads_postprocess:
+            decoding = decoding_of(recipe, self._opened(step.parent))
         request = PassRequest(
             step=label,
             inputs=recipe.inputs,
@@ -297,6 +300,7 @@ class Execution:
             origin=self._opened(step.lineage()[0]),
             data={role: recipe.data[role] for role in step.traits.uses},
             prepare=recipe.data[role].prepare if role is not None else None,
+            postprocess=decoding.known if decoding is not None else None,
         )
         if step.only_checks:
             return Call("optcli.pipeline.step:check_source", request, SourceFindings)

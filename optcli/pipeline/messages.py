@@ -10,6 +10,7 @@ from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings, Preparation
 from optcli.passes import Traits
 from optcli.settings import TensorSpec
+from optcli.settings.postprocess import PostprocessSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,8 @@ class PassRequest:
 
     `folder` is the recipe's: paths in `data` and the user's own code are relative to it. `prepared` are
     folders with the samples of roles as they were prepared before; what is prepared now may be left in
-    `keep`. `prepare` is how the recipe prepares images, for a pass that reads it. `free_bytes` of
-    memory were free when the step began.
+    `keep`. `prepare` and `postprocess` are what the recipe says, for a pass that reads it.
+    `free_bytes` of memory were free when the step began.
     """
 
     step: str
@@ -60,6 +61,7 @@ class PassRequest:
     origin: Artifact
     data: dict[str, DataSettings]
     prepare: Preparation | None = None
+    postprocess: PostprocessSettings | None = None
     prepared: dict[str, Path] = field(default_factory=dict)
     keep: Path | None = None
     out: Path = Path()

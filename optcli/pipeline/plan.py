@@ -262,6 +262,8 @@ class _Context:
             ingredients["device"] = traits.bound_to or here
         if traits.reads_preparation and (role := prepared_role(self.recipe)) is not None:
             ingredients["prepare"] = {k: self.roles[role][k] for k in ("settings", "versions")}
+        if traits.reads_postprocess and (after := self.recipe.postprocess) is not None:
+            ingredients["postprocess"] = after.model_dump(mode="json")
         if traits.uses_batch_sizes:
             ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
         return Step(

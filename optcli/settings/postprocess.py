@@ -16,6 +16,10 @@ _Numbering = Literal["consecutive", "coco"]
 # The keys whose settings `outputs.postprocess` knows how to follow.
 DETECTORS = ("yolox", "boxes", "rows")
 
+# COCO's ids are 0 to 90, and these of them name no class.
+GAPS_OF_COCO = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+IDS_OF_COCO = 91
+
 _AS_BOXES = "as under `boxes`"
 _Points = tuple[Annotated[int, Field(ge=1)], Literal[2, 3]]
 

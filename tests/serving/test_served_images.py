@@ -112,8 +112,13 @@ PREPARATIONS = {
     "bytes": ((3, 32, 32), {"resize": [32, 32], "channel_order": "rgb"}),
     "half": ((3, 32, 32), {"resize": [32, 32], "channel_order": "rgb", **NORMALIZED}),
     "turned": ((3, 50, 38), {"orient": True, "channel_order": "rgb"}),
+    "all inside": ((38, 50, 3), {**YOLOX, "channel_order": "bgr", "inside": "all"}),
+    "values inside": (
+        (24, 31, 3),
+        {"resize": 24, "channel_order": "bgr", "inside": "values", **NORMALIZED},
+    ),
 }
-DTYPES = {"bytes": "uint8", "half": "float16"}
+DTYPES = {"bytes": "uint8", "half": "float16", "all inside": "uint8", "values inside": "uint8"}
 
 
 def jpeg(mode: str = "RGB", **options: Any) -> bytes:
