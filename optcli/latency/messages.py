@@ -31,7 +31,8 @@ class MeasureRequest:
         """The same for a model that prepares its images: with its own inputs, and random pixels."""
         if EMBEDDED_INPUTS not in self.artifact.facts:
             return self
-        return replace(self, inputs=own_inputs(self.artifact.facts, self.inputs), feeds=None)
+        inputs = own_inputs(self.artifact.facts, self.inputs)
+        return replace(self, inputs=inputs, feeds=None, names=())
 
 
 @dataclass(frozen=True)
