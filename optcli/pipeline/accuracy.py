@@ -23,7 +23,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
 from optcli.pipeline.accuracy_elsewhere import Asked, Nodes
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
-from optcli.pipeline.decoding import least_score, own_postprocess, with_decoding
+from optcli.pipeline.decoding import least_score, of_own_form, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
@@ -304,11 +304,11 @@ class _Judging:
                 else "number the classes as the data's labels do, from 0, or write their names",
             )
         recipe, baseline = self._around.recipe, Evaluation.load(entries[1].path)
-        judged, decoding = recipe.accuracy, recipe.postprocess
+        judged = recipe.accuracy
         meanings = outputs.describe(
             baseline.outputs,
             settings=recipe.outputs,
-            postprocess=decoding,
+            postprocess=recipe.postprocess,
             metric_reads=reads(judged.metric) if judged else None,
             metric_output=judged.output if judged else None,
             metadata=baseline.metadata,
@@ -318,11 +318,7 @@ class _Judging:
             left = tuple(each for each in baseline.outputs if not given or each.name in given)
             baseline = replace(baseline, outputs=left)
         found = accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
-        error = found.output_error
-        if error is not None and own_postprocess(subject.artifact.facts) is not None:
-            # The recipe asks for other outputs: what they hold is compared, and not their form.
-            error = error.model_copy(update={"changes": ()})
-        return found.model_copy(update={"output_error": error})
+        return of_own_form(found, subject.artifact)
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
@@ -373,18 +369,15 @@ class _Judging:
         return AnswersFile(subject.answers, partial=subject.answered is not None, outputs=outputs)
 
     def _request(self, subject: Subject, out: Path, prepared: Path | None) -> EvaluationRequest:
-        around, recipe = self._around, self._around.recipe
-        facts = subject.artifact.facts
-        inputs, data = own_inputs(facts, recipe.inputs), recipe.data["evaluation"].for_model(facts)
-        own = inputs != recipe.inputs
-        foreign = subject.artifact.foreign  # which could write to it
+        around, recipe, facts = self._around, self._around.recipe, subject.artifact.facts
+        shared = (inputs := own_inputs(facts, recipe.inputs)) == recipe.inputs
         return EvaluationRequest(
             artifact=subject.artifact,
             runner=subject.runner_name,
             options=dict(subject.options),
             inputs=inputs,
             feeds=tuple(subject.feeds or inputs),
-            data=data,
+            data=recipe.data["evaluation"].for_model(facts),
             folder=recipe.folder,
             settings=recipe.accuracy,
             postprocess=own_postprocess(facts) or recipe.postprocess,
@@ -394,8 +387,8 @@ class _Judging:
             jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
             answers=self._answers(subject),
             answered=subject.answered,
-            prepared=None if own else prepared,
-            keep=None if own or foreign else out / "prepared",
+            prepared=prepared if shared else None,
+            keep=out / "prepared" if shared and not subject.artifact.foreign else None,
         )
 
     def _elsewhere(

@@ -17,6 +17,7 @@ from optcli.observer import Observer
 from optcli.outputs.describing import of_one_sample
 from optcli.outputs.meaning import Source
 from optcli.recipe import Recipe
+from optcli.results import Accuracy
 from optcli.settings.postprocess import PostprocessSettings
 
 _SAID_BY = {
@@ -103,6 +104,14 @@ def own_postprocess(facts: Mapping[str, Any]) -> PostprocessSettings | None:
     except (KeyError, ValueError):
         return None
     return None if own.rows is None else own
+
+
+def of_own_form(found: Accuracy, artifact: Artifact) -> Accuracy:
+    """The same of a model that decodes its detections: the recipe asks for outputs of that form."""
+    error = found.output_error
+    if error is None or own_postprocess(artifact.facts) is None:
+        return found
+    return found.model_copy(update={"output_error": error.model_copy(update={"changes": ()})})
 
 
 def _may_hold_boxes(

@@ -152,7 +152,7 @@ def test_yolox_answers_boxes_one_image_at_a_time(shared: Path, tmp_path: Path) -
     serving = repository_of(built, tmp_path / "out", 1)
     config = model_configuration.read(tmp_path / "out" / "net-prepare" / "config.pbtxt")
     assert config.max_batch_size == 0
-    assert [list(each.dims) for each in config.output] == [[1, 3, 416, 416], [1, 6]]
+    assert [list(each.dims) for each in config.output] == [[1, 3, 416, 416], [1, 8]]
     body = sorted((place / "images").iterdir())[0].read_bytes()
     (answer,) = Served(tmp_path / "out").answers(body)
     alone = own(serving, file, body, "images")
