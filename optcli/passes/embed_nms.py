@@ -31,9 +31,10 @@ class EmbedNms(Pass):
 
     Boxes are decoded, those of a small score left out, and overlapping ones of a class suppressed by
     ONNX's NonMaxSuppression, with the settings of `postprocess: {yolox: ...}` or `{boxes: ...}`. The
-    output `detections` has `max_detections` rows, best first, in pixels of the input. Those
-    behind the last detection are zero. What is decoded outside is the same but for ties. Boxes alone: masks,
-    keypoints and angles stay outside. Quantize before this pass, and put `embed_preparation` behind it.
+    output `detections` has `max_detections` rows, best first, in pixels of the input. Those behind the
+    last detection are zero. What is decoded outside is the same but for ties. Boxes alone: masks,
+    keypoints and angles stay outside. Quantize before this pass, and put `embed_preparation` behind
+    it.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
