@@ -343,7 +343,7 @@ def test_paths_are_relative_to_the_recipe(place):
     ("what", "error", "says", "hint"),
     [
         ("resnet18", UsageError, "where the model comes from", "torchvision:resnet18"),
-        ("model.tflite", UsageError, "is no model", "such as torchvision:resnet50"),
+        ("model.caffemodel", UsageError, "is no model", "such as torchvision:resnet50"),
         ("model.onn", UsageError, "wanted a model's file", "did you mean 'model.onnx'?"),
         ("torchvision:resnt18", InputError, "no model 'resnt18'", "did you mean 'resnet18'?"),
         ("onnx:gone.onnx", InputError, "gone.onnx", "model.onnx"),

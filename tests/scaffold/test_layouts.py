@@ -121,7 +121,7 @@ def test_coco_under_other_names(tmp_path, file, folder, names):
     text(tmp_path / "data" / file, json.dumps(record))
     found = described(tmp_path / "data", tmp_path)
     assert (found.kind, found.classes, found.source) == ("boxes", 1, "coco:data")
-    assert "coco, 1 images" in found.notes[0]
+    assert "coco, 1 image" in found.notes[0]
 
 
 def test_darknet(tmp_path):
