@@ -127,7 +127,7 @@ def _siglip() -> tuple[Any, Any]:
 
 def _clip() -> tuple[Any, Any]:
     config = T.CLIPConfig(
-        vision_config={**_BLOCKS, "image_size": 64, "patch_size": 16, "projection_dim": 24},
+        vision_config={**_BLOCKS, "image_size": 64, "patch_size": 16},
         text_config=_TEXT,
         projection_dim=24,
     )

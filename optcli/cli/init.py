@@ -54,9 +54,9 @@ def command(
 ) -> None:
     """Write a commented recipe for WHAT.
 
-    WHAT is torchvision:NAME, timm:NAME, python:FILE.py:CALLABLE, onnx:PATH, or just the path of a
-    model file. optcli reads the inputs from the model, and writes variants that suit this machine. It
-    recognizes the layouts of data that recipes read.
+    WHAT is torchvision:NAME, timm:NAME, hf:FOLDER, python:FILE.py:CALLABLE, onnx:PATH, or just the
+    path of a model file. optcli reads the inputs from the model, and writes variants that suit this
+    machine. It recognizes the layouts of data that recipes read.
     """
     from optcli.scaffold import InputText, draft
 

@@ -166,7 +166,8 @@ def pretrained(
     network = getattr(transformers, architecture)
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
-        config = network.config_class.from_pretrained(folder, **local, **arguments)
+        stated = {**_projection(architecture, folder), **arguments}
+        config = network.config_class.from_pretrained(folder, **local, **stated)
         model, loading = network.from_pretrained(
             folder, config=config, dtype=torch.float32, output_loading_info=True, **local
         )
@@ -189,9 +190,10 @@ def pretrained(
 
 def config_of(architecture: str, folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a folder as the class reads it, as plain data. Raises `InputError`."""
+    stated = {**_projection(architecture, folder), **arguments}
     try:
         config = getattr(library(), architecture).config_class.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, **arguments
+            folder, local_files_only=True, trust_remote_code=False, **stated
         )
     except Exception as error:  # the same
         hint = "correct config.json or model.arguments"
@@ -199,6 +201,12 @@ def config_of(architecture: str, folder: Path, arguments: Mapping[str, Any]) -> 
         raise InputError(message, place=str(folder), hint=hint) from error
     plain: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     return plain
+
+
+def _projection(architecture: str, folder: Path) -> dict[str, int]:
+    """The size of CLIP's embedding, which may stand beside the config of the half that reads images."""
+    size = read_json(folder / CONFIG).get("projection_dim")
+    return {"projection_dim": size} if size and architecture.endswith("WithProjection") else {}
 
 
 def seeing(network: torch.nn.Module, architecture: str) -> torch.nn.Module:
