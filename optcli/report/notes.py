@@ -14,9 +14,9 @@ from optcli.paths import shown
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
 from optcli.report.serving_line import serving_line
-from optcli.results import Report
+from optcli.results import Report, VariantReport
 from optcli.results.layers import Layers
-from optcli.results.outcomes import POLICIES
+from optcli.results.outcomes import ACCURACY_VERDICTS, POLICIES
 from optcli.results.repair import Repair
 
 # How many operators a line names; the others are counted.
@@ -77,7 +77,7 @@ class Notes:
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=[*_reasons(report), *_packing(report)],
+        reasons=[*_reasons(report), *_siblings(report), *_packing(report)],
         missing=list(_missing(report)),
         doubts=list(_doubts(report)),
         floats=list(_floats(report)),
@@ -114,6 +114,40 @@ def _reasons(report: Report) -> Iterator[str]:
             label = f"{each.name} {word}" if each.blocking else each.name
             variants_of.setdefault(f"{label}: {each.reason}", []).append(name)
     yield from (f"{wording.listed(names)}: {reason}" for reason, names in variants_of.items())
+
+
+def _siblings(report: Report) -> Iterator[str]:
+    """For each quantized variant that lost too much by labels: which ones hold, and its repair."""
+    for name, variant in report.variants.items():
+        precision = _integers(variant)
+        labelled = variant.accuracy is not None and variant.accuracy.metric is not None
+        if not labelled or precision is None or _judged(variant) != "reject":
+            continue
+        others = [
+            other
+            for other, each in report.variants.items()
+            if _integers(each) == precision and _judged(each) == "accept"
+        ]
+        verb = "is" if len(others) == 1 else "are"
+        held = (
+            f"{wording.listed(others)} {verb} {precision} too, and inside the bar. " if others else ""
+        )
+        repair = f"`optcli tune {report.recipe.path} --from {name}`"
+        yield f"{name}: {held}{repair} looks for settings that keep it inside"
+
+
+def _judged(variant: VariantReport) -> str:
+    """The outcome of its accuracy: a rejection by any verdict about it, else that of the main one."""
+    outcomes = {each.name: each.outcome for each in variant.verdicts if each.name in ACCURACY_VERDICTS}
+    if "reject" in outcomes.values():
+        return "reject"
+    return outcomes.get("accuracy", outcomes.get("outputs", "inconclusive"))
+
+
+def _integers(variant: VariantReport) -> str | None:
+    """The integer precision of what was built; None where there is none."""
+    precision = variant.artifact.precision if variant.artifact else ""
+    return precision if precision.startswith("int") else None
 
 
 def _packing(report: Report) -> Iterator[str]:

@@ -287,3 +287,34 @@ def test_what_was_compiled_for_single_batch_sizes_is_told():
     assert "Compiled for batch size 1 and any other: aoti." in shown
     assert "elsewhere" not in shown
     assert "hostile (" not in shown
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ({"ov": "accept"}, "nncf: ov is int8 too, and inside the bar. `optcli tune"),
+        (
+            {"ov": "accept", "ort": "accept"},
+            "nncf: ort and ov are int8 too, and inside the bar. `optcli",
+        ),
+        (
+            {"ov": "reject"},
+            "nncf: `optcli tune recipes/r.yaml --from nncf` looks for settings that keep",
+        ),
+    ],
+)
+def test_a_rejected_quantization_names_those_that_hold_and_the_repair(others, says):
+    def quantized(outcome):
+        return variant(
+            1e6, both(1, 2), accuracy(9, 1), [verdict("accuracy", outcome)], precision="int8"
+        )
+
+    plain = variant(4e6, both(2, 1), accuracy(), runtime="torch")
+    made = {name: quantized(outcome) for name, outcome in {"nncf": "reject", **others}.items()}
+    shown = report({"eager": plain, **dict(sorted(made.items()))})
+    shown = shown.model_copy(
+        update={"recipe": shown.recipe.model_copy(update={"path": "recipes/r.yaml"})}
+    )
+    assert says in text(shown)
+    loud = variant(1e6, both(1, 2), accuracy(9, 1), [verdict("accuracy", "reject")], precision="fp16")
+    assert "optcli tune" not in text(report({"eager": plain, "half": loud}))
