@@ -7,7 +7,7 @@ them. What judging took on the validation samples says what it will take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optcli.results.tuning import TuningTrial
 
@@ -26,6 +26,8 @@ _LAUNCHING_S, _TIMING_S = 13.0, 4.0
 # Of a large network also so many calls at each batch size: those that warm it up in each launch, and
 # two before each round. Three variants of ResNet-50 took 125 s, of which 64 s were 130 such calls each.
 _CALLS_BESIDE = 130
+# Beside other work starting takes longer, at most so many times: then that work may as well end.
+_MOST_SLOWDOWN = 4.0
 # What timing one network takes where somebody waits for the answer.
 _HURRIED_S = 8.0
 # Where judging takes little, so many are measured even if the time is over: the baseline, the fastest
@@ -38,10 +40,19 @@ _STARTING_S = 3.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The `seconds` of a search; `evaluation` is how many samples judge the finalists."""
+    """The `seconds` of a search; `evaluation` is how many samples judge the finalists.
+
+    `slowdown` is how many times as long as on an idle machine starting a network takes.
+    """
 
     seconds: float
     evaluation: int = 0
+    slowdown: float = 1.0
+
+    def beside(self, share: float | None) -> Budget:
+        """The same where others have this share of the processors; None: it is not known."""
+        slowdown = 1 / max(1 / _MOST_SLOWDOWN, 1 - (share or 0.0))
+        return replace(self, slowdown=slowdown)
 
     @property
     def grace_s(self) -> float:
@@ -56,7 +67,7 @@ class Budget:
         """
         usual = _usual_finalists(reference, best)
         wanted_s = min(self._launched_s(reference, usual[:_FEWER]), _MOST_SHARE * self.seconds)
-        for_one_s = min(2 * (_LAUNCHING_S + _TIMING_S), _MOST_FOR_ONE * self.seconds)
+        for_one_s = min(2 * self._least_s, _MOST_FOR_ONE * self.seconds)
         return max(self._usual_s, wanted_s, for_one_s)
 
     def finalists(
@@ -68,7 +79,7 @@ class Budget:
     ) -> int:
         """How many finalists can be judged in the time that is left, at most `most`; one at least."""
         most = min(most, _ALL if self.seconds >= _FOR_ALL_S else _FEWER)
-        least_s = min(_LEAST_JUDGED * (_LAUNCHING_S + _TIMING_S), self.final_s(reference, best))
+        least_s = min(_LEAST_JUDGED * self._least_s, self.final_s(reference, best))
         left_s = max(left_s, least_s)
         usual = _usual_finalists(reference, best)
         fitting = (n for n in range(1, most + 1) if self._launched_s(reference, usual[:n]) <= left_s)
@@ -106,7 +117,17 @@ class Budget:
         """
         timed = [each if each is not None and each.p50_ms else reference for each in finalists]
         judging_s = (1 + len(finalists)) * self._judging_s(reference)
-        return judging_s + sum(map(_measuring_s, (reference, *timed)))
+        return judging_s + sum(map(self._measuring_s, (reference, *timed)))
+
+    def _measuring_s(self, reference: TuningTrial | None) -> float:
+        """What launching one network takes, and timing it for the least that is worth it."""
+        call_s = 0.0 if reference is None else sum(reference.p50_ms.values()) / 1e3
+        return self._least_s + _CALLS_BESIDE * call_s
+
+    @property
+    def _least_s(self) -> float:
+        """The same of a network whose calls take no time."""
+        return self.slowdown * _LAUNCHING_S + _TIMING_S
 
     @property
     def _usual_s(self) -> float:
@@ -129,9 +150,3 @@ def _usual_finalists(
 ) -> list[TuningTrial | None]:
     """What stands for the finalists before they are chosen: two like the best trial, careful ones."""
     return [best, best, *[reference] * (_ALL - 2)]
-
-
-def _measuring_s(reference: TuningTrial | None) -> float:
-    """What launching one network takes, and timing it for the least that is worth it."""
-    call_s = 0.0 if reference is None else sum(reference.p50_ms.values()) / 1e3
-    return _LAUNCHING_S + _TIMING_S + _CALLS_BESIDE * call_s

@@ -160,19 +160,19 @@ def _found(
     bar = starting.bar_of(read)
     waiting = "another search of this recipe runs; waiting for it"
     with kept.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
-        others = OtherWork()
+        # With a cluster's nodes nobody here can tell whose work is whose.
+        share = OtherWork().share if settings.ray is None else lambda: None
         if restart:  # not before: a search that runs would write its trials again
             place.unlink(missing_ok=True)
         study = Study(place)
         until = began + budget_s - sum(trial.seconds for trial in study.trials)
         if study.trials:
             observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
-        why = _divided(budget, space, bar, study, trials, display, until)
+        why = _divided(budget, space, bar, study, trials, display, until, share)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     done = tuple(study.trials)
-    # With a cluster's nodes nobody here can tell whose work is whose.
-    share = others.share() if settings.ray is None else None
-    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share)
+    budget = budget.beside(share())
+    return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share())
 
 
 def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
@@ -270,11 +270,13 @@ def _divided(
     trials: Trials,
     display: Display,
     until: float,
+    share: Callable[[], float | None],
 ) -> str:
     """Carry out trials until the time is over that the finalists leave; gives why it ended.
 
     `until` is when all of the budget is used up. How much the finalists need is known after the first
-    trial, which is judged beside the baseline; the faster the best trial is, the less they need.
+    trial, which is judged beside the baseline. The faster the best trial is, the less they need; the
+    larger the `share` of the processors is that others have, the more.
     """
     if not study.trials:
         first = Strategy(space, bar, budget.seconds)
@@ -291,7 +293,7 @@ def _divided(
         )
 
     def kept_s(done: Sequence[TuningTrial]) -> float:
-        return budget.final_s(reference, best_of(done))
+        return budget.beside(share()).final_s(reference, best_of(done))
 
     strategy = Strategy(space, bar, budget.seconds)
     return _searched(strategy, study, trials, display, until, budget.grace_s, kept_s=kept_s)

@@ -49,6 +49,9 @@ def test_a_share_is_kept_where_judging_takes_little() -> None:
     assert Budget(100.0).final_s(None) == 50.0, "half of it"
     assert Budget(300.0).final_s(None) == 4 * 17.0, "13 s for launching each, and 4 s for its calls"
     assert Budget(3600.0).final_s(None) == 150.0
+    assert Budget(300.0).beside(0.5).final_s(None) == 4 * 30.0, "launching takes twice as long"
+    assert Budget(180.0).beside(0.9).final_s(None) == 108.0, "four times at most: the baseline and one"
+    assert Budget(300.0).beside(None) == Budget(300.0)
 
 
 def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> None:
@@ -184,7 +187,8 @@ def divided(
     study = Study(folder / "trials.jsonl")
     attempts: Any = Attempts(first, budget.seconds, then)
     until = time.monotonic() + budget.seconds
-    why = search._divided(budget, space, 0.01, study, attempts, Display(observer, until), until)
+    display = Display(observer, until)
+    why = search._divided(budget, space, 0.01, study, attempts, display, until, lambda: None)
     return attempts, [each for each in said if "evaluation samples" in each], why
 
 
