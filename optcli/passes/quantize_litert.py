@@ -43,7 +43,7 @@ class QuantizeLitert(Pass):
         (), description="operators to keep in floating point, such as `SOFTMAX`"
     )
     ignored_names: tuple[str, ...] = Field(
-        (), description="regular expressions of names in the file to keep in floating point"
+        (), description="regular expressions of tensor names to keep in floating point"
     )
     samples: int | None = Field(
         None, ge=1, description=f"the most calibration samples to use; default: {_SAMPLES}"

@@ -57,7 +57,9 @@ class WeightsSettings(Abbreviated):
 class ModelSettings(Settings):
     """Which model: `source` says where its network is, `weights` where its parameters are."""
 
-    source: Annotated[str, SourceReference(("exported", "onnx", "torchscript"), ("hf",))] = Field(
+    source: Annotated[
+        str, SourceReference(("executorch", "exported", "litert", "onnx", "torchscript"), ("hf",))
+    ] = Field(
         min_length=1,
         description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH, hf:PATH",
         examples=[

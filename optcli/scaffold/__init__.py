@@ -27,7 +27,7 @@ from optcli.workers import confinement, run
 __all__ = ["Draft", "InputText", "draft"]
 
 _TIMEOUT_S = 600.0
-_FILES = ("onnx", "exported", "torchscript")  # sources that are one file
+_FILES = ("executorch", "exported", "litert", "onnx", "torchscript")  # sources that are one file
 
 
 class Draft(Settings):

@@ -48,7 +48,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     assert point.checked > 0
     assert point.wrong == 0
     assert {"parse", "queue", "batch_wait", "compute", "post"} <= set(point.server.stages_ms)
-    assert {"ingress", "replica-0"} <= set(point.server.cpu_cores)
+    assert {"ingress", "replica"} <= set(point.server.cpu_cores)
     assert 1 <= point.server.batch_rows <= 4
     assert not point.server.cache_hit_share
     assert [each.by for each in point.predicted] == ["plan", "calibration"]
