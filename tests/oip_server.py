@@ -176,7 +176,7 @@ class Server:
 def priority_of(request: web.Request, body: bytes) -> int:
     """The number of a request's priority, 0 where it names none."""
     if request.path.endswith("/images"):
-        return int(request.headers.get("x-priority", 0))
+        return 0
     length = int(request.headers.get(LENGTH, 0))
     return json.loads(body[:length] if length else body).get("parameters", {}).get("priority", 0)
 

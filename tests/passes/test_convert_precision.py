@@ -143,7 +143,7 @@ def scaled(folder, weight, second=1.0):
 
 
 @pytest.mark.parametrize(
-    ("weight", "said"), [(1e6, "weights are out"), (60_000.0, "activations leave")]
+    ("weight", "said"), [(1e6, "weights are out"), (60_000.0, "activation leaves")]
 )
 def test_what_leaves_the_range_stays_in_fp32_and_is_said(tmp_path, weight, said):
     inputs, heard = (TensorSpec(name="image", shape=("batch", 4)),), Heard()

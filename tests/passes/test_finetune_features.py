@@ -165,7 +165,7 @@ def test_after_width_and_depth_what_differs_in_shape_is_skipped_and_said(tmp_pat
     _, facts, heard = tuned(narrower, tmp_path / "c", origin, feature_weight=1.0, epochs=1)
     assert "features" not in facts
     assert heard.warnings == [
-        "feature_weight: 3 blocks differ in shape from the teacher's, and are not matched: "
+        "feature_weight: 3 blocks differ in shape from the teacher's, without a match: "
         "stage.0, stage.1, stage.2",
         "feature_weight: no block can be matched; training without it",
     ]

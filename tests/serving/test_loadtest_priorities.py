@@ -148,7 +148,7 @@ def test_a_priority_is_predicted_by_its_own_replicas_and_all_together_by_none():
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["binary", "json", "image"])
+@pytest.mark.parametrize("encoding", ["binary", "json"])
 def test_requests_say_their_priority_and_each_is_counted(tmp_path: Path, encoding):
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     images = (tmp_path / "one.png",)

@@ -206,7 +206,7 @@ def test_a_calibration_through_the_server_finds_its_curve(tmp_path):
         found = calibrating.calibrated(driver)
         model = predicting.of_calibration(found)
         batching = predicting.batching_of(served)
-        driver.predict = lambda process, priority: [predicting.predicted(model, batching, process, 0)]
+        driver.predict = lambda process, priority: [predicting.predicted(model, batching, process)]
         point = driver.point(Poisson(20), SHORT)
     # The server sleeps for so long at least: 20 + 5b ms.
     assert set(found.points_ms) >= {1, 4}

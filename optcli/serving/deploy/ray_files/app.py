@@ -1,8 +1,7 @@
 """The server: replicas of one model, which take requests of the Open Inference Protocol v2.
 
-Ray's proxy listens, and hands each request to the replica that has the fewest. `bundle.json` says what
-is served. `user_config` in `serve_config.yaml` has the batch, the wait, the queue and the deadline, and
-may change while the server runs.
+Ray's proxy hands each request to the replica that has the fewest. `bundle.json` says what is served,
+`user_config` of `serve_config.yaml` what may change meanwhile: batch, wait, queue and deadline.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ Base: Any = importlib.import_module("oip_grpc").Service if BUNDLE["grpc"] else o
 class Model(Base):  # type: ignore[misc]
     """One replica: it reads requests, gathers single rows into batches, and computes in threads."""
 
+    _sample: Any = None
+
     def __init__(self) -> None:
         os.environ.update(BUNDLE["runner"]["environment"])
         import model
@@ -49,7 +50,6 @@ class Model(Base):  # type: ignore[misc]
         self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE, self.metrics)
         self._inside, self._config = 0, dict[str, Any]()
         self.cache: Any = None
-        self._sample: Any = None
         self._posted = {f"{MODEL}/infer": self._answer}
         self._pages: dict[str, Callable[[], Any]] = {
             "/v2": self.protocol.server,
@@ -71,6 +71,10 @@ class Model(Base):  # type: ignore[misc]
         if BUNDLE["sample_inputs"]:
             self._sample = importlib.import_module("keeping").Kept(HERE, BUNDLE["sample_inputs"])
             self._pages[f"{MODEL}/inputs"] = self._sample.file
+
+    def __del__(self) -> None:  # Ray calls it when a replica ends
+        if self._sample:
+            self._sample.close()
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml."""
@@ -109,8 +113,9 @@ class Model(Base):  # type: ignore[misc]
         """Raise `Refused` where as many requests are inside as may be."""
         if self._inside >= self._config["max_in_flight"]:
             retry = str(max(1, round(self._config["deadline_ms"] / 1000)))
-            sentence = f"the queue is full with {self._inside} requests"
-            raise Refused(429, sentence, **{"retry-after": retry})
+            raise Refused(
+                429, f"the queue is full with {self._inside} requests", **{"retry-after": retry}
+            )
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
