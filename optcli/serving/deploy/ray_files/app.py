@@ -38,8 +38,6 @@ Base: Any = importlib.import_module("oip_grpc").Service if BUNDLE["grpc"] else o
 class Model(Base):  # type: ignore[misc]
     """One replica: it reads requests, gathers single rows into batches, and computes in threads."""
 
-    _sample: Any = None
-
     def __init__(self) -> None:
         os.environ.update(BUNDLE["runner"]["environment"])
         import model
@@ -50,6 +48,7 @@ class Model(Base):  # type: ignore[misc]
         self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE, self.metrics)
         self._inside, self._config = 0, dict[str, Any]()
         self.cache: Any = None
+        self._sample: Any = None
         self._posted = {f"{MODEL}/infer": self._answer}
         self._pages: dict[str, Callable[[], Any]] = {
             "/v2": self.protocol.server,
@@ -73,8 +72,8 @@ class Model(Base):  # type: ignore[misc]
             self._pages[f"{MODEL}/inputs"] = self._sample.file
 
     def __del__(self) -> None:  # Ray calls it when a replica ends
-        if self._sample:
-            self._sample.close()
+        if sample := getattr(self, "_sample", None):
+            sample.close()
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml."""
@@ -113,9 +112,8 @@ class Model(Base):  # type: ignore[misc]
         """Raise `Refused` where as many requests are inside as may be."""
         if self._inside >= self._config["max_in_flight"]:
             retry = str(max(1, round(self._config["deadline_ms"] / 1000)))
-            raise Refused(
-                429, f"the queue is full with {self._inside} requests", **{"retry-after": retry}
-            )
+            sentence = f"the queue is full with {self._inside} requests"
+            raise Refused(429, sentence, **{"retry-after": retry})
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
