@@ -172,7 +172,9 @@ class _Module:
             yield 1, "a public module without a docstring"
 
     def _names(self) -> Iterator[tuple[int, str]]:
-        names = [(1, part.removesuffix(".py")) for part in self.relative.parts]
+        # Modules of protocol buffers are called by the protocol.
+        parts = [part for part in self.relative.parts if not part.endswith("_pb2.py")]
+        names = [(1, part.removesuffix(".py")) for part in parts]
         definitions = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
         names += [
             (node.lineno, node.name) for node in ast.walk(self.tree) if isinstance(node, definitions)

@@ -31,7 +31,7 @@ MODEL = f"/v2/models/{BUNDLE['model']}"
 INDEX = "/v2/repository/index"
 # While this file is there, the server says that it is not ready, and still answers.
 STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
-Base: Any = importlib.import_module("oip_grpc").Service if BUNDLE["grpc"] else object
+Base: Any = importlib.import_module("oip_grpc").Calls if BUNDLE["grpc"] else object
 
 
 @serve.deployment

@@ -33,7 +33,7 @@ _FIELDS = {
 }
 
 
-class Service:
+class Calls:
     """The calls of the protocol, for the deployment of app.py."""
 
     protocol: Any
