@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class Setup:
     seed: int = 0
     cpus: tuple[int, ...] = ()
     most_in_flight: int = 2000
-    routes: Mapping[int, str] = field(default_factory=dict)
+    routes: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
