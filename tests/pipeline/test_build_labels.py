@@ -195,7 +195,7 @@ def test_coco_s_ids_become_what_a_detector_of_torchvision_numbers(folder):
 def test_images_that_are_not_as_annotated_are_said(folder):
     data = coco(folder, {1: "cat"}, (1,), width=16)
     found = checked(recipe(folder, data, "map", "postprocess={rows: {}}"))
-    assert "evaluation: 1 of 1 images have another size" in found.doubts[0]
+    assert "evaluation: 1 of 1 image has another size" in found.doubts[0]
 
 
 def test_remarks_are_told(folder):
