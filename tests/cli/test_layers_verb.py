@@ -72,7 +72,7 @@ def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
 
     text = optcli("verify-accuracy", "recipe.yaml", "--layers", "dead")
     assert "cached" not in text.err
-    first = text.out.split("where the error starts")[1].splitlines()[2]
+    first = text.out.split("where the error starts")[1].splitlines()[3]
     assert "MatMul" in first
     assert re.search(r"-(5\.[5-9]|6\.[0-4]) dB", first), "a turned sign: about -6 dB"
 
