@@ -20,7 +20,7 @@ from optcli.workers import early, environment_of_steps
 # and importing that would take as long as what is to be saved.
 GROUND = ("numpy", "optcli.pipeline.step")
 # Sources of models that PyTorch reads.
-TORCH_SOURCES = ("exported", "hf", "python", "timm", "torchscript", "torchvision")
+TORCH_SOURCES = ("executorch", "exported", "hf", "python", "timm", "torchscript", "torchvision")
 _TORCH_SOURCE = re.compile(rb"\bsource[\"']?\s*:\s*[\"']?(%s):" % "|".join(TORCH_SOURCES).encode())
 _LOOK_BYTES = 1 << 16
 
