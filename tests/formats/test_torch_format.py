@@ -119,7 +119,9 @@ def test_weights_that_are_loaded_are_not_drawn_before_and_nobody_can_tell(tmp_pa
     drawn = []
     real = torch_build._built
     monkeypatch.setattr(
-        torch_build, "_built", lambda *given: drawn.append(torch.nn.init.normal_) or real(*given)
+        torch_build,
+        "_built",
+        lambda *given, **how: drawn.append(torch.nn.init.normal_) or real(*given, **how),
     )
     opened = torch_format.open(tmp_path / "artifact")
     wanted, found = model.state_dict(), opened.state_dict()
