@@ -35,12 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # for what tests start, see below
-    run = getattr(config, "workerinput", {}).get("testrunuid")
-    if run is None and getattr(config.option, "numprocesses", None):
-        return  # this process hands out tests and runs none
-    folder = Path(tempfile.gettempdir()) / f"optcli-compiled-{run or os.getpid()}"
+    is_worker = hasattr(config, "workerinput")
+    owner = os.getppid() if is_worker else os.getpid()
+    folder = Path(tempfile.gettempdir()) / f"optcli-compiled-{owner}"
+    if not is_worker:
+        # The process that started the others ends last: one of them may still compile.
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        if getattr(config.option, "numprocesses", None):
+            return  # this process hands out tests and runs none
     folder.mkdir(exist_ok=True)
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if program := cached_compiler.installed(folder):
         os.environ["CXX"] = str(program)
 
