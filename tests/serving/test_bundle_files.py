@@ -26,7 +26,6 @@ EXTRAS = ("oip_grpc", "grpc_service_pb2", "image_endpoint", "keeping", "cache", 
 DOCUMENTED = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP",
-    "RAY_SERVE_USE_GRPC_BY_DEFAULT",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S",
 }
 BUNDLE = {

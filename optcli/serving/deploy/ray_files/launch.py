@@ -30,12 +30,12 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
-# Code that never blocks needs no thread of its own, and gRPC is faster than actor calls.
+# Code that never blocks needs no thread of its own. Ray's gRPC between proxy and replicas would be faster
+# than its actor calls, but carries no answer of more than 4 MiB.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
     # Ray gives its workers the niceness 15: whatever else runs on the machine would go before requests.
     "RAY_worker_niceness": "0",
