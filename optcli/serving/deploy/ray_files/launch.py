@@ -30,8 +30,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
-# Code that never blocks needs no thread of its own. Ray's gRPC between proxy and replicas would be faster
-# than its actor calls, but carries no answer of more than 4 MiB.
+# Code that never blocks needs no thread of its own. Ray's gRPC between proxy and replicas would be
+# faster than its actor calls, but carries no answer of more than 4 MiB.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
