@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --constraint constraints.txt litert-torch litert-converter
 	$(BIN)/python -m compileall -q optcli
 	@# As pip does, which uses one processor; some packages hold files for another Python.
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
+	$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 	$(BIN)/optcli schema > recipes/recipe.schema.json
 	@touch $@
 
