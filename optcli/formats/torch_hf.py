@@ -6,6 +6,7 @@ A folder is a local one, or the snapshot of a repository in Hugging Face's cache
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -62,6 +63,9 @@ def snapshot(
     if regular_files.is_folder(local):
         return local.absolute()
     place = f"hf:{target}"
+    if os.path.lexists(local):
+        hint = "name the folder that holds config.json, or a file that ends in .onnx"
+        raise InputError(f"{target} is a file, wanted a folder", place=place, hint=hint)
     if target.startswith((".", "/", "~")) or target.count("/") > 1:
         hint = "paths are relative to the recipe's folder; a repository is hf:OWNER/NAME"
         raise InputError(f"there is no folder {target}", place=place, hint=hint)

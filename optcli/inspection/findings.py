@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from optcli.errors import OptcliError
 from optcli.settings import Settings
 
 
@@ -75,14 +76,22 @@ class Findings(Settings):
 
 @contextmanager
 def as_folder(path: Path, files: Mapping[str, Path]) -> Iterator[Path]:
-    """The folder of a model; for a model in a file, a temporary one with links to `files`, by name."""
+    """The folder of a model; for a model in a file, a temporary one with links to `files`, by name.
+
+    What is wrong with the model is said of its own file.
+    """
     if path.is_dir():
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:
         for name, file in files.items():
             Path(folder, name).symlink_to(file)
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except OptcliError as error:
+            if error.place.startswith(folder):
+                error.place = str(path)
+            raise
 
 
 def most_of(parameters_by_type: Mapping[str, int]) -> str:

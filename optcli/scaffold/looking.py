@@ -16,7 +16,9 @@ from optcli.formats import exporter_metadata, torch_calls
 from optcli.formats import onnx as onnx_format
 from optcli.formats import torch as torch_format
 from optcli.formats import torchscript as script_format
+from optcli.inspection import executorch as executorch_inspection
 from optcli.inspection import exported as exported_inspection
+from optcli.inspection import litert as litert_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
 from optcli.inspection import torchscript as script_inspection
@@ -37,6 +39,9 @@ class LookRequest:
     kind: str
     source: dict[str, Any]
     inputs: tuple[TensorSpec, ...]
+
+
+_FINISHED = {"executorch": executorch_inspection.look, "litert": litert_inspection.look}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,16 @@ def look(request: LookRequest, channel: Channel) -> Looked:
         return _file(kind, source, declared)
     if kind == "torchscript":
         return _script(source, declared)
+    if kind in _FINISHED:
+        return _finished(kind, source, declared)
     return _network(kind, source, declared)
+
+
+def _finished(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
+    """A file for a small runtime, whose sizes are fixed or bounded when it is made."""
+    findings = _FINISHED[kind](source.folder / source.target, declared)
+    inputs = declared or [shapes.from_file(each, {}) for each in findings["inputs"]]
+    return Looked(inputs=tuple(inputs), outputs=_tensors(findings), attention=False, trained=True)
 
 
 def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:

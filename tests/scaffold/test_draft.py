@@ -452,3 +452,12 @@ def test_the_command_writes_a_recipe_that_builds(place, capsys, monkeypatch):
     record = json.loads(capsys.readouterr().out)
     assert record["recipe"].startswith(MODELINE)
     assert record["out"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "runtime"), [("a.tflite", "LiteRT"), ("a.pte", "ExecuTorch")])
+def test_a_damaged_file_for_a_small_runtime_is_named(place, name, runtime):
+    (place / name).write_bytes(b"hello")
+    with pytest.raises(InputError, match=f"{runtime} cannot load") as caught:
+        draft(name, place)
+    assert caught.value.place == str(place / name)
