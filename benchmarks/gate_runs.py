@@ -24,7 +24,7 @@ import measuring
 
 from optcli.gate.gating import Gating
 from optcli.gate.latency import compare
-from optcli.latency import Candidate
+from optcli.measure.latency import Candidate
 from optcli.observer import Silent
 from optcli.settings import GateSettings
 
@@ -50,7 +50,7 @@ def main() -> int:
         else:
             artifact, inputs = measuring.engine(chosen.engine)
         runner = "onnxruntime" if chosen.engine is None else artifact.format.value
-        plain, slow = "optcli.latency.process:serve", "measuring:serve_slower"
+        plain, slow = "optcli.measure.latency.process:serve", "measuring:serve_slower"
         before = Candidate(
             "baseline",
             artifact,

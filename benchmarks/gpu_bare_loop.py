@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optcli.engines.gpu import Buffer, Event, Gpu, Graph, Stream
+from optcli.models.engines.gpu import Buffer, Event, Gpu, Graph, Stream
 
 WARM_UP, LAUNCHES = 50, 300
 ELEMENT_BYTES = {

@@ -35,7 +35,7 @@ import gpu_recipes  # noqa: E402
 import gpu_results  # noqa: E402
 
 from optcli import environment  # noqa: E402
-from optcli.engines import child, driver  # noqa: E402
+from optcli.models.engines import child, driver  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "nncf", "numpy")
 _NEEDED = ("pydantic", "click", "ruamel.yaml", "filelock", "numpy", "torch", "torchvision", "onnx")

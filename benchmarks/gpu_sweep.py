@@ -25,7 +25,7 @@ import gpu_recipes  # noqa: E402
 from checked import NotDoneError  # noqa: E402
 
 from optcli import environment  # noqa: E402
-from optcli.engines import driver  # noqa: E402
+from optcli.models.engines import driver  # noqa: E402
 
 _VARIANT = "trt-fp16"
 _SHARE = 0.6

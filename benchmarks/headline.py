@@ -46,7 +46,8 @@ from typing import Any
 
 import checked
 
-from optcli import environment, latency
+from optcli import environment
+from optcli.measure import latency
 from optcli.results import Flag
 from optcli.store import Store
 

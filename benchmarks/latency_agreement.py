@@ -15,8 +15,8 @@ from pathlib import Path
 
 import measuring
 
-from optcli import latency
-from optcli.latency import Candidate
+from optcli.measure import latency
+from optcli.measure.latency import Candidate
 from optcli.observer import Silent
 from optcli.settings import LatencySettings
 

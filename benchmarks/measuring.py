@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from optcli import runners
 from optcli.artifact import Artifact, Format
-from optcli.latency import process
-from optcli.latency.messages import MeasureRequest, Opening
+from optcli.measure.latency import process
+from optcli.measure.latency.messages import MeasureRequest, Opening
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
@@ -55,7 +55,7 @@ def model(name: str, folder: Path) -> tuple[Artifact, tuple[TensorSpec, ...]]:
 
 def engine(folder: Path) -> tuple[Artifact, tuple[TensorSpec, ...]]:
     """An engine of TensorRT that a build has laid out, with its first profile as the batch's range."""
-    from optcli.engines import sidecar
+    from optcli.models.engines import sidecar
 
     about = sidecar.check_plan(folder)
     specs = []

@@ -18,8 +18,8 @@ from statistics import median
 
 import measuring
 
-from optcli import latency
-from optcli.latency import Candidate
+from optcli.measure import latency
+from optcli.measure.latency import Candidate
 from optcli.observer import Silent
 from optcli.results import Estimate
 from optcli.settings import LatencySettings

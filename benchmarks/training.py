@@ -291,12 +291,13 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
 
 def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, float]:
     """An evaluation in PyTorch as a build does it; `again`: its samples are prepared already."""
-    from optcli import accuracy, sample_cache
+    from optcli import accuracy
     from optcli.accuracy import EvaluationRequest
     from optcli.artifact import Artifact, Format
+    from optcli.files import sample_cache
+    from optcli.models.sources.python import PythonSource
     from optcli.observer import Silent
     from optcli.recipe import load
-    from optcli.sources.python import PythonSource
 
     recipe = load(_recipe(job, folder, "evaluation"))
     network = folder / "network"

@@ -49,7 +49,7 @@ def loss(reference: Mapping[str, Any], found: Mapping[str, Any], bar: float) -> 
     lost = reference["value"] - found["value"]
     told: dict[str, Any] = {"value": found["value"], "loss": lost, "inside": inside(lost, bar)}
     if reference["right"] is not None:
-        from optcli.statistics import drop_interval
+        from optcli.results.statistics import drop_interval
 
         pairs = list(zip(reference["right"], found["right"], strict=True))
         low, high = drop_interval(pairs.count((1, 0)), pairs.count((0, 1)), len(pairs))

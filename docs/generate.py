@@ -122,7 +122,8 @@ def _in_order(schema: Any, defs: Schema) -> list[str]:
 
 
 def _passes() -> str:
-    from optcli import passes, registry
+    from optcli import passes
+    from optcli.files import registry
 
     kinds = {name: passes.find(name) for name in registry.names(passes.__name__)}
     options = _option_tables(kinds, "passes")
@@ -181,8 +182,8 @@ def _needs(packages: Iterable[str]) -> str:
 
 
 def _sources() -> str:
-    from optcli import sources
     from optcli.data import layouts
+    from optcli.models import sources
 
     lines = ["# Sources of models and data", "", "## Models", "", "What `model.source` may say."]
     for name in sources.names():
@@ -198,8 +199,8 @@ def _sources() -> str:
 
 
 def _metrics() -> str:
-    from optcli import registry
     from optcli.accuracy import metrics
+    from optcli.files import registry
 
     names = registry.names(metrics.__name__)
     kinds = {name: registry.find(metrics.__name__, name, metrics.Metric) for name in names}

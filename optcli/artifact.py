@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from optcli import regular_files
+from optcli.files import regular_files
 from optcli.settings import TensorSpec
 
 # What optcli lays beside an artifact that it hands out: what made it, and its digest.
@@ -18,7 +18,7 @@ ABOUT = "artifact.json"
 
 
 class Format(StrEnum):
-    """How a model is written. Each has one module of the same name in `optcli/formats/`."""
+    """How a model is written. Each has one module of the same name in `optcli/models/formats/`."""
 
     TORCH = "torch"
     EXPORTED = "exported"

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from optcli.digest import of_value
+from optcli.files.digest import of_value
 
 # What optcli reads from its environment.
 VARIABLES = {

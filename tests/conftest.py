@@ -135,7 +135,7 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cuda(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     """That driver in the place of the real one; gives the library itself, for its counters."""
-    from optcli.engines import driver
+    from optcli.models.engines import driver
 
     for name in ("FAKE_CUDA_INIT", "FAKE_CUDA_DEVICES", "FAKE_CUDA_FAIL"):
         monkeypatch.delenv(name, raising=False)
@@ -158,7 +158,7 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         return
     from functools import partial
 
-    from optcli.queueing import demand
+    from optcli.measure.queueing import demand
     from optcli.serving.planning import demands
 
     monkeypatch.setattr(demands, "Demand", partial(demand.Demand, requests=6_000))
@@ -171,7 +171,7 @@ def hurried_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load tests predict by a tenth of the requests, and calibrations send few."""
     from functools import partial
 
-    from optcli.queueing.demand import Demand
+    from optcli.measure.queueing.demand import Demand
     from optcli.serving.loadtest import calibrating, predicting
 
     monkeypatch.setattr(predicting, "Demand", partial(Demand, requests=1500))

@@ -8,7 +8,7 @@ from typing import Any
 
 from optcli import environment
 from optcli.environment import Missing
-from optcli.latency import Measured
+from optcli.measure.latency import Measured
 from optcli.observer import Observer
 from optcli.pipeline.places import Here
 

@@ -47,7 +47,7 @@ class Network:
 
 def network(kind: str, folder: Path) -> Network:
     """One of `KINDS`, written below `folder`."""
-    from optcli.formats import onnx as onnx_format
+    from optcli.models.formats import onnx as onnx_format
 
     name, given, shape, scale = _FILES[kind]
     out = folder / kind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from needs import compiler, needs
 
-from optcli.engines import sidecar
+from optcli.models.engines import sidecar
 
 SOURCE = Path(__file__).parent / "fake_libcuda.c"
 SHORT = [1, 3], [4, 3], [8, 3]

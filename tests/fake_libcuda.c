@@ -1,4 +1,4 @@
-/* A CUDA driver that computes on the processor: what tests of optcli.engines need of libcuda.so.1.
+/* A CUDA driver that computes on the processor: what tests of optcli.models.engines need of libcuda.so.1.
  *
  * Memory on the device is the process's own. A stream does its work at once, unless it is being
  * captured: then work is kept for the graph. Time on the device is a counter in milliseconds that only

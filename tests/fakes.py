@@ -166,7 +166,7 @@ class Convert(Pass):
         import numpy as np
         from onnx import numpy_helper
 
-        from optcli.formats import onnx as onnx_format
+        from optcli.models.formats import onnx as onnx_format
 
         beside = Path("/proc/thread-self/children").read_text().split() if self.lost else ()
         for process in beside:

@@ -8,11 +8,11 @@ import subprocess
 import numpy as np
 from tiny_project import DATA, Heard
 
-from optcli import latency
 from optcli.gate import comparisons
 from optcli.gate import running as gating
 from optcli.gate.latency import Timed
 from optcli.gate.rule import decide, planned
+from optcli.measure import latency
 from optcli.settings import GateBar, GateSettings
 
 PLAIN = "  plain: []\n"

@@ -62,8 +62,8 @@ def opening(payload: dict[str, str], channel: Any) -> list[str]:
     """In a worker: open the file in a folder and run it; gives the error there was."""
     import torch
 
-    from optcli import formats
     from optcli.artifact import Format
+    from optcli.models import formats
 
     try:
         model = formats.module(Format(payload["format"])).open(Path(payload["folder"]))

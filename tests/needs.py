@@ -144,7 +144,7 @@ def _rtx_for_this_gpu() -> str | None:
         return found
     import tensorrt_rtx
 
-    from optcli.engines import driver
+    from optcli.models.engines import driver
 
     capability = "SM" + driver.devices()[0].compute_capability.replace(".", "")
     known = set(tensorrt_rtx.ComputeCapability.__members__)
@@ -161,7 +161,7 @@ def _onnxruntime_for_gpus() -> str | None:
 
 def _provider_libraries(provider: str) -> str | None:
     """What an execution provider wants of CUDA, cuDNN or TensorRT, as the dynamic linker says it."""
-    from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, preload
+    from optcli.models.formats.onnxruntime_providers import PROVIDERS, library_reason, preload
 
     preload()
     return library_reason(PROVIDERS[provider].name) or None

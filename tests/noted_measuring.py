@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from optcli import ray_session
 from optcli.artifact import Artifact, Format
-from optcli.latency import Candidate, process
-from optcli.latency.messages import MeasureRequest
+from optcli.measure.latency import Candidate, process
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.pipeline import ray_session
 from optcli.pipeline.on_ray import device_nodes, sharing
 from optcli.pipeline.on_ray.device_messages import DeviceOrder, Travelling
 from optcli.pipeline.places import LatencyOrder

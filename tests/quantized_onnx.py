@@ -112,7 +112,7 @@ class Layer:
 
 def applied(change: Callable[[Any], Any], model: ModelProto) -> Any:
     """Change a model in place by a function on its graph, and return what that returns."""
-    from optcli.onnx_graphs.graph import read, written
+    from optcli.models.onnx_graphs.graph import read, written
 
     graph = read(model)
     result = change(graph)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from optcli.latency import fitness, summary
-from optcli.latency.samples import Series
+from optcli.measure.latency import fitness, summary
+from optcli.measure.latency.samples import Series
 
 BARS = ("NOT_FIT", "APART", "DISAGREE")
 

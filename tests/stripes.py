@@ -11,12 +11,12 @@ import torch
 from tiny_networks import Heard, artifact
 
 from optcli.artifact import Artifact, Format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.sources.python import PythonSource
 from optcli.passes import Job
 from optcli.passes.finetune import Finetune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
 
 CODE = """
     import torch

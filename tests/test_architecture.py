@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,76 +14,70 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
-    "errors",
-    "folders", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "document",
-    "sample", "sample_cache", "libraries",
-    "registry", "ray_session",
-    "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
+    "errors", "files", "artifact", "sample", "observer", "environment", "settings", "results",
+    "workers",
 }  # fmt: skip
-FORMATS_UP = {"passes", "runners", "sources", "data"}
+MODELS = {"models/formats", "models/onnx_graphs", "models/engines"}
+# What builds: all that a recipe's variants are made, measured and judged with.
 BUILD = {
-    *FORMATS_UP, "outputs", "recipe", "formats", "onnx_graphs", "engines", "store", "latency",
-    "accuracy",
+    *MODELS, "models/sources", "passes", "runners", "data", "outputs", "recipe", "store",
+    "measure/latency", "accuracy",
 }  # fmt: skip
 
-# Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
+# Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why. A folder
+# within a room has a line of its own where other rooms read it by itself.
 MAY_IMPORT: dict[str, set[str]] = {
     **{room: set() for room in GROUND},
-    **{room: {"formats", "onnx_graphs", "engines"} for room in FORMATS_UP},
-    "engines": set(),
-    "formats": {"engines"},
-    "onnx_graphs": set(),
     "store": set(),
-    "queueing": set(),
-    "recipe": {*FORMATS_UP, "formats"},
-    "latency": {"runners", "data", "queueing"},
-    "outputs": {"formats", "onnx_graphs"},
-    "accuracy": {"runners", "data", "outputs", "formats", "onnx_graphs"},
-    "model_files": {*BUILD, "pipeline", "inspection", "scaffold"},
-    "verification": {*BUILD, "pipeline", "model_files"},
-    "roofline": {*BUILD, "pipeline", "model_files", "inspection"},
-    "profiling": {*BUILD, "pipeline", "model_files", "inspection"},
-    "baselines": {"store", "formats", "runners"},
-    "gate": {*BUILD, "pipeline", "baselines", "inspection", "profiling", "report"},
-    "serving": {*BUILD, "pipeline", "queueing", "report", "model_files", "inspection", "prediction"},
-    "inference": {*BUILD, "pipeline", "model_files", "inspection", "prediction"},
-    "prediction": {*BUILD, "pipeline", "model_files", "inspection"},
     "report": set(),
-    "doctor": {"formats", "store", "latency", "engines"},
+    "models": set(),
+    "models/engines": set(),
+    "models/onnx_graphs": set(),
+    "models/formats": {"models/engines"},
+    "models/sources": MODELS,
+    **dict.fromkeys(("passes", "runners", "data"), MODELS),
+    "outputs": {"models/formats", "models/onnx_graphs"},
+    "accuracy": {"runners", "data", "outputs", "models/formats", "models/onnx_graphs"},
+    "measure": set(),
+    "measure/queueing": set(),
+    "measure/latency": {"runners", "data", "measure/queueing"},
+    "measure/roofline": {"models/formats"},
+    "measure/profiling": {"runners", "data", "accuracy", "measure/latency"},
+    "recipe": {"passes", "runners", "models/sources", "models/formats", "data"},
+    "scaffold/inspection": {*MODELS, "models/sources", "outputs", "recipe"},
+    "scaffold/doctor": {"models/formats", "models/engines", "store"},
     "scaffold": {
-        "inspection",
-        "recipe",
-        "passes",
-        "sources",
-        "data",
-        "outputs",
-        "formats",
-        "onnx_graphs",
+        *MODELS, "models/sources", "passes", "data", "outputs", "recipe", "scaffold/inspection",
     },
-    "inspection": {"recipe", "sources", "outputs", "formats", "onnx_graphs", "engines"},
-    "pipeline": {*BUILD, "queueing", "report"},
-    "tuning": {*BUILD, "pipeline", "queueing", "gate", "profiling", "report"},
+    "pipeline": {
+        *BUILD, "report", "measure/queueing", "measure/roofline", "measure/profiling",
+        "scaffold/inspection", "pipeline/model_files",
+    },
+    "pipeline/model_files": {*BUILD, "pipeline", "scaffold", "scaffold/inspection"},
+    "pipeline/verification": {*BUILD, "pipeline", "pipeline/model_files"},
+    "gate/baselines": {"store", "models/formats", "runners"},
+    "gate": {
+        *BUILD, "pipeline", "report", "measure/profiling", "scaffold/inspection", "gate/baselines",
+    },
+    "tuning": {*BUILD, "pipeline", "report", "measure/queueing", "measure/profiling"},
+    "serving/prediction": {*BUILD, "pipeline", "pipeline/model_files", "scaffold/inspection"},
+    "serving/inference": {
+        *BUILD, "pipeline", "pipeline/model_files", "scaffold/inspection", "serving/prediction",
+    },
+    "serving": {
+        *BUILD, "pipeline", "pipeline/model_files", "report", "measure/queueing", "scaffold/inspection",
+        "serving/prediction",
+    },
     "cli": {
-        *BUILD,
-        "pipeline",
-        "queueing",
-        "baselines",
-        "gate",
-        "tuning",
-        "serving",
-        "inference",
-        "report",
-        "inspection",
-        "doctor",
-        "scaffold",
-        "roofline",
-        "profiling",
-        "model_files",
-        "verification",
+        *BUILD, "pipeline", "pipeline/model_files", "pipeline/verification", "report",
+        "measure/queueing", "measure/roofline", "measure/profiling", "scaffold", "scaffold/inspection",
+        "scaffold/doctor", "gate", "gate/baselines", "tuning", "serving", "serving/inference",
     },
     "__init__": {"pipeline", "serving", "tuning"},
     "__main__": {"cli"},
-}
+}  # fmt: skip
+# What people count when they open the folder, and the steps from `cli/` down to the ground.
+MOST_ENTRIES, MOST_FLOORS = 28, 8
 HEAVY = {
     "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
     "onnxslim", "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib",
@@ -90,9 +85,9 @@ HEAVY = {
 }  # fmt: skip
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
+GROUND_LIBRARIES["workers"] = {"psutil", *GROUND_LIBRARIES["workers"]}
 GROUND_LIBRARIES["store"] = {"filelock", "fsspec", *STANDARD}
-GROUND_LIBRARIES["ray_session"] = {"ray", *STANDARD}
-GROUND_LIBRARIES["queueing"] = {"numpy", "scipy", *STANDARD}
+GROUND_LIBRARIES["measure/queueing"] = {"numpy", "scipy", *STANDARD}
 TALKS = {"cli", "report"}
 NEED_HINTS = {"UsageError", "InputError", "TrustError", "MissingError", "StoreError"}
 FORBIDDEN_WORDS = {
@@ -105,7 +100,7 @@ MOST_LINES = 450
 # NumPy and servers at once.
 COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 ALONE = {
-    *(Path("data/images.py"), Path("prediction/known_answers.py")),
+    *(Path("data/images.py"), Path("serving/prediction/known_answers.py")),
     *(Path(f"outputs/{name}.py") for name in ("postprocess", "instances", "suppression")),
     Path("serving/drift/input_statistics.py"),
 }
@@ -126,7 +121,7 @@ def violations(package: Path) -> list[str]:
         if "__pycache__" in relative.parts:
             continue
         text = path.read_text(encoding="utf-8")
-        room = relative.parts[0].removesuffix(".py")
+        room = _room(relative.with_suffix("").parts)
         for line, what in sorted(_Module(room, relative, ast.parse(text), text).violations()):
             found.append(f"{package.name}/{relative.as_posix()}:{line}: {what}")
     return found
@@ -204,7 +199,7 @@ class _Module:
         libraries = GROUND_LIBRARIES.get(self.room)
         for line, module in self._imported():
             first, _, rest = module.partition(".")
-            target = rest.partition(".")[0]
+            target = _room(rest.split("."))
             if first == "optcli":
                 # `optcli` itself holds the version and two names that load what they need.
                 if target in MAY_IMPORT and target not in allowed:
@@ -275,6 +270,12 @@ class _Module:
                 yield node.lineno, "os._exit outside workers"
 
 
+def _room(parts: Sequence[str]) -> str:
+    """The room of a module by the parts of its path below `optcli`: a folder's own line comes first."""
+    inner = "/".join(parts[:2])
+    return inner if inner in MAY_IMPORT else parts[0]
+
+
 def _is_alone(module: str) -> bool:
     return Path(*module.split(".")[1:]).with_suffix(".py") in ALONE
 
@@ -303,6 +304,23 @@ def test_every_room_is_looked_at():
     assert {"passes", "runners", "store", "errors", "__init__"} <= rooms
 
 
+def test_the_listing_is_short_and_imports_point_down():
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
+    assert len(entries) <= MOST_ENTRIES, sorted(entries)
+    top = {
+        room: {each.partition("/")[0] for name in MAY_IMPORT if name.partition("/")[0] == room
+               for each in MAY_IMPORT[name]} - {room}
+        for room in {name.partition("/")[0] for name in MAY_IMPORT}
+    }  # fmt: skip
+    floors = TopologicalSorter(top)
+    floors.prepare()  # raises CycleError for a circle of rooms
+    # The ground is one floor; `__init__` and `__main__` name what lies below.
+    depth: dict[str, int] = {}
+    for room in TopologicalSorter(top).static_order():
+        depth[room] = 1 + max((depth[each] for each in top[room]), default=0 if room in GROUND else 1)
+    assert max(depth[room] for room in top if not room.startswith("__")) <= MOST_FLOORS, depth
+
+
 @pytest.mark.parametrize(
     ("file", "code", "expected"),
     [
@@ -316,16 +334,24 @@ def test_every_room_is_looked_at():
             "def run():\n    from optcli import pipeline",
             "passes may not import pipeline",
         ),
-        ("latency/process.py", "import optcli.accuracy", "latency may not import accuracy"),
-        ("accuracy/top1.py", "from optcli.latency import x", "accuracy may not import latency"),
-        ("formats/onnx.py", "import optcli.passes", "formats may not import passes"),
-        ("store/__init__.py", "import optcli.formats.onnx", "store may not import formats"),
-        ("digest.py", "import optcli.store", "digest may not import store"),
+        ("measure/latency/process.py", "import optcli.accuracy", "latency may not import accuracy"),
+        ("accuracy/top1.py", "from optcli.measure.latency import x", "may not import measure/latency"),
+        ("models/formats/onnx.py", "import optcli.passes", "models/formats may not import passes"),
+        (
+            "store/__init__.py",
+            "import optcli.models.formats.onnx",
+            "store may not import models/formats",
+        ),
+        ("files/digest.py", "import optcli.store", "files may not import store"),
         ("report/table.py", "import optcli.pipeline", "report may not import pipeline"),
         ("pipeline/steps.py", "from optcli.cli import main", "pipeline may not import cli"),
         ("pipeline/steps.py", "from optcli.tuning import repair", "pipeline may not import tuning"),
-        ("recipe/check.py", "CALL = 'optcli.latency.process:serve'", "recipe may not import latency"),
-        ("digest.py", "import ruamel.yaml", "digest is the ground, it may not import ruamel"),
+        (
+            "recipe/check.py",
+            "CALL = 'optcli.measure.latency.process:serve'",
+            "recipe may not import measure/latency",
+        ),
+        ("observer.py", "import ruamel.yaml", "observer is the ground, it may not import ruamel"),
         (
             "store/why.py",
             "import pydantic_core",
@@ -377,18 +403,18 @@ def test_a_planted_breach_is_found(tmp_path, file, code, expected):
 
 
 def test_a_missing_docstring_is_found(tmp_path):
-    (tmp_path / "digest.py").write_text("import os\n")
+    (tmp_path / "observer.py").write_text("import os\n")
     (tmp_path / "_private.py").write_text("")
     assert any(
-        each.endswith("digest.py:1: a public module without a docstring")
+        each.endswith("observer.py:1: a public module without a docstring")
         for each in violations(tmp_path)
     )
 
 
 def test_all_breaches_are_told_at_once_with_their_lines(tmp_path):
-    (tmp_path / "digest.py").write_text('"""D."""\nimport torch\n\n\ndef util():\n    print(1)\n')
+    (tmp_path / "observer.py").write_text('"""D."""\nimport torch\n\n\ndef util():\n    print(1)\n')
     assert [each.split(": ")[0] for each in violations(tmp_path)] == [
-        f"{tmp_path.name}/digest.py:{line}" for line in (2, 2, 5, 6)
+        f"{tmp_path.name}/observer.py:{line}" for line in (2, 2, 5, 6)
     ]
 
 
@@ -396,15 +422,18 @@ def test_all_breaches_are_told_at_once_with_their_lines(tmp_path):
     ("file", "code"),
     [
         ("passes/export.py", "import typing\nif typing.TYPE_CHECKING:\n    import torch"),
-        ("passes/export.py", "def run():\n    import torch\n    from optcli.formats import onnx"),
+        (
+            "passes/export.py",
+            "def run():\n    import torch\n    from optcli.models.formats import onnx",
+        ),
         ("passes/export.py", "class A:\n    def run(self):\n        import torch"),
         ("passes/export.py", "from optcli import __version__, digest\nfrom . import Pass"),
         ("store/entry.py", "def f():\n    import filelock"),
-        ("statistics.py", "def f():\n    import scipy"),
+        ("results/statistics.py", "def f():\n    import scipy"),
         ("cli/build.py", "import click, sys\nprint(1)\nsys.exit(1)"),
         ("report/table.py", "import rich\nprint(1)"),
         ("workers/child.py", "import os\nos._exit(1)"),
-        ("pipeline/steps.py", "CALL = 'optcli.latency.process:serve'"),
+        ("pipeline/steps.py", "CALL = 'optcli.measure.latency.process:serve'"),
         (
             "pipeline/steps.py",
             "class A:\n    trust: bool = False\ndef f(path, trust, *, trusted=False): ...",

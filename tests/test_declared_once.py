@@ -16,9 +16,9 @@ from optcli.data.layouts.python import PythonData
 from optcli.data.settings import DataSettings
 from optcli.errors import UsageError
 from optcli.pipeline.trusting import brings_python
-from optcli.prediction import of_recipe
 from optcli.runners import names as runner_names
 from optcli.serving import targets
+from optcli.serving.prediction import of_recipe
 from optcli.settings.references import Reference, annotation_of, marks_in
 from optcli.tuning import tuned_recipe
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optcli import digest
-from optcli.digest import FileDigests
+from optcli.files import digest
+from optcli.files.digest import FileDigests
 
 KNOWN_ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, "abc"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optcli import folders
+from optcli.files import folders
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import InputError, Problem
-from optcli.paths import place, shown
+from optcli.errors.paths import place, shown
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from optcli import digest, regular_files
-from optcli.digest import FileDigests
+from optcli.files import digest, regular_files
+from optcli.files.digest import FileDigests
 
 
 @pytest.fixture

@@ -8,9 +8,16 @@ from threading import Lock
 import numpy as np
 import pytest
 
-from optcli import sample_cache
+from optcli.files import sample_cache
+from optcli.files.sample_cache import (
+    ABOUT,
+    CONTENTS,
+    CachedSampleSet,
+    CachingSampleSet,
+    digests_of,
+    is_whole,
+)
 from optcli.sample import Sample, batch_of, collate
-from optcli.sample_cache import ABOUT, CONTENTS, CachedSampleSet, CachingSampleSet, digests_of, is_whole
 
 ROW_BYTES = 2 * 3 * 4
 

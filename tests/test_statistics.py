@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, binomtest, multinomial, norm
 
-from optcli import statistics
+from optcli.results import statistics
 
 
 def percentile_interval(samples, q, confidence=0.95):

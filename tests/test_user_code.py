@@ -12,10 +12,10 @@ from textwrap import dedent
 
 import pytest
 
-from optcli import user_code
-from optcli.digest import FileDigests
 from optcli.errors import InputError, UsageError
-from optcli.user_imports import imported_modules
+from optcli.files.digest import FileDigests
+from optcli.settings import user_code
+from optcli.settings.user_imports import imported_modules
 
 
 @pytest.fixture(autouse=True)
@@ -361,7 +361,9 @@ def test_many_threads_read_what_files_import_at_once():
         gc.callbacks.append(take_turns)
         gc.set_threshold(50)
         try:
-            found = list(threads.map(lambda _: imported_modules(file, "optcli.user_code"), range(60)))
+            found = list(
+                threads.map(lambda _: imported_modules(file, "optcli.settings.user_code"), range(60))
+            )
         finally:
             gc.callbacks.remove(take_turns)
             gc.set_threshold(*threshold)

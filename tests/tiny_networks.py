@@ -189,8 +189,8 @@ OUTPUTS = {"Pair": ["map", "sums.0", "sums.1"]}
 
 def torch_artifact(folder: Path, name: str) -> Artifact:
     """The network of that name as a torch artifact, with weights of a fixed seed."""
-    from optcli.formats import torch as torch_format
-    from optcli.formats import torch_build
+    from optcli.models.formats import torch as torch_format
+    from optcli.models.formats import torch_build
 
     code = folder / "sources"
     code.mkdir(parents=True)
@@ -213,8 +213,8 @@ def onnx_file(source: Path, folder: Path) -> Artifact:
     """An ONNX file as an artifact; its outputs keep their names."""
     import shutil
 
-    from optcli.formats import onnx as onnx_format
-    from optcli.onnx_graphs.interface import output_names
+    from optcli.models.formats import onnx as onnx_format
+    from optcli.models.onnx_graphs.interface import output_names
 
     folder.mkdir(parents=True)
     shutil.copy(source, folder / onnx_format.FILE)
@@ -278,7 +278,7 @@ def apply(
     one: Pass, source: Artifact, out: Path, inputs: Sequence[TensorSpec], **more: Any
 ) -> Artifact:
     """Run a pass, check what it wrote, and give it as an artifact."""
-    from optcli import formats
+    from optcli.models import formats
 
     made = one.run(source, job(source, out, inputs, **more))
     format = one.produces(source.format)
@@ -293,8 +293,8 @@ def reference(
     """What the torch artifact's own network computes."""
     import torch
 
-    from optcli.formats import torch as torch_format
-    from optcli.formats.torch_calls import arguments, flatten_outputs
+    from optcli.models.formats import torch as torch_format
+    from optcli.models.formats.torch_calls import arguments, flatten_outputs
 
     model = torch_format.open(source.path)
     tensors = {name: torch.from_numpy(value) for name, value in values.items()}

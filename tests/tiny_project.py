@@ -116,7 +116,7 @@ class Project:
     def store_of_calibration(self) -> str:
         """The path, below `images`, of one image that calibration reads."""
         from optcli.data import DataSettings, ingredients
-        from optcli.digest import FileDigests
+        from optcli.files.digest import FileDigests
 
         record = {"source": "imagefolder:images", "split": {"seed": 0, "to": 0.5}}
         content = ingredients(DataSettings.model_validate(record), self.folder, FileDigests())[

@@ -25,7 +25,7 @@ from optcli.workers import parent, server
 _IMPORTED = (
     "optcli.pipeline.step",
     "optcli.accuracy.process",
-    "optcli.latency.process",
+    "optcli.measure.latency.process",
     "optcli.workers.server",
 )
 _REQUEST_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from optcli.statistics import drop_interval
+from optcli.results.statistics import drop_interval
 
 if TYPE_CHECKING:
     import numpy as np

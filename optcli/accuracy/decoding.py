@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import user_code
 from optcli.accuracy import detections
 from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
 from optcli.errors import InputError, counted, did_you_mean
 from optcli.results.outcomes import DecodingNote
+from optcli.settings import user_code
 from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from optcli.results.outcomes import (
     Figure,
     OutputError,
 )
-from optcli.statistics import mcnemar
+from optcli.results.statistics import mcnemar
 
 if TYPE_CHECKING:
     import numpy as np

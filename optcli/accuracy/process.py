@@ -28,10 +28,10 @@ from optcli.accuracy.metrics import Metric
 from optcli.accuracy.metrics.miou import PIXELS
 from optcli.accuracy.work import Work
 from optcli.errors import InputError, counted
-from optcli.formats import exporter_metadata
+from optcli.files.sample_cache import CachingSampleSet
+from optcli.models.formats import exporter_metadata
 from optcli.results.outcomes import Stability
 from optcli.sample import Batch, SampleSet, collate, cycled
-from optcli.sample_cache import CachingSampleSet
 from optcli.workers import Channel, memory
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def _is_full(array: np.ndarray) -> bool:
 def _onnx_weights(artifact: Artifact) -> Iterator[np.ndarray]:
     from onnx import TensorProto, numpy_helper
 
-    from optcli.formats import onnx as onnx_format
+    from optcli.models.formats import onnx as onnx_format
 
     for tensor in onnx_format.open(artifact.path).graph.initializer:
         if tensor.data_type in (TensorProto.INT8, TensorProto.UINT8) and len(tensor.dims) > 1:
@@ -70,7 +70,7 @@ def _onnx_weights(artifact: Artifact) -> Iterator[np.ndarray]:
 
 
 def _openvino_weights(artifact: Artifact) -> Iterator[np.ndarray]:
-    from optcli.formats import openvino as openvino_format
+    from optcli.models.formats import openvino as openvino_format
 
     for node in openvino_format.open(artifact.path).get_ops():
         if node.get_type_name() != "Constant" or len(node.get_output_shape(0)) < 2:

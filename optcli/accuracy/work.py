@@ -12,9 +12,9 @@ from optcli.accuracy import decoding, detections, metrics, shards
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
+from optcli.files.sample_cache import SHARED_BYTES, CachedSampleSet, CachingSampleSet, digests_of
 from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, batch_of, collate
-from optcli.sample_cache import SHARED_BYTES, CachedSampleSet, CachingSampleSet, digests_of
 from optcli.settings import batch_range, size_bytes
 from optcli.settings.accuracy import LARGEST_BATCH
 

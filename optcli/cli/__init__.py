@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import RenderableType
 
-    from optcli.document import Document
+    from optcli.results.document import Document
 
 # So many new objects until Python looks for garbage: importing a verb makes as many, and all stay.
 # With this, and with no last look at the end, a build with nothing to do takes 0.43 s instead of 0.46.
@@ -234,8 +234,8 @@ def show(result: Any, shown: Document | RenderableType, *, as_json: bool = False
     if as_json:
         click.echo(result.model_dump_json(indent=2, by_alias=True))
         return
-    from optcli.document import Document
     from optcli.report.terminal import plain, renderable
+    from optcli.results.document import Document
 
     shown = renderable(shown) if isinstance(shown, Document) else shown
     if not sys.stdout.isatty():

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from optcli.cli import options, reports
-from optcli.paths import shown
+from optcli.errors.paths import shown
 
 
 @click.group("baseline")
@@ -55,7 +55,7 @@ def save(
     The file holds the artifacts, their facts and the report. optcli verifies every file in it when it
     reads it.
     """
-    from optcli import baselines
+    from optcli.gate import baselines
     from optcli.gate import saving as builds
     from optcli.report import wording
     from optcli.store import Store
@@ -77,7 +77,7 @@ def save(
 @options.as_json
 def ls(artifacts: Path | None, as_json: bool) -> int:
     """List the baselines that are here."""
-    from optcli import baselines
+    from optcli.gate import baselines
     from optcli.report import wording
 
     root = reports.nearest(artifacts)

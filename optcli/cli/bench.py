@@ -63,7 +63,7 @@ def command(
     compare outputs.
     """
     from optcli import report as forms
-    from optcli.model_files.measuring import bench
+    from optcli.pipeline.model_files.measuring import bench
     from optcli.scaffold import InputText
 
     with Progress() as progress:

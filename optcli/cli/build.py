@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from optcli import regular_files
 from optcli.cli import options, show
 from optcli.cli.progress import Progress
 from optcli.environment import usable_cores
+from optcli.files import regular_files
 from optcli.store import Store
 from optcli.workers import early, environment_of_steps
 

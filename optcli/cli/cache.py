@@ -13,7 +13,7 @@ import click
 
 from optcli.cli import options
 from optcli.errors import ExitCode, UsageError, counted
-from optcli.paths import shown
+from optcli.errors.paths import shown
 from optcli.store import Entry, Store
 
 if TYPE_CHECKING:

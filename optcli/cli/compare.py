@@ -12,7 +12,7 @@ import click
 
 from optcli.cli import options, reports, show
 from optcli.errors import NotComparableError, UsageError
-from optcli.paths import shown
+from optcli.errors.paths import shown
 
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
@@ -110,7 +110,7 @@ def _compare(
 
 
 def _near_the_limit(report: Report, folder: Path, store: Store) -> Report:
-    from optcli.roofline import share as roofline
+    from optcli.pipeline import roofline_share as roofline
 
     counted = roofline.near(report, folder, store)
     store.digests.save()

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from optcli import registry
 from optcli.cli import options, reports, tell
 from optcli.cli.progress import Progress
 from optcli.errors import UsageError
+from optcli.files import registry
 
 # Options that some servers have a use for: what is said of the others, and what to do.
 _FOR_SOME = {

@@ -20,7 +20,7 @@ def command(store: Path | None, as_json: bool) -> int:
     optcli imports every runtime and runs a tiny model in it, which takes some seconds. The exit code
     is 3 if something is broken that optcli needs in any case.
     """
-    from optcli.doctor import Examination, examine
+    from optcli.scaffold.doctor import Examination, examine
 
     examination = examine(Store.default_root(store))
     tell(examination, Examination.lines, as_json=as_json)

@@ -135,8 +135,8 @@ def command(
     files when you start it again. optcli lists images that it cannot read beside the answers. It
     needs the extra `ray`.
     """
-    from optcli.inference import infer
     from optcli.report.inference_text import lines
+    from optcli.serving.inference import infer
 
     if source.rstrip("/") == target.rstrip("/"):
         raise UsageError(

@@ -13,7 +13,7 @@ import click
 
 from optcli.cli import options
 from optcli.errors import OptcliError, RecipeError, UsageError
-from optcli.paths import shown
+from optcli.errors.paths import shown
 
 if TYPE_CHECKING:
     from optcli.scaffold import Draft

@@ -27,8 +27,8 @@ def command(
     recipe, or a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are
     multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
-    from optcli import inspection
-    from optcli.model_files.opening import require_trusted_code, trusting
+    from optcli.pipeline.model_files.opening import require_trusted_code, trusting
+    from optcli.scaffold import inspection
     from optcli.store import Store
 
     model = inspection.resolve(target, reports.nearest(artifacts))

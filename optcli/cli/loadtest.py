@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from optcli.cli import options
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
-from optcli.paths import shown
+from optcli.errors.paths import shown
 
 if TYPE_CHECKING:
-    from optcli.document import Document
+    from optcli.results.document import Document
 
 # What goes with --drift, which sends nothing.
 _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")

@@ -138,7 +138,7 @@ def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
     """A model's file in the place of a recipe: said at once, and what to do with it."""
     if path.suffix.lower() in _OF_RECIPES:
         return path
-    from optcli.formats import model_files
+    from optcli.models.formats import model_files
 
     if path.suffix.lower() in model_files.SUFFIXES and path.is_file():
         raise UsageError(

@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from optcli import passes, registry
+from optcli import passes
 from optcli.artifact import Format
 from optcli.cli import options
 from optcli.cli.option_types import in_words
+from optcli.files import registry
 from optcli.passes import Pass
 from optcli.workers import Channel, run
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcli import registry
 from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
-from optcli.paths import shown
+from optcli.errors.paths import shown
+from optcli.files import registry
 
 if TYPE_CHECKING:
     from optcli.results.plan import Plan

@@ -62,8 +62,8 @@ def command(
     and calls it with and without the runtime's profiler in turns. chrome://tracing and Perfetto open
     the trace.
     """
-    from optcli.profiling import document
-    from optcli.profiling.built import profile
+    from optcli.measure.profiling import document
+    from optcli.pipeline.profiled_variant import profile
 
     place = reports.find(recipe, artifacts)
     with Progress() as progress:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli import regular_files
 from optcli.cli import committed_links
 from optcli.errors import UsageError, did_you_mean
-from optcli.paths import shown
+from optcli.errors.paths import shown
+from optcli.files import regular_files
 from optcli.results import Report
 
 if TYPE_CHECKING:

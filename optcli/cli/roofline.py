@@ -24,8 +24,8 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     quiet machine. The store keeps the result. `optcli compare --roofline` then shows how near each
     artifact comes to the peak.
     """
-    from optcli.roofline import document
-    from optcli.roofline import share as roofline
+    from optcli.measure.roofline import document
+    from optcli.pipeline import roofline_share as roofline
 
     with Progress() as progress:
         peaks = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)

@@ -10,7 +10,7 @@ import click
 from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
-from optcli.paths import shown
+from optcli.errors.paths import shown
 from optcli.settings.tuning import Objective
 
 

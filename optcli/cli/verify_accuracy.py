@@ -128,7 +128,7 @@ def command(
             hint="optcli verify-accuracy --predictions FILE --recipe RECIPE",
         )
     if write_inputs is not None:
-        from optcli.verification.inputs import write
+        from optcli.pipeline.verification.inputs import write
 
         assert recipe is not None
         with Progress() as progress:
@@ -137,7 +137,7 @@ def command(
         if predictions is None:
             return ExitCode.DONE
     if predictions is not None:
-        from optcli.verification.answers import verify_answers
+        from optcli.pipeline.verification.answers import verify_answers
 
         assert recipe is not None
         with Progress() as progress:
@@ -157,7 +157,7 @@ def command(
         code = ExitCode(report.exit_code)
     elif not files:
         from optcli.pipeline import report_files
-        from optcli.verification.layers import with_layers
+        from optcli.pipeline.verification.layers import with_layers
 
         place = reports.find(where[0] if where else None, artifacts)
         report, code = _of_build(place, overrides)
@@ -180,7 +180,7 @@ def command(
                 looked = {n: {"layers": v.layers} for n, v in report.variants.items() if v.layers}
                 report_files.add(place.path.parent, looked, progress)
     else:
-        from optcli.verification.model_files import verify
+        from optcli.pipeline.verification.model_files import verify
 
         if recipe is None:
             raise UsageError(
@@ -213,7 +213,7 @@ def command(
 
 def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
     from optcli.pipeline.reporting import exit_code
-    from optcli.verification.rejudging import rejudged
+    from optcli.pipeline.verification.rejudging import rejudged
 
     report, path = place.report, place.path
     if not any(variant.accuracy is not None for variant in report.variants.values()):

@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import environment, regular_files
+from optcli import environment
 from optcli.data import hf, layouts
 from optcli.data.collection import Collection, Finding
 from optcli.data.identity import disjoint
 from optcli.data.labels import LabelledItems, Labels, with_map
 from optcli.data.preparation import Preparation, other_values
 from optcli.data.settings import DataSettings
-from optcli.digest import FileDigests
 from optcli.environment import version
 from optcli.errors import InputError, MissingError, did_you_mean, excerpt, raised_as
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec, fed
 from optcli.settings.labels import LabelSettings
 

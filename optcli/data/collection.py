@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from optcli import regular_files
 from optcli.data.settings import DataSettings
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec
 
 Finding = tuple[str, str, str]

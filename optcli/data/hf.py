@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import regular_files
-from optcli.digest import FileDigests
 from optcli.errors import InputError, first_line
-from optcli.formats import torch_hf
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torch_hf
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from optcli import regular_files
 from optcli.environment import pip_install
 from optcli.errors import InputError, counted, excerpt
+from optcli.files import regular_files
 
 SUFFIXES = (
     ".jpg",

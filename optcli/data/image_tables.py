@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.image_files import id_of, images_below
 from optcli.data.settings import DataSettings
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
 from optcli.data.tables import Table, read
 from optcli.errors import InputError, counted, excerpt
+from optcli.files import regular_files
 
 _BOXES = (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"))
 METADATA = ("metadata.csv", "metadata.jsonl")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from optcli import regular_files
 from optcli.data.collection import Item, Items
 from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.files import regular_files
 from optcli.settings.labels import LabelSettings
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optcli import regular_files
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 
 
 def names_in(folder: Path, file: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from optcli.data import hf
 from optcli.data.preparation import Preparation
 from optcli.errors import InputError, MissingError, did_you_mean
-from optcli.formats import torch_timm
+from optcli.models.formats import torch_timm
 
 
 def resolved(steps: Preparation) -> Preparation:

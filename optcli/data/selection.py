@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.image_files import id_of
 from optcli.data.settings import DataSettings, Split
 from optcli.data.text_files import text_of
 from optcli.errors import InputError, counted, did_you_mean, excerpt
+from optcli.files import regular_files
 
 
 def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str = "") -> list[int]:

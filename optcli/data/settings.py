@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from optcli import regular_files
 from optcli.artifact import EMBEDDED_STEPS
 from optcli.data.preparation import Preparation
+from optcli.files import regular_files
 from optcli.settings import Abbreviated
 from optcli.settings.labels import LabelSettings
 from optcli.settings.references import RecipePath, SourceReference

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.text_files import text_of
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 
 _HINT = "wanted a row for each image: its path and its label"
 _SEPARATORS = (",", ";", "\t")

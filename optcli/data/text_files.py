@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from optcli import regular_files
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _DEEPEST = 100  # elements of XML within each other

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from optcli import accuracy, data
-from optcli.baselines import Kept
-from optcli.digest import FileDigests
 from optcli.errors import OptcliError
+from optcli.files.digest import FileDigests
 from optcli.gate import comparisons
+from optcli.gate.baselines import Kept
 from optcli.gate.gating import Gating
 from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS

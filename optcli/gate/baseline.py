@@ -10,8 +10,8 @@ from typing import Any
 
 import optcli
 from optcli import environment
-from optcli.baselines import Baseline
 from optcli.errors import InputError, MissingError
+from optcli.gate.baselines import Baseline
 from optcli.gate.side import Side
 
 # The folder in which this very optcli lies.

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, inspection, profiling
-from optcli.baselines import Baseline, Kept
+from optcli import environment
 from optcli.errors import OptcliError
+from optcli.gate.baselines import Baseline, Kept
 from optcli.gate.side import Side
-from optcli.inspection import Target
+from optcli.measure import profiling
 from optcli.pipeline import reporting
 from optcli.report import wording
 from optcli.results import Flag, flags
 from optcli.results.gate import OperatorGrowth
+from optcli.scaffold import inspection
+from optcli.scaffold.inspection import Target
 from optcli.settings import TensorSpec, batch_range
 from optcli.store.why import ABSENT, differing, shown
 

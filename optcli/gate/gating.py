@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optcli.baselines import Baseline
+from optcli.gate.baselines import Baseline
 from optcli.gate.origins import Options, Origin
 from optcli.observer import Observer
 from optcli.pipeline.making import Made

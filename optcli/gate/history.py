@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import BinaryIO
 
-from optcli import environment, regular_files
-from optcli.digest import of_value
+from optcli import environment
 from optcli.errors import InputError
+from optcli.files import regular_files
+from optcli.files.digest import of_value
 from optcli.results.gate import Entry, GateReport, Trend
 from optcli.store import disk
 from optcli.store.locks import held

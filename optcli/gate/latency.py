@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from optcli import latency
-from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.baselines import Kept
 from optcli.gate.gating import Gating
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.gate.side import Side
-from optcli.latency import Candidate, Measured
-from optcli.latency.feeds import choose_batch_sizes
-from optcli.latency.launches import MEMORY_SLACK_BYTES
+from optcli.measure import latency
+from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency.feeds import choose_batch_sizes
+from optcli.measure.latency.launches import MEMORY_SLACK_BYTES
 from optcli.pipeline.places import HERE, LatencyOrder, Pairs, PairsOrder, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
 from optcli.results.outcomes import SERVICE_LEVEL
+from optcli.results.statistics import log_ratios, needed
 from optcli.settings import GateBar, GateSettings, LatencySettings
 from optcli.settings.slo import SloSettings
-from optcli.statistics import log_ratios, needed
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
 _CALLS_FOR_P95 = 60

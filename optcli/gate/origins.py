@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from optcli import baselines, data, regular_files, user_code
-from optcli.baselines import Baseline, CheckedOut
-from optcli.digest import FileDigests
+from optcli import data
 from optcli.errors import (
     InputError,
     OptcliError,
@@ -23,8 +21,11 @@ from optcli.errors import (
     UsageError,
     first_line,
 )
-from optcli.gate import other_interpreter
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
+from optcli.gate import baselines, other_interpreter
 from optcli.gate.baseline import interpreter_of, versions_in
+from optcli.gate.baselines import Baseline, CheckedOut
 from optcli.gate.choosing import suggested_by
 from optcli.observer import Observer
 from optcli.pipeline.execute import Settings
@@ -35,6 +36,7 @@ from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
 from optcli.results.gate import Change, ChangeKind, Unversioned
 from optcli.results.terms import Terms
+from optcli.settings import user_code
 from optcli.store import Store
 
 _POINTER = b"version https://git-lfs.github.com/spec/"

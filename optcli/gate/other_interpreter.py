@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from optcli import environment, pipeline
-from optcli.baselines import Baseline
 from optcli.errors import MissingError, NoModuleError, OptcliError
+from optcli.gate.baselines import Baseline
 from optcli.gate.choosing import suggested_by
 from optcli.gate.side import kept_of, why_not_built
 from optcli.observer import Observer, Silent

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optcli.results import Estimate
+from optcli.results.statistics import hodges_lehmann, sign_bounds, signed_rank_bounds
 from optcli.settings import GateBar, GateSettings
-from optcli.statistics import hodges_lehmann, sign_bounds, signed_rank_bounds
 
 Answer = Literal["pass", "fail", "continue", "inconclusive"]
 

@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from optcli import baselines, environment
-from optcli.digest import FileDigests
+from optcli import environment
 from optcli.errors import UsageError
-from optcli.gate import history, other_interpreter, terms
+from optcli.errors.paths import shown
+from optcli.files.digest import FileDigests
+from optcli.gate import baselines, history, other_interpreter, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
 from optcli.gate.explain import of_samples
@@ -20,7 +21,6 @@ from optcli.gate.origins import Options, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
-from optcli.paths import shown
 from optcli.pipeline import labels, view
 from optcli.pipeline.devices import Device, place_of
 from optcli.pipeline.execute import Settings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from optcli import baselines
-from optcli.baselines import Kept
 from optcli.errors import UsageError, did_you_mean
+from optcli.gate import baselines
+from optcli.gate.baselines import Kept
 from optcli.pipeline.entries import artifact_of, lineage, made_by
 from optcli.pipeline.trusting import is_fetched
 from optcli.results import Report, first_wrong

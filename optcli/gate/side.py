@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcli.baselines import Baseline, Kept
 from optcli.errors import MissingError, OptcliError, UsageError
+from optcli.gate.baselines import Baseline, Kept
 from optcli.pipeline.making import Made, made_by
 from optcli.pipeline.plan import PlannedVariant
 from optcli.results.gate import Change

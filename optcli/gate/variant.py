@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optcli import environment, latency
+from optcli import environment
 from optcli.artifact import NATIVE
 from optcli.errors import StepError
 from optcli.gate import accuracy, comparisons
@@ -15,7 +15,8 @@ from optcli.gate.explain import explain
 from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, Timed, alone, candidate, compare, service_level
 from optcli.gate.side import Side
-from optcli.latency.feeds import choose_batch_sizes
+from optcli.measure import latency
+from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.pipeline.places import Place
 from optcli.results import Flag, flags
 from optcli.results.gate import Choice, Comparison, GatedVariant

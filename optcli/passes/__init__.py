@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from optcli import registry
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
+from optcli.files import registry
 from optcli.observer import Observer
 from optcli.sample import SampleSet
 from optcli.settings import Settings, TensorSpec

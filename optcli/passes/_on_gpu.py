@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from optcli import environment
-from optcli.engines import driver
 from optcli.environment import Needs
+from optcli.models.engines import driver
 
 DEVICE: Any = Field(
     "cpu", description="what it is compiled for, and then runs on: the CPU, or this machine's GPU"

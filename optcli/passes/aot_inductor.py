@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli import folders
 from optcli.artifact import (
     PACKS_EACH_CALL,
     ROUTES,
@@ -20,9 +19,10 @@ from optcli.artifact import (
 )
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, raised_as
-from optcli.formats import exported as exported_format
-from optcli.formats import torch_compiled, torch_devices
-from optcli.formats.aoti_models import Routes
+from optcli.files import folders
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torch_compiled, torch_devices
+from optcli.models.formats.aoti_models import Routes
 from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._torch.aoti_compiling import Compiling

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_modules
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import require_uncompiled
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_POSTPROCESS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import output_names
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import output_names
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 from optcli.passes._onnx.preparation import Steps

@@ -10,9 +10,9 @@ from pydantic import Field
 from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.onnx_graphs.interface import graphs
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.onnx_graphs.interface import graphs
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 from optcli.passes._onnx.preparation import FILTERS, OPSET, Steps

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli import libraries
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import opset_of
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import opset_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.onnx_exporting import (
@@ -28,6 +27,7 @@ from optcli.passes._torch.onnx_exporting import (
 )
 from optcli.passes._torch.tracing import example, flat, plain_attention
 from optcli.settings import TensorSpec
+from optcli.workers import libraries
 
 if TYPE_CHECKING:
     import torch

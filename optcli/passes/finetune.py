@@ -11,8 +11,8 @@ from optcli import environment
 from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, did_you_mean
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_devices, torch_modules
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
 from optcli.passes._torch import early_stopping

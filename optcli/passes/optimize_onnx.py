@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.formats import ort as ort_format
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import ort as ort_format
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, excerpt, first_line
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_blocks, torch_modules, torch_pruning
-from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_blocks, torch_modules, torch_pruning
+from optcli.models.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._torch.blocks import OutputChange, removable, remove_named, remove_weakest
 from optcli.passes._torch.channels import Choice, Criteria, Cut, choose

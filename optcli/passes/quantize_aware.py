@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.formats import torch_modules
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Role
 from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.agreement import require_agreement

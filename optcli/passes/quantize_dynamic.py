@@ -13,9 +13,9 @@ from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import drop_notes_of_weights
-from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF, PRODUCTS
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import drop_notes_of_weights
+from optcli.models.onnx_graphs.operators import DYNAMIC, PRODUCT_OF, PRODUCTS
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
 from optcli.passes._quantization import output_tails

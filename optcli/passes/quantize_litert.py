@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import litert as litert_format
+from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._quantization.calibration import Feeds, ModelInput
 

@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, first_line, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.formats import openvino_zero_points
-from optcli.onnx_graphs.graph import read, written
-from optcli.onnx_graphs.interface import opset_of
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import openvino_zero_points
+from optcli.models.onnx_graphs.graph import read, written
+from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_modules
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from optcli.artifact import Format
-from optcli.engines import child
 from optcli.environment import Needs
+from optcli.models.engines import child
 from optcli.passes import Job
 from optcli.passes._tensorrt.engine import EnginePass
 from optcli.passes._tensorrt.record import timing_cache

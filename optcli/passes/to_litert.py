@@ -10,8 +10,8 @@ from pydantic import Field
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import exported as exported_format
-from optcli.formats import litert as litert_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, flat, plain_attention

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optcli.artifact import EMBEDDED_STEPS, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass
 from optcli.settings import TensorSpec
 

@@ -13,10 +13,10 @@ from optcli import environment
 from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, first_line, raised_as
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
-from optcli.formats.torch_compiled import Compilation, Mode
-from optcli.formats.weight_packing import packed_each_call
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_calls, torch_compiled, torch_devices, torch_modules
+from optcli.models.formats.torch_compiled import Compilation, Mode
+from optcli.models.formats.weight_packing import packed_each_call
 from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._torch.networks import require_uncompiled

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
-from optcli.formats import torch_devices, torch_modules
-from optcli.formats import torchscript as torchscript_format
-from optcli.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.models.formats import torch_devices, torch_modules
+from optcli.models.formats import torchscript as torchscript_format
+from optcli.models.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import needs_of
 from optcli.passes._torch.networks import network

@@ -17,8 +17,8 @@ from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.accuracy.messages import AnswersFile
 from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact, own_inputs
-from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
+from optcli.files.digest import of_value
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
 from optcli.pipeline.accuracy_elsewhere import Asked, Nodes

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import formats
 from optcli.accuracy import Evaluation
 from optcli.artifact import CODE, SCANNED, Format
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
+from optcli.models import formats
 from optcli.pipeline.messages import Written
 from optcli.pipeline.plan import Plan, Step
 from optcli.pipeline.trusting import doubts_of, why_opened_free
@@ -97,7 +97,7 @@ class ArtifactAdmission(RecordAdmission):
     def of_files(self, entry: Entry) -> None:
         """Raises `TrustError` for objects of classes and for libraries of others, without `trust`."""
         # Imported here: most builds fetch nothing, and have no use for it.
-        from optcli.formats.recognition import recognized
+        from optcli.models.formats.recognition import recognized
 
         actual = recognized(entry.path)
         if actual != self.format:

@@ -137,10 +137,10 @@ def chosen(recipe: Recipe, report: Report, folder: Path) -> ServingChoice | None
 def _choice(
     report: Report, name: str, folder: Path, rate_per_s: float, limits_ms: dict[float, float], seed: int
 ) -> ServingChoice:
-    from optcli.latency.measured_curve import curve_of
-    from optcli.queueing import Poisson, Promise
-    from optcli.queueing.choice import choose, without_headroom
-    from optcli.queueing.demand import Demand
+    from optcli.measure.latency.measured_curve import curve_of
+    from optcli.measure.queueing import Poisson, Promise
+    from optcli.measure.queueing.choice import choose, without_headroom
+    from optcli.measure.queueing.demand import Demand
 
     known = curve_of(report, name, folder / "report.json")
     slo_ms = {f"p{100 * q:g}": limit for q, limit in limits_ms.items()}

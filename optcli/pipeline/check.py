@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from optcli import runners
 from optcli.artifact import EMBEDDED_INPUTS, Artifact, Format, own_inputs
 from optcli.errors import InputError, StepError, first_line
-from optcli.formats import onnx as onnx_format
-from optcli.formats import torch_devices
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import torch_devices
 from optcli.outputs import facts_of
 from optcli.outputs.detection_sets import all_tie
 from optcli.pipeline._check_samples import Expected, drawn, relative_error, rounding_error

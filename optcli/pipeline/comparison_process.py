@@ -12,14 +12,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from optcli import libraries
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, from_record
 from optcli.passes import Pass
 from optcli.pipeline import check
 from optcli.pipeline.check import Comparison
 from optcli.pipeline.messages import PassRequest
-from optcli.workers import channel, forked_copy, messages
+from optcli.workers import channel, forked_copy, libraries, messages
 from optcli.workers.forked_copy import ForkedCopy
 
 # Memory that must be free, in sizes of the parent: its weights, what it computes, and as much again

@@ -12,7 +12,7 @@ from optcli import outputs
 from optcli.accuracy.metrics import reads
 from optcli.artifact import EMBEDDED_POSTPROCESS, Artifact
 from optcli.errors import InputError, did_you_mean
-from optcli.formats import exporter_metadata
+from optcli.models.formats import exporter_metadata
 from optcli.observer import Observer
 from optcli.outputs.describing import of_one_sample
 from optcli.outputs.meaning import Source

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from optcli import libraries, ray_session
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
+from optcli.pipeline import ray_session
 from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.decoding import decoding_of, require_outputs
@@ -39,6 +39,7 @@ from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Admission, Entry, Store
+from optcli.workers import libraries
 
 # What this process imports once the steps are done, for the figures of latency and the table.
 _FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")

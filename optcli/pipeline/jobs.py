@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optcli import environment
-from optcli.latency import memory
+from optcli.workers import memory
 
 # Memory for two steps of a large network side by side.
 _ROOM_BYTES = 8 << 30

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import optcli
 from optcli.artifact import Format
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.runners import DEFAULTS
 
 PACKAGE = Path(optcli.__file__).parent
@@ -27,29 +27,27 @@ NOT_COUNTED: Mapping[str, str] = {
     "accuracy/policies.py": "judges figures that are kept, anew in every build",
     "accuracy/verdicts.py": "judges figures that are kept, anew in every build",
     "data": "samples have a key of their own, which holds this room",
-    "digest.py": "makes keys",
     "environment.py": "what it finds is in keys as values",
-    "errors.py": "words of failures, which are not kept",
-    "latency/verdicts.py": "judges figures that are kept, anew in every build",
-    "libraries.py": "imports libraries, whose versions are in keys",
+    "errors": "words of failures, which are not kept",
+    "measure/latency/verdicts.py": "judges figures that are kept, anew in every build",
     "observer.py": "tells people what happens",
-    "opened_files.py": "sees which files were read; changes none of them",
-    "paths.py": "where folders lie",
+    "files/digest.py": "makes keys",
+    "files/opened_files.py": "sees which files were read; changes none of them",
+    "files/registry.py": "finds classes by name",
+    "files/regular_files.py": "refuses what is no file; changes nothing that is read",
     "pipeline/admission.py": "refuses what was fetched; changes nothing that is taken",
     "pipeline/execute.py": "starts steps; what they do is in the modules that it names",
     "pipeline/keys.py": "makes keys",
-    "model_files": "finds artifacts for the verbs that look at them",
+    "pipeline/model_files": "finds artifacts for the verbs that look at them",
     "pipeline/plan.py": "makes keys",
     "pipeline/measurement_lock.py": "waits for other measurements",
     "pipeline/places.py": "says where; what measures is in the modules that it calls",
     "recipe": "what it reads is in keys as values",
-    "registry.py": "finds classes by name",
-    "regular_files.py": "refuses what is no file; changes nothing that is read",
     "report": "shows results",
     "results/flags.py": "words of flags; measurements, which keep their figures, name it themselves",
     "store": "keeps results by their keys",
-    "user_code.py": "the user's code is in keys by its content",
-    "user_imports.py": "the user's code is in keys by its content",
+    "settings/user_code.py": "the user's code is in keys by its content",
+    "settings/user_imports.py": "the user's code is in keys by its content",
     "workers": "starts processes and carries messages; what they do is in the modules that they call",
 }
 
@@ -77,7 +75,7 @@ def of_step(
     """
     starts = ["pipeline/step.py", *([maker] if maker else [])]
     for each in formats:
-        starts.append(f"formats/{each.value}.py")
+        starts.append(f"models/formats/{each.value}.py")
         if checked:
             runners = {DEFAULTS[each], "openvino"} if each == Format.ONNX else {DEFAULTS[each]}
             starts += sorted(f"runners/{name}.py" for name in runners)
@@ -156,4 +154,5 @@ def _files() -> frozenset[str]:
 
 def is_counted(file: str) -> bool:
     """Whether keys hold a file that a walk reaches."""
-    return file not in NOT_COUNTED and file.partition("/")[0] not in NOT_COUNTED
+    parts = file.split("/")
+    return not any("/".join(parts[: end + 1]) in NOT_COUNTED for end in range(len(parts)))

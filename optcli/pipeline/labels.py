@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import data, outputs, sources
+from optcli import data, outputs
 from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.data.labels import with_map
 from optcli.data.names import names_in
 from optcli.data.numbering import ModelClasses, Numbering, RoleClasses, numbered
-from optcli.formats import exporter_metadata
+from optcli.models import sources
+from optcli.models.formats import exporter_metadata
 from optcli.observer import Observer
 from optcli.outputs import Declared
 from optcli.pipeline import keys
@@ -241,7 +242,7 @@ def _declared(request: LabelsRequest) -> tuple[Sequence[Declared], Mapping[str, 
     """The outputs of the model, and what its exporter says of it, as far as its file or facts tell."""
     if request.onnx is None:
         return request.outputs, request.metadata
-    from optcli.formats.onnx import parsed
+    from optcli.models.formats.onnx import parsed
 
     model = parsed(request.onnx)
     declared = [

@@ -9,10 +9,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from optcli import latency
 from optcli.artifact import Artifact
-from optcli.latency import Candidate, Measured
-from optcli.latency.quantiles import quantiles
+from optcli.measure import latency
+from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency.quantiles import quantiles
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
 from optcli.pipeline.places import LatencyOrder, Place
@@ -23,7 +23,7 @@ from optcli.store import Store, key_of
 _KIND = "measurement"
 STEP = "latency"
 # In the process that times calls, and here; what is kept has figures of flags.
-_CODE = ("latency/process.py", "pipeline/latency.py", "results/flags.py")
+_CODE = ("measure/latency/process.py", "pipeline/latency.py", "results/flags.py")
 # Of the settings: what does not change how these artifacts are measured.
 _NOT_MEASURED_BY = ("min_speedup", "sweep", "devices")
 # A variant, the one that it is compared with, and the batch size.

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import digest
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError, raised_as, strerror
-from optcli.latency.memory import available_bytes
+from optcli.files import digest
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.orders import Order
@@ -24,6 +23,7 @@ from optcli.pipeline.prepared import Prepared, Roles
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Entry, Store, disk
 from optcli.workers import messages
+from optcli.workers.memory import available_bytes
 
 _HINT = "read `source.path` only; write into `job.out`, or copy what must be changed"
 

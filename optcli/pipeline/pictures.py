@@ -14,7 +14,7 @@ from optcli.accuracy.pictures import PicturesRequest
 from optcli.artifact import Artifact
 from optcli.data.names import names_in
 from optcli.errors import OptcliError, StoreError, raised_as
-from optcli.formats import exporter_metadata
+from optcli.models.formats import exporter_metadata
 from optcli.pipeline.accuracy import EVALUATION, EvaluationContext, evaluations
 from optcli.pipeline.decoding import decoding_of
 from optcli.pipeline.plan import Plan

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from optcli import environment, latency, runners, workers
+from optcli import environment, runners, workers
 from optcli.environment import Missing
-from optcli.latency import Candidate, Measured
-from optcli.latency.messages import MeasureRequest
-from optcli.latency.shapes import Comparison
+from optcli.measure import latency
+from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.measure.latency.shapes import Comparison
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock
 from optcli.results import Sweep
@@ -137,7 +138,7 @@ class Here:
             observer.started(step)
             began = time.monotonic()
             comparison = workers.run(
-                "optcli.latency.shapes:compare",
+                "optcli.measure.latency.shapes:compare",
                 request,
                 Comparison,
                 environment=options.environment(),

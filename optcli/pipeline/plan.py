@@ -14,15 +14,15 @@ from typing import Any
 from optcli import data, environment
 from optcli.accuracy.metrics import needs_labels
 from optcli.artifact import Artifact, Format
-from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests, of_value
+from optcli.models.sources import Source
 from optcli.passes import Traits
 from optcli.pipeline import keys
 from optcli.pipeline.devices import devices_of
 from optcli.recipe import Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
 from optcli.runners import find as find_runner
-from optcli.sources import Source
 from optcli.store import key_of
 
 
@@ -235,7 +235,9 @@ class _Context:
             "kind": kind,
             "model": source.ingredients(self.digests),
             "inputs": self.inputs,
-            "code": keys.of_step(f"sources/{kind}.py", [source.format], self.digests, checked=True),
+            "code": keys.of_step(
+                f"models/sources/{kind}.py", [source.format], self.digests, checked=True
+            ),
             "versions": environment.versions(source.needs.packages),
         }
         return Step(f"source {kind}", key_of(ingredients), source.format, ingredients, source.needs)

@@ -6,9 +6,7 @@ import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
-from optcli import user_code
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.errors import (
     InputError,
     OptcliError,
@@ -18,8 +16,10 @@ from optcli.errors import (
     UsageError,
     first_line,
 )
+from optcli.files.digest import FileDigests
 from optcli.passes import Pass, Traits
 from optcli.recipe import PassUse, Recipe, check_formats, option_problems
+from optcli.settings import user_code
 from optcli.store import Store, key_of
 from optcli.workers import Channel, messages, run
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import sample_cache
 from optcli.errors import StoreError
+from optcli.files import sample_cache
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 

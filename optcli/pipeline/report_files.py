@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.errors import StoreError
-from optcli.latency.quantiles import quantiles_of
+from optcli.files import regular_files
+from optcli.measure.latency.quantiles import quantiles_of
 from optcli.observer import Observer
 from optcli.pipeline import view
 from optcli.pipeline.devices import FOLDER

@@ -14,8 +14,8 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
-from optcli.latency.feeds import choose_batch_sizes
-from optcli.latency.messages import MeasureRequest
+from optcli.measure.latency.feeds import choose_batch_sizes
+from optcli.measure.latency.messages import MeasureRequest
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
 from optcli.pipeline.places import Place
@@ -24,7 +24,7 @@ from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 
 _KIND = "shapes"
-_CODE = ("latency/shapes.py", "pipeline/shapes.py")
+_CODE = ("measure/latency/shapes.py", "pipeline/shapes.py")
 # More forms of one model would take more memory than they are worth.
 _MOST_FORMS = 16
 # Compiling for each size takes memory and time to load: it must be so many times as fast, over the

@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import data, environment, formats, passes, sources, user_code
+from optcli import data, environment, passes
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact, Format, own_inputs
 from optcli.data import Preparation
 from optcli.data.preset import resolved
 from optcli.data.reaches import far_apart
 from optcli.data.steps import written_out
 from optcli.errors import InputError, StepError, StoreError, TrustError, first_line, raised_as
+from optcli.files.sample_cache import MEMORY_BYTES, SHARED_BYTES, CachedSampleSet, CachingSampleSet
+from optcli.models import formats, sources
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
 from optcli.pipeline import check
@@ -36,7 +38,7 @@ from optcli.pipeline.messages import (
     Written,
 )
 from optcli.sample import SampleSet
-from optcli.sample_cache import MEMORY_BYTES, SHARED_BYTES, CachedSampleSet, CachingSampleSet
+from optcli.settings import user_code
 from optcli.store.disk import plain_files
 from optcli.workers import Channel, messages
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
-from optcli.latency import Candidate
+from optcli.measure.latency import Candidate
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
 from optcli.pipeline.places import Place, SweepOrder
@@ -17,7 +17,10 @@ from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_CODE = ("latency/process.py", "latency/sweep.py", "pipeline/sweep.py", "results/flags.py")
+_CODE = (
+    *("measure/latency/process.py", "measure/latency/sweep.py"),
+    *("pipeline/sweep.py", "results/flags.py"),
+)
 
 
 def measure(

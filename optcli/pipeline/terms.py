@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli import data, regular_files, user_code
-from optcli.digest import FileDigests, of_value
+from optcli import data
 from optcli.errors import InputError
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_value
 from optcli.recipe import Recipe
 from optcli.results.terms import Terms, VariantTerms
+from optcli.settings import user_code
 from optcli.settings.accuracy import AccuracySettings
 
 

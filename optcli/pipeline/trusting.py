@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optcli import sources
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact
 from optcli.errors import TrustError, UsageError
+from optcli.models import sources
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli import accuracy, environment, latency
+from optcli import accuracy, environment
 from optcli.artifact import Artifact, costly_packing, has_own_model
 from optcli.errors import OptcliError
+from optcli.measure import latency
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import StepResult
 from optcli.pipeline.latency import LatencyResults

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from optcli import digest
 from optcli.artifact import ABOUT, Artifact, described
 from optcli.errors import StoreError, strerror
+from optcli.files import digest
 from optcli.observer import Observer
 from optcli.store.locks import held
 

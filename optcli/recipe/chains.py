@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from optcli import passes, registry, runners
+from optcli import passes, runners
 from optcli.artifact import Format
+from optcli.files import registry
 from optcli.passes import Pass, Traits
 from optcli.recipe.models import PassUse, RunnerUse, Variant
 from optcli.recipe.nodes import Place, Problems

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from optcli import sources
 from optcli.artifact import Format
 from optcli.errors import Problem, RecipeError, did_you_mean
+from optcli.models import sources
 from optcli.passes import Traits
 from optcli.recipe.chains import chain_problems
 from optcli.recipe.consistency import check_together

@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from pydantic.fields import FieldInfo
 
-from optcli import sources
 from optcli.data import DataSettings
-from optcli.digest import of_value
+from optcli.files.digest import of_value
+from optcli.models import sources
+from optcli.models.sources import Source
 from optcli.passes import Pass
 from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
@@ -36,7 +37,6 @@ from optcli.settings.references import (
 from optcli.settings.report import ReportSettings
 from optcli.settings.slo import SloSettings
 from optcli.settings.tuning import TuneSettings
-from optcli.sources import Source
 
 ROLES = ("calibration", "training", "validation", "evaluation")
 

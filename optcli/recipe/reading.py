@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.errors import did_you_mean, excerpt
+from optcli.files import regular_files
 from optcli.recipe.budget import MOST_BYTES, MOST_VALUES, Budget
 from optcli.recipe.nodes import Node, Place, Problems
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, create_model
 
-from optcli import passes, registry, runners
+from optcli import passes, runners
 from optcli.data import DataSettings
+from optcli.files import registry
 from optcli.recipe.models import (
     ROLES,
     MatrixEntry,

@@ -12,15 +12,17 @@ from typing import Any, get_origin
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from optcli import data, regular_files, sources, user_code
+from optcli import data
 from optcli.data import DataSettings
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean, excerpt
+from optcli.files import regular_files
+from optcli.models import sources
 from optcli.recipe.models import ROLES, ModelSettings, Recipe, written_fields
 from optcli.recipe.names import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.rebasing import Rebasing, each_reference
 from optcli.recipe.validation import allowed_keys, checked, found, models_in, unknown_keys
-from optcli.settings import Settings, SymbolRange, TensorSpec
+from optcli.settings import Settings, SymbolRange, TensorSpec, user_code
 from optcli.settings.references import Reference, annotation_of
 
 _MOST_PLUGINS = 100

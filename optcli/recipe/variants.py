@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from optcli import passes, registry, runners, user_code
-from optcli.digest import of_value
+from optcli import passes, runners
 from optcli.errors import did_you_mean, excerpt
+from optcli.files import registry
+from optcli.files.digest import of_value
 from optcli.recipe.extending import merge_runner
 from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
 from optcli.recipe.names import TAKEN, name_problem
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.validation import allowed_keys, checked, found
+from optcli.settings import user_code
 from optcli.settings.references import CODE
 
 # Each of a row is merged with all before it; people write two or three.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optcli.document import Cell, Column, Document, Items, Part, Section, Table, table_of_texts
 from optcli.report import class_figures, layers_text, wording
 from optcli.report import junit as junit_xml
 from optcli.report.junit import Case
 from optcli.results import Accuracy, Report, VariantReport, Verdict
+from optcli.results.document import Cell, Column, Document, Items, Part, Section, Table, table_of_texts
 from optcli.results.outcomes import ACCURACY_VERDICTS
 
 

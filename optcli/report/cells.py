@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from optcli.document import Cell
 from optcli.report import wording
 from optcli.report.rows import Row, accuracy_label
 from optcli.results import Estimate
-from optcli.statistics import needed
+from optcli.results.document import Cell
+from optcli.results.statistics import needed
 
 # Instead of an interval, where the machine was not quiet enough for one to mean anything.
 DISTURBED = "disturbed"

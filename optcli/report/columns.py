@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcli.document import Cell, Column, Layout
 from optcli.report import cells, wording
 from optcli.report.rows import Row, accuracy_label, fastest_fp32
 from optcli.results import Report
+from optcli.results.document import Cell, Column, Layout
 
 _FEW_COLUMNS = (Layout.TWO_LINES, Layout.THREE_LINES, Layout.NARROW)
 

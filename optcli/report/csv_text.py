@@ -9,13 +9,13 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from optcli.document import Column, R
 from optcli.report import columns
 from optcli.report.changes import columns as of_changes
 from optcli.report.changes.model import Comparison
 from optcli.report.changes.rows import rows
 from optcli.report.rows import every_row
 from optcli.results import Report
+from optcli.results.document import Column, R
 
 
 def csv_text(report: Report) -> str:

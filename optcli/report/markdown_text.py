@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from optcli.document import Column, Document, Items, Names, R, Section, Table
+from optcli.results.document import Column, Document, Items, Names, R, Section, Table
 
 # The end of a link's text; intervals stand in brackets, too.
 _LINK = re.compile(r"\](?=[(\[:])")

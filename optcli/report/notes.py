@@ -10,7 +10,7 @@ from typing import Any
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
 from optcli.errors import counted, plural
-from optcli.paths import shown
+from optcli.errors.paths import shown
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
 from optcli.report.serving_line import serving_line

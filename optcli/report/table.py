@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optcli.document import Layout
 from optcli.report import columns
 from optcli.report.by_device import views
 from optcli.report.columns import Figure
@@ -14,6 +13,7 @@ from optcli.report.rows import Row, batch_sizes, rows
 from optcli.report.sweep_text import sweep_lines
 from optcli.report.terminal import STYLES, UNBOUNDED, plain
 from optcli.results import Report
+from optcli.results.document import Layout
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -6,7 +6,7 @@ import io
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.document import Cell, Column, Document, Items, Names, Part, R, Section, Table
+from optcli.results.document import Cell, Column, Document, Items, Names, Part, R, Section, Table
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType

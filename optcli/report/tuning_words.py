@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optcli.paths import shown
+from optcli.errors.paths import shown
 from optcli.report import wording
 from optcli.report.terminal import aligned
 from optcli.results import Estimate

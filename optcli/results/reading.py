@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
-from optcli import regular_files
+from optcli.files import regular_files
 
 _MOST_BYTES = 256 * 1024 * 1024
 _MOST_DEPTH = 60

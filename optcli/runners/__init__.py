@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, PrivateAttr
 
-from optcli import registry
 from optcli.artifact import Artifact, Format, own_inputs
 from optcli.environment import Needs, usable_cores
+from optcli.files import registry
 from optcli.settings import Settings, TensorSpec
 from optcli.settings.references import is_of_one_machine
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr
 
 from optcli.artifact import Artifact
-from optcli.engines import TITLES, EngineError, sidecar
-from optcli.engines.running.opening import open_here
-from optcli.engines.running.remote import RemoteExecution
 from optcli.errors import RunnerError
+from optcli.models.engines import TITLES, EngineError, sidecar
+from optcli.models.engines.running.opening import open_here
+from optcli.models.engines.running.remote import RemoteExecution
 from optcli.results import flags
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from optcli.engines.running.execution import Execution
+    from optcli.models.engines.running.execution import Execution
 
 
 class EngineRunner(Runner):

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from optcli.engines.gpu import Buffer, Event
 from optcli.errors import RunnerError, raised_as
+from optcli.models.engines.gpu import Buffer, Event
 from optcli.runners._onnxruntime_calls import as_halves
 
 if TYPE_CHECKING:
     import numpy as np
     from onnxruntime import InferenceSession, RunOptions
 
-    from optcli.engines.gpu import Gpu, Stream
+    from optcli.models.engines.gpu import Gpu, Stream
 
 
 class CudaCalls:

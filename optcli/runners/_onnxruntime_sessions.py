@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import RunnerError, did_you_mean, first_line
-from optcli.formats import onnxruntime_providers
-from optcli.formats.onnxruntime_providers import PROVIDERS, Name, Provider
+from optcli.models.formats import onnxruntime_providers
+from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name, Provider
 from optcli.results import flags
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import RunnerError
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.runners._arrays import reads_in_place
 
 if TYPE_CHECKING:

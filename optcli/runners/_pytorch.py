@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 from optcli.artifact import Artifact
 from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
-from optcli.formats import torch_devices
-from optcli.formats.torch_devices import CPU, CUDA
+from optcli.models.formats import torch_devices
+from optcli.models.formats.torch_devices import CPU, CUDA
 from optcli.runners import Runner
 from optcli.runners._torch_cuda import CudaCalls, tensor_of
 from optcli.workers import memory

@@ -11,7 +11,7 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, raised_as
-from optcli.formats import executorch as executorch_format
+from optcli.models.formats import executorch as executorch_format
 from optcli.runners import Runner
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, raised_as
-from optcli.formats import litert as litert_format
-from optcli.formats.litert import Tensor
+from optcli.models.formats import litert as litert_format
+from optcli.models.formats.litert import Tensor
 from optcli.runners import Runner
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PrivateAttr, model_validator
 
 from optcli.artifact import Artifact, Format
-from optcli.engines import EngineError
-from optcli.engines.gpu import Gpu, Stream
 from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
-from optcli.formats import onnx as onnx_format
-from optcli.formats import ort as ort_format
-from optcli.formats.onnxruntime_providers import PROVIDERS, Name
-from optcli.onnx_graphs.interface import input_shapes
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.engines import EngineError
+from optcli.models.engines.gpu import Gpu, Stream
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import ort as ort_format
+from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name
+from optcli.models.onnx_graphs.interface import input_shapes
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._onnxruntime_calls import HostCalls

@@ -10,8 +10,8 @@ from pydantic import Field, PrivateAttr
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.runners import Runner
 from optcli.runners._openvino_calls import HostCalls
 from optcli.runners._shapes import (

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from optcli.artifact import Format
-from optcli.engines import child
-from optcli.engines.running.remote import RemoteExecution
 from optcli.environment import Needs
+from optcli.models.engines import child
+from optcli.models.engines.running.remote import RemoteExecution
 from optcli.runners._engine import EngineRunner
 from optcli.settings.references import MachinePath
 
 if TYPE_CHECKING:
-    from optcli.engines.running.execution import Execution
+    from optcli.models.engines.running.execution import Execution
 
 
 class TensorrtRunner(EngineRunner):

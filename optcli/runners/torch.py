@@ -11,11 +11,11 @@ from pydantic import Field, PrivateAttr
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import OptcliError, RunnerError
-from optcli.formats import exported as exported_format
-from optcli.formats import operator_libraries, torch_calls, torch_compiled
-from optcli.formats import torch as torch_format
-from optcli.formats.torch_calls import Arguments, flatten_outputs
-from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import operator_libraries, torch_calls, torch_compiled
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats.torch_calls import Arguments, flatten_outputs
+from optcli.models.formats.torch_compiled import Compilation, Mode
 from optcli.results import flags
 from optcli.runners._pytorch import PytorchRunner
 

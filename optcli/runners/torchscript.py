@@ -8,8 +8,8 @@ from pydantic import PrivateAttr
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import RunnerError, raised_as
-from optcli.formats import torchscript as torchscript_format
-from optcli.formats.torch_calls import Arguments, flatten_outputs
+from optcli.models.formats import torchscript as torchscript_format
+from optcli.models.formats.torch_calls import Arguments, flatten_outputs
 from optcli.runners._pytorch import PytorchRunner
 
 if TYPE_CHECKING:

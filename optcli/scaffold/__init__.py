@@ -8,10 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, sources
+from optcli import environment
 from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
-from optcli.formats import model_files, torch_hf
+from optcli.models import sources
+from optcli.models.formats import model_files, torch_hf
+from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
@@ -21,7 +23,6 @@ from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, wri
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec
-from optcli.sources.hf import RANDOM
 from optcli.workers import confinement, run
 
 __all__ = ["Draft", "InputText", "draft"]

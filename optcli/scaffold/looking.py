@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import sources
-from optcli.formats import exported as exported_format
-from optcli.formats import exporter_metadata, torch_calls
-from optcli.formats import onnx as onnx_format
-from optcli.formats import torch as torch_format
-from optcli.formats import torchscript as script_format
-from optcli.inspection import executorch as executorch_inspection
-from optcli.inspection import exported as exported_inspection
-from optcli.inspection import litert as litert_inspection
-from optcli.inspection import onnx as onnx_inspection
-from optcli.inspection import torch as torch_inspection
-from optcli.inspection import torchscript as script_inspection
-from optcli.inspection.findings import Tensor
+from optcli.models import sources
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import exporter_metadata, torch_calls
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torchscript as script_format
+from optcli.models.sources import Source, SourceFacts
+from optcli.models.sources._network import OutputsOfBatchError
+from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Probe, probe_of
 from optcli.scaffold import memory, shapes
+from optcli.scaffold.inspection import executorch as executorch_inspection
+from optcli.scaffold.inspection import exported as exported_inspection
+from optcli.scaffold.inspection import litert as litert_inspection
+from optcli.scaffold.inspection import onnx as onnx_inspection
+from optcli.scaffold.inspection import torch as torch_inspection
+from optcli.scaffold.inspection import torchscript as script_inspection
+from optcli.scaffold.inspection.findings import Tensor
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts
-from optcli.sources._network import OutputsOfBatchError
-from optcli.sources.hf import RANDOM
 from optcli.workers import Channel
 
 

@@ -12,15 +12,15 @@ import yaml
 
 from optcli.data import hf
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_hf, torch_modules, torch_timm
-from optcli.formats import torchscript as torchscript_format
+from optcli.models.formats import torch_build, torch_hf, torch_modules, torch_timm
+from optcli.models.formats import torchscript as torchscript_format
 from optcli.scaffold.wording import spec
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from optcli.sources import Source
+    from optcli.models.sources import Source
 
 # Usual sizes of square images, the most usual first.
 _SIZES = (224, 32, 28, 64, 96, 128, 256, 299, 384, 416, 512, 640)

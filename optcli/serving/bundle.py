@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from optcli import regular_files
 from optcli.errors import InputError, UsageError
+from optcli.files import regular_files
 from optcli.results.outcomes import Result
 
 BUNDLE_SCHEMA = 1

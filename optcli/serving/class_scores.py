@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optcli.accuracy.metrics import reads
-from optcli.model_files.built_variant import Samples
 from optcli.pipeline.decoding import Decoding
+from optcli.pipeline.model_files.built_variant import Samples
 from optcli.recipe import load
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from optcli.digest import files_below, of_file, of_value
 from optcli.errors import InputError, TrustError, raised_as, strerror
+from optcli.files.digest import files_below, of_file, of_value
 from optcli.serving import bundle
 from optcli.store import Store
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from optcli import folders
 from optcli.environment import pip_install
 from optcli.errors import MissingError, RunnerError, UsageError
+from optcli.files import folders
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
 from optcli.serving.served_settings import require_whole, too_short

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from optcli import regular_files
 from optcli.errors import InputError, excerpt, first_line
+from optcli.files import regular_files
 from optcli.results.outcomes import Result
 from optcli.serving.bundle import CONFIG, Bundle, BundlePriority
 

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from pydantic.fields import FieldInfo
 
-from optcli import regular_files
-from optcli.user_imports import local_file
+from optcli.files import regular_files
+from optcli.settings.user_imports import local_file
 
 # Text that ends so is a file of weights; other text may be a name that the source knows.
 WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")

@@ -27,8 +27,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StoreError
+from optcli.files.digest import FileDigests
 from optcli.store import disk, locks
 from optcli.store import entry as entry_file
 from optcli.store.entry import Admission, Entry, key_of

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from optcli import regular_files
 from optcli.errors import NO_ROOM, StoreError, excerpt, strerror
-from optcli.folders import remove as remove
+from optcli.files import regular_files
+from optcli.files.folders import remove as remove
 
 _REFUSED = {errno.EACCES, errno.EPERM}
 # Of an artifact. Networks of torch with the user's code have a few hundred files.

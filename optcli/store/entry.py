@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from optcli import digest, regular_files
-from optcli.digest import FileDigests
 from optcli.errors import StoreError
+from optcli.files import digest, regular_files
+from optcli.files.digest import FileDigests
 from optcli.store import disk
 
 SCHEMA = 1

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from optcli import profiling
 from optcli.errors import OptcliError
+from optcli.measure import profiling
+from optcli.measure.profiling import Profile
 from optcli.pipeline import measurement_lock
 from optcli.pipeline.making import Made
 from optcli.pipeline.reporting import artifact_summary
-from optcli.profiling import Profile
 from optcli.recipe import Recipe
 from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial

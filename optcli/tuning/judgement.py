@@ -10,8 +10,8 @@ from typing import Any
 from optcli import pipeline
 from optcli.accuracy import policies
 from optcli.errors import ExitCode
+from optcli.errors.paths import shown
 from optcli.observer import Observer
-from optcli.paths import shown
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.onnx_graphs.graph import constant, read
-from optcli.onnx_graphs.operators import PAIR, PRODUCTS, is_static
-from optcli.onnx_graphs.quantized import behind
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.onnx_graphs.graph import constant, read
+from optcli.models.onnx_graphs.operators import PAIR, PRODUCTS, is_static
+from optcli.models.onnx_graphs.quantized import behind
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, passes, user_code
+from optcli import environment, passes
 from optcli.accuracy import require_metric
 from optcli.artifact import Format
-from optcli.digest import of_value
 from optcli.errors import RecipeError, UsageError, did_you_mean
-from optcli.paths import shown
+from optcli.errors.paths import shown
+from optcli.files.digest import of_value
 from optcli.pipeline import plugins
 from optcli.pipeline.plan import plan, source_of
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
-from optcli.settings import batch_range
+from optcli.settings import batch_range, user_code
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.space import Space

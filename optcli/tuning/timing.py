@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optcli import latency
 from optcli.errors import StepError
-from optcli.latency import Measured
+from optcli.measure import latency
+from optcli.measure.latency import Measured
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe
 from optcli.results import Estimate, Latency

@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from optcli import accuracy, latency
+from optcli import accuracy
 from optcli.accuracy import policies
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
+from optcli.measure import latency
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate

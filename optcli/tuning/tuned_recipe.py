@@ -12,9 +12,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from optcli import regular_files
 from optcli.data import DataSettings
 from optcli.errors import StoreError, UsageError
+from optcli.files import regular_files
 from optcli.recipe import Recipe, as_written
 from optcli.tuning.candidates import written
 from optcli.tuning.finalists import Choice

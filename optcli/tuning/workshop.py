@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from optcli import data, latency
+from optcli import data
 from optcli.artifact import Artifact
 from optcli.data import DataSettings
 from optcli.errors import StepError
-from optcli.latency import Candidate, Measured
+from optcli.measure import latency
+from optcli.measure.latency import Candidate, Measured
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all

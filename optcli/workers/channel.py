@@ -8,8 +8,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from optcli import regular_files
 from optcli.errors import StepError
+from optcli.files import regular_files
 from optcli.workers import messages
 
 T = TypeVar("T")

@@ -14,9 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from optcli import libraries
 from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
-from optcli.workers import confinement, messages
+from optcli.workers import confinement, libraries, messages
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import APART, bind_to_parent
 

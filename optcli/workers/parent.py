@@ -20,8 +20,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
-from optcli import folders
 from optcli.errors import Problem, StepError, ended_by, excerpt, from_record
+from optcli.files import folders
 from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import APART, stop
 

@@ -21,7 +21,7 @@ import socket
 import sys
 from multiprocessing.connection import Connection
 
-from optcli import libraries
+from optcli.workers import libraries
 from optcli.workers.child import serve
 from optcli.workers.lifetime import bind_to_parent
 

@@ -7,8 +7,8 @@ from plain_network import BAR, Samples
 from optcli import accuracy
 from optcli.accuracy import bounds, distances
 from optcli.errors import InputError
+from optcli.results.statistics import drop_interval
 from optcli.settings.accuracy import AccuracySettings
-from optcli.statistics import drop_interval
 
 
 def test_an_identical_copy_loses_nothing(evaluate):

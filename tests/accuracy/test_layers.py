@@ -8,10 +8,10 @@ from optcli import data, workers
 from optcli.accuracy.layers import LayersRequest, advice, compare, process
 from optcli.accuracy.layers.measured import Tally, worst_channel
 from optcli.artifact import Artifact, Format
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.formats import openvino_zero_points
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import openvino_zero_points
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
@@ -256,7 +256,7 @@ def test_a_doubled_scale_in_an_exported_program_ranks_first(layers, tmp_path):
 def test_a_module_with_other_weights_ranks_first_in_torch(layers, tmp_path):
     import torch
 
-    from optcli.formats import torch as torch_format
+    from optcli.models.formats import torch as torch_format
 
     source = torch_artifact(tmp_path, "Conv")
     model = torch_format.open(source.path)

@@ -7,8 +7,8 @@ from optcli import accuracy
 from optcli.accuracy import pairs, policies
 from optcli.report import wording
 from optcli.results import Accuracy, Estimate
+from optcli.results.statistics import drop_interval, mcnemar
 from optcli.settings.accuracy import AccuracySettings
-from optcli.statistics import drop_interval, mcnemar
 
 
 def counted(lost, gained, samples, right=0.8, confidence=0.95, both=True, **more):

@@ -8,13 +8,14 @@ import pytest
 from plain_network import BAR, Network, Samples
 from scipy.special import bdtrc
 
-from optcli import accuracy, environment, sample_cache
+from optcli import accuracy, environment
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
 from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.accuracy.work import Work
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import InputError
+from optcli.files import sample_cache
 from optcli.observer import Silent
 from optcli.results.outcomes import Accuracy, Stability
 from optcli.settings import TensorSpec

@@ -7,13 +7,13 @@ import pytest
 import sized_detector
 
 from optcli.data.images import Images
-from optcli.inference.answering import Answering
-from optcli.inference.listing import Stored
-from optcli.inference.probe import ProbeRequest, probe
-from optcli.model_files.built_variant import open_built
 from optcli.outputs.postprocess import Postprocess
 from optcli.pipeline import build
-from optcli.prediction.of_recipe import image_serving
+from optcli.pipeline.model_files.built_variant import open_built
+from optcli.serving.inference.answering import Answering
+from optcli.serving.inference.listing import Stored
+from optcli.serving.inference.probe import ProbeRequest, probe
+from optcli.serving.prediction.of_recipe import image_serving
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow

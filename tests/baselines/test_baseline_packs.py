@@ -8,11 +8,11 @@ import zipfile
 
 import pytest
 
-from optcli import baselines
 from optcli.artifact import Artifact, Format
-from optcli.baselines import Kept, places
-from optcli.digest import of_bytes, of_file, of_value
 from optcli.errors import InputError, MissingError, StoreError, TrustError, UsageError
+from optcli.files.digest import of_bytes, of_file, of_value
+from optcli.gate import baselines
+from optcli.gate.baselines import Kept, places
 from optcli.results import RecipeSummary, Report
 from optcli.runners import DEFAULTS
 from optcli.settings import TensorSpec
@@ -425,7 +425,7 @@ def test_links_and_devices_are_refused(pack, tmp_path, kind):
 
 def test_a_full_disk_is_seen_before_anything_is_written(pack, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})()
-    monkeypatch.setattr("optcli.baselines.pack.shutil.disk_usage", lambda place: usage)
+    monkeypatch.setattr("optcli.gate.baselines.pack.shutil.disk_usage", lambda place: usage)
     with pytest.raises(StoreError, match="are free"):
         baselines.load(pack, "p", Store(tmp_path / "other"))
 

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from optcli.baselines import checked_out, committed_link
 from optcli.errors import InputError, MissingError, UsageError
+from optcli.gate.baselines import checked_out, committed_link
 from optcli.store import Store
 
 

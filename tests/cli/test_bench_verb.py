@@ -61,7 +61,7 @@ def test_json_is_a_report_with_batch_sizes_and_real_samples(files, optcli):
 
 @pytest.mark.slow
 def test_a_file_that_cannot_be_run_costs_its_row(files, optcli, monkeypatch):
-    from optcli.model_files import opening
+    from optcli.pipeline.model_files import opening
 
     whole = opening.open_all
 
@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_run_costs_its_row(files, optcli, monkeypatch):
         (found[1].artifact.path / "model.onnx").write_bytes(b"damaged")
         return found, inputs
 
-    monkeypatch.setattr("optcli.model_files.measuring.open_all", damaged)
+    monkeypatch.setattr("optcli.pipeline.model_files.measuring.open_all", damaged)
     said = optcli("bench", "a.onnx", "b.onnx", "--threads", 1)
     assert said.code == 4
     assert "b.onnx failed: measuring failed" in said.out

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tiny_project import DATA
 
-from optcli import sources
 from optcli.cli import build as early_workers
+from optcli.models import sources
 from optcli.pipeline import orders
 from optcli.store import Store
 from optcli.workers import early, environment_of_steps, parent

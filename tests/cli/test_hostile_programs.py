@@ -126,7 +126,7 @@ def test_nor_does_infer_open_it_in_a_build_that_was_changed(script, optcli, tmp_
     """The lying file lies in the place of the one that an honest build wrote, its digest corrected."""
     import json
 
-    from optcli import digest
+    from optcli.files import digest
 
     shutil.copy("sound.pt", "model.pt")
     said = optcli("build", recipe("torchscript:model.pt"))

@@ -18,7 +18,7 @@ BROKEN = '''\
 from typing import ClassVar
 
 from optcli.artifact import Format
-from optcli.formats import onnx
+from optcli.models.formats import onnx
 from optcli.passes import Made, Pass
 
 

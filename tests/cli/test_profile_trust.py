@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from optcli import digest, profiling
 from optcli.cli import reports
 from optcli.errors import TrustError, UsageError
-from optcli.verification.layers import with_layers
+from optcli.files import digest
+from optcli.measure import profiling
+from optcli.pipeline.verification.layers import with_layers
 
 INPUTS = [{"name": "image", "dtype": "float32", "shape": [1, 4]}]
 KEY = "a" * 64

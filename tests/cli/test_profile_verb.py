@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from optcli.profiling.process import _doubts, _Timed
+from optcli.measure.profiling.process import _doubts, _Timed
 from optcli.results import Report, flags
 
 

@@ -133,7 +133,7 @@ def test_a_recipe_cannot_name_one(place, optcli):
 
 @pytest.mark.slow
 def test_text_of_others_moves_no_cursor(elsewhere, place, optcli):
-    from optcli.digest import of_value
+    from optcli.files.digest import of_value
     from optcli.store import key_of
 
     ingredients = {"step": "\x1b[2Jpwned\x07"}

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from optcli import environment, roofline
-from optcli.roofline import Bandwidth, Rate, Roofline
+from optcli import environment
+from optcli.measure import roofline
+from optcli.measure.roofline import Bandwidth, Rate, Roofline
 
 
 def machine(logs: object = None, observer: object = None) -> Roofline:

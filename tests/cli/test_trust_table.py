@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 from bare_bundles import described_alone
 
-from optcli import baselines, digest, runners, workers
+from optcli import runners, workers
 from optcli.artifact import Artifact, Format
-from optcli.baselines import Kept
-from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.errors import OptcliError, StepError, TrustError
-from optcli.inference import confined_model
-from optcli.inference.shard_worker import ShardWorker, Work
+from optcli.files import digest
+from optcli.gate import baselines
+from optcli.gate.baselines import Kept
+from optcli.models.engines.sidecar import FILE as SIDECAR
 from optcli.pipeline import step_workers, trusting
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
 from optcli.results import RecipeSummary, Report
 from optcli.serving import own_bundles
 from optcli.serving.deploy import plans
+from optcli.serving.inference import confined_model
+from optcli.serving.inference.shard_worker import ShardWorker, Work
 from optcli.settings import TensorSpec
 from optcli.store import Entry, Store
 from optcli.workers import ForkServer, parent

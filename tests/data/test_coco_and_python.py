@@ -12,8 +12,8 @@ from generated import picture, spec
 
 from optcli.data import DataSettings, disjoint, ingredients, problems
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 from optcli.sample import batches
 
 CATEGORIES = [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}]

@@ -15,8 +15,8 @@ from generated import picture, spec
 
 from optcli.data import DataSettings, ingredients, remarks
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 
 GOOD: dict[str, Any] = {
     "images": [{"id": 11, "file_name": "b.png"}, {"id": 12, "file_name": "a.png"}],

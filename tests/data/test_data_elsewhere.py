@@ -10,7 +10,7 @@ import pytest
 from generated import picture
 
 from optcli.data import DataSettings, ingredients
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.pipeline.on_ray.parcels import project_of
 
 XML = (

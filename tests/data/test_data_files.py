@@ -15,8 +15,8 @@ from generated import picture, spec
 from optcli import data
 from optcli.data import DataSettings, ingredients, problems
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError
+from optcli.files.digest import FileDigests
 
 
 def opened(folder, *inputs, **settings: Any) -> Any:

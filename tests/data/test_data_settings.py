@@ -130,7 +130,7 @@ def test_sound_data_has_no_problems(arrays: Path, classes: Path) -> None:
 def test_checking_and_keys_import_nothing_heavy(arrays: Path, classes: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from optcli.data import *; from optcli.digest import FileDigests\n"
+        "from optcli.data import *; from optcli.files.digest import FileDigests\n"
         "for source in ('npz:rows.npz', 'imagefolder:photos'):\n"
         "    settings = DataSettings(source=source, samples=4); folder = Path(sys.argv[1])\n"
         "    assert problems(settings, folder) == []; ingredients(settings, folder, FileDigests())\n"

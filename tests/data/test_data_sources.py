@@ -10,8 +10,8 @@ from generated import picture, spec
 
 from optcli.data import DataSettings, disjoint, ingredients
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError
+from optcli.files.digest import FileDigests
 from optcli.sample import batches
 
 

@@ -12,8 +12,8 @@ from optcli import data
 from optcli.data import DataSettings, Preparation, steps
 from optcli.data.hf import one_size
 from optcli.data.preset import resolved
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 
 T = imported("transformers")
 pytestmark = pytest.mark.slow

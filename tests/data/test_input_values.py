@@ -10,11 +10,11 @@ from optcli.data import DataSettings
 from optcli.data import open as open_data
 from optcli.data.images import Images
 from optcli.errors import InputError
-from optcli.latency.feeds import make
+from optcli.files.sample_cache import CachedSampleSet, CachingSampleSet, digests_of
+from optcli.measure.latency.feeds import make
 from optcli.pipeline._check_samples import drawn
 from optcli.pipeline.check import _guessed
 from optcli.sample import batch_of, collate
-from optcli.sample_cache import CachedSampleSet, CachingSampleSet, digests_of
 from optcli.settings import TensorSpec, batch_range
 
 IMAGE = spec(3, 8, 16)

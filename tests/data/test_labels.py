@@ -9,8 +9,8 @@ from generated import picture, spec
 from optcli.data import DataSettings, class_names, ingredients
 from optcli.data import open as open_data
 from optcli.data.labels import Labels, with_map
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 from optcli.settings.labels import LabelSettings
 
 

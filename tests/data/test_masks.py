@@ -7,8 +7,8 @@ from PIL import Image
 
 from optcli.data import DataSettings, ingredients, problems, remarks
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 
 NUMBERS = np.arange(240, dtype=np.uint8).reshape(12, 20) % 3
 

@@ -11,9 +11,9 @@ from generated import picture, spec
 
 from optcli.data import DataSettings, class_names, ingredients, layouts, problems
 from optcli.data import open as open_data
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError
+from optcli.files.digest import FileDigests
 
 NAMES = ("b.JPEG", "a.JPEG", "c.JPEG")
 

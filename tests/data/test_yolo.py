@@ -12,8 +12,8 @@ from generated import picture, spec
 from optcli.data import DataSettings, class_names, image_files, ingredients, layouts, problems
 from optcli.data import open as open_data
 from optcli.data.layouts import _yolo_labels as yolo_labels
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 
 # x, y, width and height of a box; and a polygon and corners that lie in the same place.
 BOX = "1 0.5 0.5 0.5 0.5"

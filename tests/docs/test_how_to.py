@@ -19,9 +19,11 @@ from shown import Block, blocks, commands, fitting
 from tiny_project import DATA
 from verbs import VERBS, options, parse
 
-from optcli import passes, recipe, registry, statistics
+from optcli import passes, recipe
 from optcli.accuracy import bounds
 from optcli.errors import RecipeError
+from optcli.files import registry
+from optcli.results import statistics
 from optcli.results.flags import FlagKind
 from optcli.settings import LatencySettings
 

@@ -16,9 +16,10 @@ from pages import REPOSITORY
 from ruamel.yaml import YAML
 from shown import fitting
 
-from optcli import environment, passes, recipe, registry, runners
+from optcli import environment, passes, recipe, runners
 from optcli.accuracy import metrics
 from optcli.errors import ExitCode
+from optcli.files import registry
 from optcli.serving import planning
 from optcli.settings.accuracy import AccuracySettings
 

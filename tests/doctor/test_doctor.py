@@ -11,10 +11,10 @@ from needs import needs
 from tiny_project import write_model
 
 from optcli import environment
-from optcli.doctor import Check, Examination, examine, machine, packages, storage
-from optcli.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
-from optcli.engines import EngineError, driver
 from optcli.errors import ExitCode
+from optcli.models.engines import EngineError, driver
+from optcli.scaffold.doctor import Check, Examination, examine, machine, packages, storage
+from optcli.scaffold.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
 from optcli.store import Store
 from optcli.workers import confinement
 
@@ -188,7 +188,7 @@ def test_torch_compile_without_a_compiler(monkeypatch):
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_whole_examination_as_json(tmp_path, monkeypatch):
-    import optcli.doctor as doctor
+    import optcli.scaffold.doctor as doctor
 
     monkeypatch.setattr(doctor, "RUNTIMES", ())
     found = examine(tmp_path)

@@ -1,9 +1,9 @@
 import fake_tensorrt
 import pytest
 
-from optcli.engines.bindings import Bindings
-from optcli.engines.gpu import Gpu
-from optcli.engines.running.execution import Execution
+from optcli.models.engines.bindings import Bindings
+from optcli.models.engines.gpu import Gpu
+from optcli.models.engines.running.execution import Execution
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import os
 import signal
 import time
 
-from optcli.engines import EngineError
-from optcli.engines.messages import Line
+from optcli.models.engines import EngineError
+from optcli.models.engines.messages import Line
 
 SAID = "Could not find any implementation for node conv1."
 

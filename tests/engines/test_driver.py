@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from optcli.engines import EngineError, driver
-from optcli.engines.driver import CudaError
-from optcli.engines.gpu import Buffer, Event, Gpu, Graph, Stream
+from optcli.models.engines import EngineError, driver
+from optcli.models.engines.driver import CudaError
+from optcli.models.engines.gpu import Buffer, Event, Gpu, Graph, Stream
 
 
 @pytest.fixture

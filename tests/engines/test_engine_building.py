@@ -9,10 +9,10 @@ import fake_builder
 import pytest
 from fake_builder import VERSIONS, Script
 
-from optcli.engines import EngineError, building, driver
-from optcli.engines.driver import Device
-from optcli.engines.job import Job
-from optcli.engines.process import JobChannel
+from optcli.models.engines import EngineError, building, driver
+from optcli.models.engines.driver import Device
+from optcli.models.engines.job import Job
+from optcli.models.engines.process import JobChannel
 
 PROFILE = {"image": {"min": [1, 3, 8, 8], "opt": [4, 3, 8, 8], "max": [8, 3, 8, 8]}}
 

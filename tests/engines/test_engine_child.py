@@ -10,8 +10,8 @@ from pathlib import Path
 import engine_jobs
 import pytest
 
-from optcli import engines
-from optcli.engines import EngineError, child
+from optcli.models import engines
+from optcli.models.engines import EngineError, child
 
 HERE = Path(__file__).parent
 ROOM = Path(engines.__file__).parent
@@ -95,7 +95,7 @@ def test_whoever_stops_listening_ends_it():
 
 def test_it_ends_when_its_parent_does():
     process = subprocess.Popen(
-        child.command(None, "optcli.engines.process"),
+        child.command(None, "optcli.models.engines.process"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child.environment(None),
@@ -152,7 +152,7 @@ def test_every_module_is_python_3_10_with_the_standard_library_and_numpy(path):
             assert not newer & {alias.name for alias in node.names}
         for name in names:
             first = name.partition(".")[0]
-            own = first == "optcli" and name.startswith("optcli.engines")
+            own = first == "optcli" and name.startswith("optcli.models.engines")
             assert own or first in {*sys.stdlib_module_names, "numpy"}, name
 
 
@@ -162,9 +162,10 @@ def test_importing_them_needs_nothing_of_optcli_itself():
     names = [".".join(path.parts) for path in paths]
     code = (
         "import sys, types, importlib; package = sys.modules['optcli'] = types.ModuleType('optcli'); "
-        f"package.__path__ = [{str(ROOM.parent)!r}]; "
-        f"[importlib.import_module('optcli.engines.' + name) for name in {names!r}]; "
-        "print(sorted(n for n in sys.modules if n.startswith('optcli.') and 'engines' not in n))"
+        f"package.__path__ = [{str(ROOM.parents[1])!r}]; "
+        f"[importlib.import_module('optcli.models.engines.' + name) for name in {names!r}]; "
+        "ours = {n for n in sys.modules if n.startswith('optcli.') and 'engines' not in n}; "
+        "print(sorted(ours - {'optcli.models'}))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

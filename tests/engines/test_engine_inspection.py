@@ -2,7 +2,7 @@
 
 import json
 
-from optcli.engines import inspection
+from optcli.models.engines import inspection
 
 
 def layer(name, kind, inputs, precision="fp32"):

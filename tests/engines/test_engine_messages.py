@@ -4,8 +4,8 @@ import types
 
 import pytest
 
-from optcli.engines import messages
-from optcli.engines.messages import Line
+from optcli.models.engines import messages
+from optcli.models.engines.messages import Line
 
 SAID = [
     (

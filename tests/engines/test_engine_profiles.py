@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from optcli.engines import EngineError, profiles
+from optcli.models.engines import EngineError, profiles
 
 INPUTS = [{"name": "image", "shape": [-1, 3, None, 8]}, {"name": "scale", "shape": [1]}]
 GOOD = {

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from optcli.artifact import Format
-from optcli.engines import EngineError, sidecar
-from optcli.engines.sidecar import Here, Sidecar
 from optcli.errors import InputError
-from optcli.formats import check as check_format
+from optcli.models.engines import EngineError, sidecar
+from optcli.models.engines.sidecar import Here, Sidecar
+from optcli.models.formats import check as check_format
 
 PLAN = b"a plan" * 100
 HERE = Here("tensorrt", "10.16.1.11", "NVIDIA H200", "9.0", "580.1")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from fake_driver import LONG, SHORT, plan
 
-from optcli.engines import EngineError
-from optcli.engines.running.slots import Element
+from optcli.models.engines import EngineError
+from optcli.models.engines.running.slots import Element
 
 RNG = np.random.default_rng(0)
 

@@ -81,8 +81,8 @@ def test_an_allocator_is_asked_by_these_names(rtx):
 
 
 def test_an_allocator_and_a_logger_are_made_of_the_real_bases(rtx):
-    from optcli.engines import messages
-    from optcli.engines.running import slots
+    from optcli.models.engines import messages
+    from optcli.models.engines.running import slots
 
     heard = []
     messages.collector(rtx, heard.append).log(rtx.ILogger.Severity.ERROR, "no")
@@ -94,7 +94,7 @@ def test_an_allocator_and_a_logger_are_made_of_the_real_bases(rtx):
 
 
 def test_real_enums_and_shapes_are_read_as_the_fake_ones(rtx):
-    from optcli.engines.bindings import dimensions, enum_name
+    from optcli.models.engines.bindings import dimensions, enum_name
 
     assert enum_name(rtx.TensorIOMode.INPUT) == "INPUT"
     assert enum_name(rtx.TensorLocation.HOST) == "HOST"
@@ -109,4 +109,4 @@ def test_its_runtime_configuration_takes_these_values(rtx):
 
 
 def test_the_module_is_loaded_by_name(rtx):
-    assert importlib.import_module("optcli.engines.bindings").load("tensorrt_rtx").module is rtx
+    assert importlib.import_module("optcli.models.engines.bindings").load("tensorrt_rtx").module is rtx

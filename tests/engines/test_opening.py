@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fake_driver import engine, plan
 
-from optcli.engines import EngineError, driver, sidecar
-from optcli.engines.running.opening import open_here
+from optcli.models.engines import EngineError, driver, sidecar
+from optcli.models.engines.running.opening import open_here
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from fake_driver import engine, interpreter, plan
 
-from optcli.engines import EngineError, child
-from optcli.engines.running import shared_arrays
-from optcli.engines.running.remote import RemoteExecution
-from optcli.engines.running.shared_arrays import SharedArrays, SharedFolder
+from optcli.models.engines import EngineError, child
+from optcli.models.engines.running import shared_arrays
+from optcli.models.engines.running.remote import RemoteExecution
+from optcli.models.engines.running.shared_arrays import SharedArrays, SharedFolder
 
 RNG = np.random.default_rng(0)
 
@@ -192,8 +192,8 @@ def test_it_ends_with_its_parent_even_in_native_code(tmp_path, python):
     folder = engine(tmp_path / "artifact", plan(hang=True))
     script = textwrap.dedent(
         f"""
-        from optcli.engines import child
-        from optcli.engines.running import remote
+        from optcli.models.engines import child
+        from optcli.models.engines.running import remote
         begin = child.start
         def start(*arguments):
             process = begin(*arguments)

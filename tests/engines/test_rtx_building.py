@@ -10,12 +10,12 @@ from needs import needs
 from onnx import TensorProto, helper, numpy_helper
 from tiny_networks import Heard, artifact, job
 
-from optcli import formats
 from optcli.artifact import Format
-from optcli.engines import EngineError, child, sidecar
-from optcli.engines.job import Job
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models import formats
+from optcli.models.engines import EngineError, child, sidecar
+from optcli.models.engines.job import Job
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine
 from optcli.settings import TensorSpec
 
@@ -61,7 +61,7 @@ def build(tmp_path, model=None, **changes):
     values = {"profiles": [PROFILE], "targets": ["SM86"], **changes}
     wanted = Job("tensorrt_rtx", os.fspath(path), os.fspath(tmp_path / "model.plan"), **values)
     found = child.run(
-        "optcli.engines.building:build", asdict(wanted), timeout_s=300, on_event=heard.append
+        "optcli.models.engines.building:build", asdict(wanted), timeout_s=300, on_event=heard.append
     )
     return found, heard
 

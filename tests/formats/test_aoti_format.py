@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import aoti as aoti_format
+from optcli.models.formats import aoti as aoti_format
 
 
 def package(folder, members):

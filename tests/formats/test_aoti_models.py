@@ -3,7 +3,7 @@
 import pytest
 
 from optcli.errors import RunnerError
-from optcli.formats.aoti_models import Models, Part, Routes
+from optcli.models.formats.aoti_models import Models, Part, Routes
 
 BOTH = Routes((2, 8), True, {2: 2, 8: 6})
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import exported as exported_format
+from optcli.models.formats import exported as exported_format
 
 pytestmark = pytest.mark.slow
 

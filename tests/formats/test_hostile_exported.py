@@ -8,7 +8,7 @@ import torch
 from hostile_archives import members, pickled, run_opening, with_program, written
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import exported as exported_format
+from optcli.models.formats import exported as exported_format
 
 pytestmark = pytest.mark.slow
 

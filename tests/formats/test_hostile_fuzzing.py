@@ -13,8 +13,8 @@ import torch
 from hostile_archives import members, pickled, written
 
 from optcli.errors import OptcliError
-from optcli.formats import exported as exported_format
-from optcli.formats import torchscript as torchscript_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torchscript as torchscript_format
 from optcli.workers import Channel, run
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from hostile_archives import members, pickled, written
 
 from optcli.errors import InputError
-from optcli.formats import exported as exported_format
+from optcli.models.formats import exported as exported_format
 
 pytestmark = pytest.mark.slow
 

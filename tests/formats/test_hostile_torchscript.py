@@ -5,7 +5,7 @@ import torch
 from hostile_archives import members, pickled, run_opening, written
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import torchscript as torchscript_format
+from optcli.models.formats import torchscript as torchscript_format
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from optcli.artifact import Format
-from optcli.formats import model_files
+from optcli.models.formats import model_files
 
 
 def archive(path, *names):

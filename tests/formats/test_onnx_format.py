@@ -5,9 +5,9 @@ import onnx
 import pytest
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import input_names, input_shapes, opset_of, output_names
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import input_names, input_shapes, opset_of, output_names
+from optcli.models.onnx_graphs.precision import precision_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import onnx_ir
 import pytest
 
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import onnx_writing
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import onnx_writing
 
 pytestmark = pytest.mark.slow
 

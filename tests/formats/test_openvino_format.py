@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import openvino as openvino_format
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_a_missing_or_truncated_file_is_an_input_error(folder, file):
 def test_openvino_and_nncf_are_loaded_without_their_telemetry():
     code = """
 import sys
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import openvino as openvino_format
 openvino_format.core()
 import nncf
 from nncf.telemetry import telemetry

@@ -7,8 +7,8 @@ import openvino as ov
 import pytest
 from openvino import opset13
 
-from optcli.formats import openvino as openvino_format
-from optcli.formats import openvino_zero_points as zero_points
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import openvino_zero_points as zero_points
 
 pytestmark = pytest.mark.slow
 

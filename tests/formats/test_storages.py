@@ -10,7 +10,7 @@ import pytest
 from hostile_archives import members, written
 
 from optcli.errors import InputError
-from optcli.formats import exported_archive, storages, torch_weights, torchscript_archive
+from optcli.models.formats import exported_archive, storages, torch_weights, torchscript_archive
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

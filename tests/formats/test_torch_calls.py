@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
-from optcli.inspection._torch_calls import tensors
+from optcli.models.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.passes._torch.tracing import example
+from optcli.scaffold.inspection._torch_calls import tensors
 from optcli.settings import TensorSpec, batched
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from optcli.errors import InputError
-from optcli.formats import torch_checkpoints
+from optcli.models.formats import torch_checkpoints
 
 pytestmark = pytest.mark.slow
 

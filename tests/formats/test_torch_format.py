@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optcli.errors import InputError
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def artifact(tmp_path):
     code, folder = tmp_path / "user", tmp_path / "artifact"
     code.mkdir()
     (code / "net.py").write_text(CODE)
-    from optcli.formats.torch_build import build
+    from optcli.models.formats.torch_build import build
 
     model = build(SOURCE, code)
     inputs = (TensorSpec(name="x", shape=["batch", 2]),)
@@ -108,7 +108,7 @@ def test_precision_is_that_of_the_weights(dtypes, name):
 
 @pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", "ssdlite320_mobilenet_v3_large"])
 def test_weights_that_are_loaded_are_not_drawn_before_and_nobody_can_tell(tmp_path, name, monkeypatch):
-    from optcli.formats import torch_build
+    from optcli.models.formats import torch_build
 
     source = {"kind": "torchvision", "name": name, "arguments": {}}
     model = torch_build.build(source, tmp_path)
@@ -135,7 +135,7 @@ def test_weights_that_are_loaded_are_not_drawn_before_and_nobody_can_tell(tmp_pa
 
 
 def test_a_network_with_tensors_beside_its_state_is_drawn(tmp_path):
-    from optcli.formats import torch_build
+    from optcli.models.formats import torch_build
 
     plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     assert torch_build._is_all_state(plain)

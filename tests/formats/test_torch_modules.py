@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +48,8 @@ def test_what_a_class_has_written_itself_is_called():
 def test_such_a_network_is_built_written_and_opened_again(tmp_path):
     import inspect
 
-    from optcli.formats import torch as torch_format
-    from optcli.formats import torch_build
+    from optcli.models.formats import torch as torch_format
+    from optcli.models.formats import torch_build
 
     code = tmp_path / "code"
     code.mkdir()

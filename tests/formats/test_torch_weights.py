@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import torch_weights
+from optcli.models.formats import torch_weights
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from optcli.errors import InputError
-from optcli.formats import torchscript as torchscript_format
-from optcli.formats import torchscript_archive
-from optcli.formats.scanning import Scan
+from optcli.models.formats import torchscript as torchscript_format
+from optcli.models.formats import torchscript_archive
+from optcli.models.formats.scanning import Scan
 
 pytestmark = pytest.mark.slow
 

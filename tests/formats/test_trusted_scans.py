@@ -9,8 +9,8 @@ import torch
 from hostile_archives import members, with_program, written
 
 from optcli.errors import InputError, TrustError
-from optcli.formats import exported as exported_format
-from optcli.formats import torchscript as torchscript_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torchscript as torchscript_format
 
 pytestmark = pytest.mark.slow
 

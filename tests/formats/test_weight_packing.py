@@ -2,8 +2,8 @@
 
 import pytest
 
-from optcli.formats import weight_packing
-from optcli.formats.weight_packing import Packed
+from optcli.models.formats import weight_packing
+from optcli.models.formats.weight_packing import Packed
 
 pytestmark = pytest.mark.slow
 LINE = "onednn_verbose,v1,primitive,exec,cpu,{0},{1},0.5"

@@ -9,11 +9,10 @@ import pytest
 from gated_project import COPIED, PLAIN, WILD, git, judge, of
 from tiny_project import DATA, write_images, write_model
 
-from optcli import baselines
 from optcli.cli import run
 from optcli.errors import ExitCode, InputError, MissingError, OptcliError, UsageError
+from optcli.gate import baselines, history
 from optcli.gate import explain as explaining
-from optcli.gate import history
 from optcli.gate import saving as builds
 from optcli.gate import variant as gating_variant
 from optcli.results import Report
@@ -373,8 +372,8 @@ def test_images_of_the_project_are_not_in_git(repository):
 @pytest.mark.slow
 def test_operators_of_both_are_timed_by_the_runtimes_own_profiler(tmp_path):
     from optcli.artifact import Artifact, Format
-    from optcli.baselines import Kept
     from optcli.gate import explain
+    from optcli.gate.baselines import Kept
     from optcli.settings import TensorSpec
 
     inputs = [TensorSpec(name="image", shape=("batch", 3, 4, 4))]

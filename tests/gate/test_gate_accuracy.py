@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from optcli.artifact import Artifact, Format
-from optcli.baselines import Baseline, Kept
 from optcli.gate import accuracy as judging
+from optcli.gate.baselines import Baseline, Kept
 from optcli.gate.side import Side
 from optcli.results import Accuracy, Estimate
 from optcli.results.terms import Terms

@@ -8,9 +8,9 @@ import pytest
 from gated_project import COPIED, commit, git, judge, of
 from tiny_project import DATA, write_model
 
-from optcli import baselines
 from optcli.cli import run
 from optcli.errors import ExitCode, UsageError
+from optcli.gate import baselines
 from optcli.gate import saving as builds
 from optcli.gate.running import Options, gate
 from optcli.results import Report, flags

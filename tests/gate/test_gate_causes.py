@@ -17,7 +17,7 @@ SOURCE = {
         "arguments": {"width": 8},
     },
     "inputs": [{"name": "image", "shape": ["batch", 3]}],
-    "code": {"sources/python.py": "1" * 64},
+    "code": {"models/sources/python.py": "1" * 64},
     "versions": {"torch": "2.15.0"},
 }
 EXPORT = {
@@ -27,7 +27,7 @@ EXPORT = {
     "options": {"opset": None},
     "seed": 0,
     "data": {},
-    "code": {"pass": "2" * 64, "formats/onnx.py": "3" * 64},
+    "code": {"pass": "2" * 64, "models/formats/onnx.py": "3" * 64},
     "versions": {"onnx": "1.23.2"},
 }
 QUANTIZE = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from optcli.gate.rule import Rule, decide, planned
+from optcli.results.statistics import sign_bounds, signed_rank_bounds
 from optcli.settings import GateBar, GateSettings
-from optcli.statistics import sign_bounds, signed_rank_bounds
 
 TRIALS = 700
 

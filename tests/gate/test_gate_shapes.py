@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from optcli.artifact import Artifact, Format
-from optcli.baselines import Baseline, Kept
+from optcli.gate.baselines import Baseline, Kept
 from optcli.gate.side import Side, runner_changes, sides
 
 ARTIFACT = Artifact("key", Format.OPENVINO, Path("model"), "fp32", 1, "digest", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from needs import needs
 
-from optcli.engines import driver
+from optcli.models.engines import driver
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from needs import needs
 from onnx import TensorProto, helper, numpy_helper, save
 from tiny_networks import Heard, artifact, job
 
-from optcli import environment, formats
+from optcli import environment
 from optcli.artifact import Format
-from optcli.engines import child, driver, sidecar
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models import formats
+from optcli.models.engines import child, driver, sidecar
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.passes.tensorrt_engine import TensorrtEngine
 from optcli.settings import TensorSpec

@@ -15,11 +15,11 @@ from needs import needs
 
 from optcli import runners
 from optcli.artifact import Artifact, Format
-from optcli.engines import child, driver, sidecar
-from optcli.engines.job import Job
 from optcli.errors import RunnerError
-from optcli.latency import process
-from optcli.latency.messages import Command, MeasureRequest
+from optcli.measure.latency import process
+from optcli.measure.latency.messages import Command, MeasureRequest
+from optcli.models.engines import child, driver, sidecar
+from optcli.models.engines.job import Job
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +56,7 @@ def built(product, tmp_path):
             for span in spans
         ]
         python = child.interpreter(product)
-        here = child.run("optcli.engines.bindings:describe", {"product": product}, python=python)
+        here = child.run("optcli.models.engines.bindings:describe", {"product": product}, python=python)
         job = Job(
             product,
             str(model),
@@ -65,7 +65,7 @@ def built(product, tmp_path):
             strongly_typed=here["strong_typing"],
             flags={"TF32": False},
         )
-        made = child.run("optcli.engines.building:build", asdict(job), python=python)
+        made = child.run("optcli.models.engines.building:build", asdict(job), python=python)
         device = made["device"]
         about = sidecar.Sidecar(
             product=product,

@@ -8,7 +8,7 @@ from needs import missing, needs
 from tiny_networks import INPUTS, apply, torch_artifact
 
 from optcli.errors import OptcliError
-from optcli.formats.onnxruntime_providers import PROVIDERS, preload
+from optcli.models.formats.onnxruntime_providers import PROVIDERS, preload
 from optcli.passes import find as find_pass
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 

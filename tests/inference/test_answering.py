@@ -13,9 +13,9 @@ from PIL import Image
 
 from optcli.data.images import Images
 from optcli.errors import InputError
-from optcli.inference.answering import Answered, Answering
-from optcli.inference.listing import Stored
 from optcli.outputs.postprocess import Postprocess
+from optcli.serving.inference.answering import Answered, Answering
+from optcli.serving.inference.listing import Stored
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import BoxDecoding, RowDecoding
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from optcli import inference
-from optcli.inference.listing import Listing, Shard, Stored
-from optcli.inference.output import Output
 from optcli.observer import Silent
 from optcli.report.inference_text import lines
 from optcli.results.inference import Inference, Limit
+from optcli.serving import inference
+from optcli.serving.inference.listing import Listing, Shard, Stored
+from optcli.serving.inference.output import Output
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from PIL import Image
 from s3_server import Bucket
 from tiny_project import DATA, Project
 
-from optcli import ray_session
 from optcli.environment import usable_cores
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.inference import infer
-from optcli.inference.listing import listing
-from optcli.inference.output import Output
-from optcli.prediction import storage
-from optcli.prediction.stored_answers import MANIFEST, recorded
+from optcli.pipeline import ray_session
 from optcli.results import Report
 from optcli.results.inference import Inference
+from optcli.serving.inference import infer
+from optcli.serving.inference.listing import listing
+from optcli.serving.inference.output import Output
+from optcli.serving.prediction import storage
+from optcli.serving.prediction.stored_answers import MANIFEST, recorded
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from optcli.errors import UsageError
-from optcli.inference import infer, pictures
-from optcli.inference.listing import Listing, Shard, Stored
-from optcli.inference.output import Output
 from optcli.results import Report
+from optcli.serving.inference import infer, pictures
+from optcli.serving.inference.listing import Listing, Shard, Stored
+from optcli.serving.inference.output import Output
 
 STEPS: dict[str, Any] = {"channel_order": None, "orient": False}
 IMAGES = {

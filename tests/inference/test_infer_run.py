@@ -17,12 +17,11 @@ from foreign_modules import imported, write_foreign_modules
 from PIL import Image
 from tiny_project import DATA, HEAD, write_images, write_model
 
-from optcli import ray_session
 from optcli.environment import usable_cores
-from optcli.inference import infer
-from optcli.pipeline import build
+from optcli.pipeline import build, ray_session
 from optcli.results import Report
 from optcli.results.inference import Inference
+from optcli.serving.inference import infer
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow
@@ -143,9 +142,9 @@ def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
 def test_each_core_has_a_copy_of_its_own_in_a_long_run(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optcli.inference._LONG_S", 0.0)
-    monkeypatch.setattr("optcli.inference._SHARDS_EACH", 1)
-    monkeypatch.setattr("optcli.inference.environment.usable_cores", lambda: 2)
+    monkeypatch.setattr("optcli.serving.inference._LONG_S", 0.0)
+    monkeypatch.setattr("optcli.serving.inference._SHARDS_EACH", 1)
+    monkeypatch.setattr("optcli.serving.inference.environment.usable_cores", lambda: 2)
     found = run(project, tmp_path / "out", form="jsonl", per_shard=5)
     assert (found.workers, found.threads) == (2, 1)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

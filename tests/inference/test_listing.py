@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from optcli.errors import InputError, MissingError, UsageError
-from optcli.inference.listing import Listing, listing
-from optcli.prediction import storage
+from optcli.serving.inference.listing import Listing, listing
+from optcli.serving.prediction import storage
 
 
 def files(folder: Path, *names: str) -> Path:

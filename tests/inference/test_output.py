@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.inference.listing import Listing, Shard, Stored
-from optcli.inference.output import Output
-from optcli.prediction import storage
-from optcli.prediction.stored_answers import MANIFEST, recorded
+from optcli.serving.inference.listing import Listing, Shard, Stored
+from optcli.serving.inference.output import Output
+from optcli.serving.prediction import storage
+from optcli.serving.prediction.stored_answers import MANIFEST, recorded
 
 LISTING = Listing(
     "in",

@@ -11,11 +11,11 @@ import torch
 from tiny_networks import INPUTS, apply, torch_artifact
 from tiny_project import write_model
 
-from optcli import inspection
 from optcli.errors import InputError, OptcliError, TrustError, UsageError
-from optcli.formats import model_files
-from optcli.inspection import resolve
+from optcli.models.formats import model_files
 from optcli.pipeline import view
+from optcli.scaffold import inspection
+from optcli.scaffold.inspection import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def network(tmp_path_factory):
 
 def looked(network, tmp_path, *passes):
     """What inspection finds in what passes make of the network."""
-    from optcli.inspection.looking import look
+    from optcli.scaffold.inspection.looking import look
 
     made = network
     for number, one in enumerate(passes):
@@ -69,7 +69,7 @@ def test_every_format_has_the_same_operations_and_parameters(network, tmp_path):
 
 
 def test_attention_is_counted_in_its_parts(tmp_path):
-    from optcli.inspection.torch import look
+    from optcli.scaffold.inspection.torch import look
 
     made = torch_artifact(tmp_path, "Attention")
     tokens, width = 5, 16
@@ -187,7 +187,7 @@ def test_recipes_variants_and_folders_of_a_build(project):
 def test_nothing_heavy_is_loaded_here():
     import configured
 
-    assert configured.loaded_by("optcli.inspection")["optcli.inspection"] == []
+    assert configured.loaded_by("optcli.scaffold.inspection")["optcli.scaffold.inspection"] == []
 
 
 @pytest.mark.long

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from optcli import inspection
-from optcli.engines import sidecar
-from optcli.engines.sidecar import Sidecar
 from optcli.errors import InputError, UsageError
-from optcli.formats import exporter_metadata
-from optcli.inspection import resolve, tensorrt, tensorrt_rtx
-from optcli.inspection.looking import look
-from optcli.model_files.opening import find
+from optcli.models.engines import sidecar
+from optcli.models.engines.sidecar import Sidecar
+from optcli.models.formats import exporter_metadata
 from optcli.outputs import exported
+from optcli.pipeline.model_files.opening import find
+from optcli.scaffold import inspection
+from optcli.scaffold.inspection import resolve, tensorrt, tensorrt_rtx
+from optcli.scaffold.inspection.looking import look
 from optcli.store import Store
 
 LAYERS = (

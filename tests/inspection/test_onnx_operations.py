@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from optcli.errors import InputError
-from optcli.inspection.onnx import look
+from optcli.scaffold.inspection.onnx import look
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from scripted import ScriptedChild
 
 from optcli import runners, workers
 from optcli.artifact import Artifact, Format
-from optcli.latency import Candidate
+from optcli.measure.latency import Candidate
 from optcli.runners import Runner
 
 
@@ -43,7 +43,9 @@ def judged_machine(monkeypatch):
     """The machine is judged as ever; what is measured again is measured again at once."""
     for module, name, value in quiet.AS_EVER:
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(importlib.import_module("optcli.latency.measure"), "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(
+        importlib.import_module("optcli.measure.latency.measure"), "_PAUSES", (0.0, 0.0, 0.0)
+    )
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from optcli.latency import process
-from optcli.latency.messages import MeasureRequest
+from optcli.measure.latency import process
+from optcli.measure.latency.messages import MeasureRequest
 from optcli.workers import Channel
 
 

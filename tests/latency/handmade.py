@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optcli.latency.samples import Measured, Opened, Series, Start
+from optcli.measure.latency.samples import Measured, Opened, Series, Start
 from optcli.settings import LatencySettings
 
 

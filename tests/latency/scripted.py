@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from optcli.errors import StepError
-from optcli.latency.messages import Command, Held, Opening, Ready, Round, WarmUp
+from optcli.measure.latency.messages import Command, Held, Opening, Ready, Round, WarmUp
 
 
 class ScriptedChild:
-    """Answers the protocol of `optcli.latency.process` for a model that takes `call_ns` nanoseconds.
+    """Answers the protocol of `measure.latency.process` for a model that takes `call_ns` nanoseconds.
 
     Its rounds take `busy` times as long as the warm-up promised. `fails` is the command at which it
     dies: "ready", "open", "warm", "round" or "memory"; `fails_at` at which batch size, `fails_in` in

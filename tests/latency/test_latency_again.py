@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedChild
 
-from optcli import latency
+from optcli.measure import latency
 from optcli.observer import Silent
 from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
@@ -118,7 +118,7 @@ def test_after_three_attempts_there_is_no_ratio(measure):
 
 
 def test_pauses_grow_and_all_of_it_is_bounded(measure, monkeypatch):
-    module, now, pauses = importlib.import_module("optcli.latency.measure"), [0.0], []
+    module, now, pauses = importlib.import_module("optcli.measure.latency.measure"), [0.0], []
 
     class Clock:
         @staticmethod

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scripted import ScriptedChannel, ScriptedChild
 
-from optcli import environment, latency
+from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.latency import process
-from optcli.latency.messages import Command, Held, MeasureRequest
+from optcli.measure import latency
+from optcli.measure.latency import process
+from optcli.measure.latency.messages import Command, Held, MeasureRequest
 from optcli.observer import Silent
 from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec

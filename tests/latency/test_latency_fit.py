@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from optcli.latency.fit import fit
-from optcli.latency.sweep import budget
+from optcli.measure.latency.fit import fit
+from optcli.measure.latency.sweep import budget
 from optcli.results import Estimate, SweepPoint
 
 SIZES = (1, 2, 4, 8, 16, 32)

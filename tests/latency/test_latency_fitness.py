@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from handmade import measured, series
 
-from optcli import latency
-from optcli.latency import fitness
+from optcli.measure import latency
+from optcli.measure.latency import fitness
 from optcli.results import flags
 
 ROUNDS, CALLS, TRUTH = 4, 12, 10.0

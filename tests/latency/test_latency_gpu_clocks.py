@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 from optcli import environment
-from optcli.latency import gpu_clocks
+from optcli.measure.latency import gpu_clocks
 
 
 def nvml(**more):

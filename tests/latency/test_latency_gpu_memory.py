@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from optcli import environment
-from optcli.latency.process import GpuMemory
+from optcli.measure.latency.process import GpuMemory
 
 MB = 1024**2
 

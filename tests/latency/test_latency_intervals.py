@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from optcli.latency import launches
+from optcli.measure.latency import launches
 from optcli.results import Estimate
-from optcli.statistics import percentile, percentile_over_rounds, ratio_interval, t_interval
+from optcli.results.statistics import percentile, percentile_over_rounds, ratio_interval, t_interval
 
 LAUNCHES, ROUNDS, CALLS = 5, 8, 60
 

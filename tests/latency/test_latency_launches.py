@@ -6,7 +6,7 @@ import sys
 import pytest
 from scripted import ScriptedChild
 
-from optcli import latency
+from optcli.measure import latency
 from optcli.observer import Silent
 from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
@@ -204,7 +204,7 @@ def test_an_artifact_may_have_its_own_interpreter_and_process(scripted, candidat
     once = LatencySettings(launches=1)
     latency.measure([candidate("eager"), other], "eager", INPUTS, None, once, tmp_path, 0, Silent())
     assert [(child.interpreter, child.function) for child in spawned] == [
-        (sys.executable, "optcli.latency.process:serve"),
+        (sys.executable, "optcli.measure.latency.process:serve"),
         ("other/bin/python", "mine:serve"),
     ]
 

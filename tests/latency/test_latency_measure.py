@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedChild
 
-from optcli import latency
+from optcli.measure import latency
 from optcli.observer import Silent
 from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec

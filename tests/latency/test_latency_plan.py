@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from optcli.latency.plan import groups, plan
+from optcli.measure.latency.plan import groups, plan
 from optcli.settings import LatencySettings
 
 SETTINGS = LatencySettings(launches=1, rounds=8, calls=16, max_seconds=10)

@@ -10,10 +10,11 @@ import pytest
 from scripted import ScriptedChannel
 
 from optcli.artifact import Artifact, Format
-from optcli.latency import feeds, memory, noise, process
-from optcli.latency.messages import Command, MeasureRequest, Ready
+from optcli.measure.latency import feeds, memory, noise, process
+from optcli.measure.latency.messages import Command, MeasureRequest, Ready
 from optcli.results import flags
 from optcli.settings import TensorSpec
+from optcli.workers import memory as workers_memory
 
 IMAGE = TensorSpec(name="image", shape=("batch", 2), batch={"min": 1, "opt": 2, "max": 8})
 
@@ -204,22 +205,22 @@ def test_memory_is_this_process_own():
     with mmap.mmap(-1, 30_000_000) as block:
         block.write(b"x" * 30_000_000)
         assert memory.high_water_bytes() - marked >= 25_000_000
-    assert 0 < memory.available_bytes() < 2**60
+    assert 0 < workers_memory.available_bytes() < 2**60
 
 
 def test_free_memory_is_what_the_system_says_within_the_limits_of_all_groups(tmp_path, monkeypatch):
     meminfo, own, parent = tmp_path / "meminfo", tmp_path / "parent" / "own", tmp_path / "parent"
     own.mkdir(parents=True)
     meminfo.write_text("MemTotal:       16384 kB\nMemAvailable:    8192 kB\n")
-    monkeypatch.setattr(memory, "_MEMORY", meminfo)
-    monkeypatch.setattr(memory, "control_groups", lambda controller: [own, parent])
-    assert memory.available_bytes() == 8192 * 1024
+    monkeypatch.setattr(workers_memory, "_MEMORY", meminfo)
+    monkeypatch.setattr(workers_memory, "control_groups", lambda controller: [own, parent])
+    assert workers_memory.available_bytes() == 8192 * 1024
     (own / "memory.max").write_text("max\n")
     (own / "memory.current").write_text("1000000\n")
     (parent / "memory.limit_in_bytes").write_text("5000000\n")
     (parent / "memory.usage_in_bytes").write_text("1000000\n")
-    assert memory.available_bytes() == 4000000
+    assert workers_memory.available_bytes() == 4000000
     meminfo.write_text("MemTotal:       16384 kB\n")  # as old kernels have it
-    monkeypatch.setattr(memory, "control_groups", lambda controller: [])
+    monkeypatch.setattr(workers_memory, "control_groups", lambda controller: [])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=123456))
-    assert memory.available_bytes() == 123456
+    assert workers_memory.available_bytes() == 123456

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import quiet
 
-from optcli import latency
 from optcli.artifact import Artifact, Format
-from optcli.latency import Candidate, session
+from optcli.measure import latency
+from optcli.measure.latency import Candidate, session
 from optcli.observer import Silent
 from optcli.settings import LatencySettings, TensorSpec
 

@@ -7,8 +7,8 @@ import pytest
 
 from optcli import workers
 from optcli.errors import OptcliError, StepError
-from optcli.latency.messages import Held, Opening, Round, WarmUp
-from optcli.latency.sweep import allot, budget, cost_s, ladder, sweep
+from optcli.measure.latency.messages import Held, Opening, Round, WarmUp
+from optcli.measure.latency.sweep import allot, budget, cost_s, ladder, sweep
 from optcli.observer import Silent
 from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, SweepPoint, flags
@@ -88,7 +88,7 @@ def run(monkeypatch, plain_runner, candidate, tmp_path):
 
         def spawn(function, request, *, log, environment, confined):
             model.confined.append(confined)
-            assert function == "optcli.latency.process:serve"
+            assert function == "optcli.measure.latency.process:serve"
             assert not any(not child.killed for child in model.children), "one resident at a time"
             model.children.append(Sized(model, request))
             return model.children[-1]
@@ -236,7 +236,7 @@ def test_too_few_calls_for_p99_are_said(run):
 
 
 def test_the_line_goes_without_points_that_other_work_disturbed(run, monkeypatch):
-    monkeypatch.setattr("optcli.latency.fitness.NOT_FIT", 0.25)
+    monkeypatch.setattr("optcli.measure.latency.fitness.NOT_FIT", 0.25)
     calls = {}
 
     def disturbed(size):

@@ -1,7 +1,7 @@
 import pytest
 
-from optcli.latency import verdicts
-from optcli.latency.launches import interval_over_launches
+from optcli.measure.latency import verdicts
+from optcli.measure.latency.launches import interval_over_launches
 from optcli.results import Against, Estimate, Latency
 from optcli.settings import LatencySettings
 from optcli.settings.slo import SloSettings

@@ -1,6 +1,6 @@
 import pytest
 
-from optcli.latency import process
+from optcli.measure.latency import process
 
 
 class Clock:

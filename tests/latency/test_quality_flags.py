@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from handmade import measured, series
 
-from optcli.latency import fitness, quality_flags
-from optcli.latency.samples import Start
+from optcli.measure.latency import fitness, quality_flags
+from optcli.measure.latency.samples import Start
 from optcli.results import flags
-from optcli.statistics import spread
+from optcli.results.statistics import spread
 
 
 def flags_of(one, **settings):

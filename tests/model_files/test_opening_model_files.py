@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from tiny_project import write_model
 
-from optcli import digest
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
-from optcli.inspection import resolve
-from optcli.model_files import laying_out
-from optcli.model_files.opening import (
+from optcli.files import digest
+from optcli.pipeline.model_files import laying_out
+from optcli.pipeline.model_files.opening import (
     Opened,
     find,
     merged,
@@ -23,6 +22,7 @@ from optcli.model_files.opening import (
     require_trusted_code,
     trusting,
 )
+from optcli.scaffold.inspection import resolve
 from optcli.settings import TensorSpec
 from optcli.store import Entry, Store
 from optcli.workers import confinement

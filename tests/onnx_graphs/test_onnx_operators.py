@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from optcli.onnx_graphs.interface import element_name
-from optcli.onnx_graphs.operators import (
+from optcli.models.onnx_graphs.interface import element_name
+from optcli.models.onnx_graphs.operators import (
     DYNAMIC,
     KEEPS_VALUES,
     MOVES_VALUES,
@@ -17,7 +17,7 @@ from optcli.onnx_graphs.operators import (
     is_static,
     weight_position,
 )
-from optcli.onnx_graphs.precision import precision_of, short_name
+from optcli.models.onnx_graphs.precision import precision_of, short_name
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from quantized_onnx import applied, layer
 
-from optcli.onnx_graphs.graph import (
+from optcli.models.onnx_graphs.graph import (
     array,
     constant,
     maker,
@@ -16,7 +16,7 @@ from optcli.onnx_graphs.graph import (
     set_array,
     written,
 )
-from optcli.onnx_graphs.quantized import behind, dequantizer, integers, numbers, pairs, weight
+from optcli.models.onnx_graphs.quantized import behind, dequantizer, integers, numbers, pairs, weight
 
 pytestmark = pytest.mark.slow
 

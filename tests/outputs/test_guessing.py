@@ -2,10 +2,10 @@
 
 import pytest
 
-from optcli.inspection import Tensor
 from optcli.outputs import Probe, decoding, describe, guess
 from optcli.outputs.describing import of_one_sample
 from optcli.recipe import load
+from optcli.scaffold.inspection import Tensor
 from optcli.settings import TensorSpec
 
 NAMES = str({number: f"thing{number}" for number in range(80)})

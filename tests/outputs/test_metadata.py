@@ -5,20 +5,21 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optcli import inspection, sources
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
-from optcli.formats import exporter_metadata
-from optcli.inspection.findings import Tensor
-from optcli.inspection.looking import look
-from optcli.model_files.built_variant import open_built
-from optcli.model_files.laying_out import LayoutRequest, lay_out
+from optcli.models import sources
+from optcli.models.formats import exporter_metadata
 from optcli.observer import Silent
 from optcli.outputs import exported
 from optcli.pipeline.building import build
 from optcli.pipeline.decoding import with_decoding
-from optcli.prediction.of_recipe import image_serving
+from optcli.pipeline.model_files.built_variant import open_built
+from optcli.pipeline.model_files.laying_out import LayoutRequest, lay_out
 from optcli.recipe import load
+from optcli.scaffold import inspection
+from optcli.scaffold.inspection.findings import Tensor
+from optcli.scaffold.inspection.looking import look
+from optcli.serving.prediction.of_recipe import image_serving
 from optcli.settings import TensorSpec
 from optcli.store import Store
 

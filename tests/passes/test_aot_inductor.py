@@ -13,10 +13,10 @@ import torch
 from tiny_networks import INPUTS, apply, job, largest_error, torch_artifact
 from torch.utils._pytree import tree_structure
 
-from optcli import folders
 from optcli.errors import MissingError, RunnerError
-from optcli.formats import aoti as aoti_format
-from optcli.formats.torch_calls import example_inputs
+from optcli.files import folders
+from optcli.models.formats import aoti as aoti_format
+from optcli.models.formats.torch_calls import example_inputs
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export import Export
 from optcli.runners.aoti import AotiRunner
@@ -34,7 +34,7 @@ def children() -> str:
 def opened_alone(folder):
     """What a process says that opens a package and does nothing else."""
     code = (
-        "import sys; from pathlib import Path; from optcli.formats import aoti;"
+        "import sys; from pathlib import Path; from optcli.models.formats import aoti;"
         "aoti.open(Path(sys.argv[1]));"
         "print('compiler imported:', bool({'torch._inductor', 'torch._dynamo'} & {*sys.modules}))"
     )

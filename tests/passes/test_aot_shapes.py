@@ -3,8 +3,8 @@
 import pytest
 from tiny_networks import INPUTS, Heard, Noise, apply, feed, largest_error, sqnr_db, torch_artifact
 
-from optcli.formats import aoti as aoti_format
-from optcli.formats import weight_packing
+from optcli.models.formats import aoti as aoti_format
+from optcli.models.formats import weight_packing
 from optcli.passes._torch.aoti_compiling import Compiling
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.quantize_pt2e import QuantizePt2e

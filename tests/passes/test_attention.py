@@ -3,8 +3,8 @@
 import pytest
 from tiny_networks import INPUTS, apply, torch_artifact
 
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.passes._quantization import transformers
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
@@ -19,8 +19,8 @@ def test_it_is_seen_in_onnx_and_openvino_and_graphs(tmp_path, name, attends):
     import openvino
     import torch
 
-    from optcli.formats import torch as torch_format
-    from optcli.formats.torch_calls import example_inputs
+    from optcli.models.formats import torch as torch_format
+    from optcli.models.formats.torch_calls import example_inputs
 
     source = torch_artifact(tmp_path / "torch", name)
     made = apply(ExportOnnx(), source, tmp_path / "onnx", INPUTS[name])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_networks import INPUTS, Heard, apply, largest_error, torch_artifact
 
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.export_onnx import ExportOnnx

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from optcli.onnx_graphs.graph import read
+from optcli.models.onnx_graphs.graph import read
 from optcli.passes._onnx.models import count_quantized
 
 

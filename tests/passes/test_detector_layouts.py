@@ -8,7 +8,7 @@ import pytest
 from tiny_networks import Noise, apply, artifact, feed
 
 from optcli.artifact import Format
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_POSTPROCESS, Artifact, Format
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.observer import Silent
 from optcli.outputs.postprocess import decoded
 from optcli.passes import Job

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format
 from optcli.data import DataSettings, Preparation, images, steps
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.embed_preparation import EmbedPreparation

@@ -12,10 +12,10 @@ from quantized_onnx import applied, layer
 from tiny_networks import Noise, apply, artifact, feed, job, sqnr_db
 
 from optcli.artifact import Format
-from optcli.engines import EngineError, child, inspection, profiles
-from optcli.engines.job import Job as Build
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models.engines import EngineError, child, inspection, profiles
+from optcli.models.engines.job import Job as Build
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes._tensorrt import coverage
 from optcli.passes._tensorrt.constraints import violations
 from optcli.passes._tensorrt.precision import Keep, prepare
@@ -66,7 +66,7 @@ def built(path: Path, inputs, folder: Path, flags=None):
         "tensorrt_rtx", str(path), str(folder / "model.plan"), [made], targets=("SM89",),
         flags=flags or {},
     )  # fmt: skip
-    return child.run("optcli.engines.building:build", asdict(wanted), timeout_s=300.0)
+    return child.run("optcli.models.engines.building:build", asdict(wanted), timeout_s=300.0)
 
 
 def computed(path: Path, values):

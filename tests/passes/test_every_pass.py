@@ -12,8 +12,9 @@ import configured
 import pytest
 from pydantic import ValidationError
 
-from optcli import passes, registry
+from optcli import passes
 from optcli.artifact import Format
+from optcli.files import registry
 from optcli.passes import Traits
 from optcli.workers import messages
 
@@ -67,7 +68,7 @@ def test_what_it_accepts_and_produces_are_formats_that_there_are(name):
             assert isinstance(source, Format)
             assert isinstance(made, Format)
             for each in (source, made):
-                assert importlib.util.find_spec(f"optcli.formats.{each.value}"), (
+                assert importlib.util.find_spec(f"optcli.models.formats.{each.value}"), (
                     f"no formats/{each.value}.py"
                 )
 

@@ -6,9 +6,9 @@ from tiny_networks import INPUTS, Heard, apply, artifact, feed, job, largest_err
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import input_names, input_shapes, opset_of
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import input_names, input_shapes, opset_of
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
@@ -128,7 +128,7 @@ def test_large_weights_go_beside_the_model(tmp_path, monkeypatch):
 def test_to_openvino_keeps_names_sizes_and_precision(tmp_path, shared):
     from tiny_networks import onnx_file
 
-    from optcli.formats import openvino as openvino_format
+    from optcli.models.formats import openvino as openvino_format
     from optcli.settings import TensorSpec
 
     source = onnx_file(shared / "models" / "mobilenet_v3_small_fashion.onnx", tmp_path / "onnx")

@@ -14,7 +14,7 @@ from tiny_networks import Heard
 
 from optcli import environment
 from optcli.errors import InputError, StepError
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
 from optcli.passes import Job, Traits, finetune
 from optcli.passes._torch import computing, training
 from optcli.passes._torch.checkpoint import CHECKPOINT

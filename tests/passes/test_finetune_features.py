@@ -14,7 +14,8 @@ from tiny_networks import Heard, artifact
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.sources.python import PythonSource
 from optcli.passes import Job, finetune
 from optcli.passes._torch import training
 from optcli.passes._torch.examples import ExampleSet
@@ -23,7 +24,6 @@ from optcli.passes._torch.learning import caller
 from optcli.passes._torch.pace import Budget
 from optcli.passes.finetune import Finetune
 from optcli.passes.prune import Prune
-from optcli.sources.python import PythonSource
 
 pytestmark = pytest.mark.slow
 

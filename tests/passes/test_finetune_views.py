@@ -12,6 +12,7 @@ import torch
 from tiny_networks import Heard, artifact
 
 from optcli.artifact import Artifact, Format
+from optcli.models.sources.python import PythonSource
 from optcli.passes import Job
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.passes._torch.learning import Loss
@@ -19,7 +20,6 @@ from optcli.passes._torch.views import Views, harmless
 from optcli.passes.finetune import Finetune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from tiny_networks import INPUTS, Noise, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import OUTPUT_TAIL, Format
 from optcli.errors import StepError
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.quantize_aware import QuantizeAware
 from optcli.passes.quantize_dynamic import QuantizeDynamic

@@ -8,9 +8,9 @@ from onnx import TensorProto
 from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import graphs, output_names
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import graphs, output_names
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes._onnx.models import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf

@@ -6,8 +6,8 @@ from quantized_onnx import applied
 from tiny_networks import Noise, apply, artifact, sqnr_db
 
 from optcli.artifact import Format
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import read, written
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import read, written
 from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

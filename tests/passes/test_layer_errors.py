@@ -7,7 +7,7 @@ from tiny_networks import Noise, apply, artifact, feed
 
 from optcli.artifact import RUINED_LAYERS, Format
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes._quantization.layer_errors import around, ruined_layers
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -6,7 +6,7 @@ from tiny_networks import INPUTS, artifact, job, torch_artifact
 from optcli import passes
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
 
 QUANTIZED = {"name": "quantize", "engine": "torchao", "kind": "weights", "modules": ["head"]}
 COMPILED = {"name": "compile", "mode": "default", "dynamic": True, "freezing": True, "batch_sizes": []}

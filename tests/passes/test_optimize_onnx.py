@@ -8,9 +8,9 @@ from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, onnx_file
 
 from optcli.artifact import Format
 from optcli.errors import InputError, StepError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import ort as ort_format
-from optcli.onnx_graphs.interface import opset_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import ort as ort_format
+from optcli.models.onnx_graphs.interface import opset_of
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -13,15 +13,15 @@ import torch
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError
-from optcli.formats import torch as torch_format
-from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.models.sources.python import PythonSource
+from optcli.models.sources.torchvision import TorchvisionSource
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.prune import Prune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
-from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
 

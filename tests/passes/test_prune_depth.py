@@ -15,9 +15,11 @@ from torchvision.models.convnext import CNBlockConfig
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_blocks
-from optcli.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_blocks
+from optcli.models.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.models.sources.python import PythonSource
+from optcli.models.sources.torchvision import TorchvisionSource
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes._torch.blocks import Block, removable, remove_weakest
@@ -25,8 +27,6 @@ from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.prune import Prune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
-from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
 

@@ -28,10 +28,11 @@ from tiny_networks import (
 from optcli import environment
 from optcli.artifact import EXPECTED, Artifact, Format
 from optcli.errors import StepError
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.sources.python import PythonSource
 from optcli.passes._quantization import agreement
 from optcli.passes._torch.checkpoint import CHECKPOINT
 from optcli.passes.aot_inductor import AotInductor
@@ -46,7 +47,6 @@ from optcli.runners.openvino import OpenvinoRunner
 from optcli.runners.torch import TorchRunner
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from tiny_networks import (
 )
 
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.formats import torch as torch_format
-from optcli.formats.torch_weights import PICKLED
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats.torch_weights import PICKLED
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.runners.onnxruntime import OnnxruntimeRunner

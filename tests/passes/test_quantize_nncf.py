@@ -19,8 +19,8 @@ from tiny_networks import (
 from optcli import environment
 from optcli.accuracy import saturation
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import opset_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import opset_of
 from optcli.passes import quantize_nncf
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino

@@ -21,7 +21,7 @@ from tiny_networks import (
 from optcli import environment
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner

@@ -11,7 +11,7 @@ from tiny_networks import INPUTS, Noise, apply, feed, job, sqnr_db, torch_artifa
 
 from optcli import environment
 from optcli.errors import StepError
-from optcli.formats import exported as exported_format
+from optcli.models.formats import exported as exported_format
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export import Export
 from optcli.passes.quantize_pt2e import QuantizePt2e
@@ -83,7 +83,7 @@ from pathlib import Path
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor import codecache
-from optcli.formats import exported, torch_compiled
+from optcli.models.formats import exported, torch_compiled
 
 class Generated(BaseException):
     pass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_networks import INPUTS, Noise, apply, onnx_file, torch_artifact
 
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes import quantize_onnxruntime
 from optcli.passes._quantization.activation_ranges import activation_ranges
 from optcli.passes._quantization.static_quantization import Scope, replaced_ranges

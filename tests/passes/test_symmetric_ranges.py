@@ -6,8 +6,8 @@ import pytest
 from openvino import opset13
 from tiny_networks import INPUTS, Noise, apply, feed, onnx_file, sqnr_db, torch_artifact
 
-from optcli.formats import openvino as openvino_format
-from optcli.formats import openvino_zero_points
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import openvino_zero_points
 from optcli.passes._quantization import symmetric_ranges
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf

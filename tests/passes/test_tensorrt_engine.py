@@ -8,12 +8,13 @@ from pydantic import ValidationError
 from tiny_networks import Heard, Noise, artifact, job
 from tiny_project import write_model
 
-from optcli import environment, formats
+from optcli import environment
 from optcli.artifact import Format
-from optcli.engines import EngineError, child, driver, sidecar
-from optcli.engines.driver import Device
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models import formats
+from optcli.models.engines import EngineError, child, driver, sidecar
+from optcli.models.engines.driver import Device
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes import Traits
 from optcli.passes._tensorrt.engine import two_of_four
 from optcli.passes.tensorrt_engine import TensorrtEngine
@@ -65,7 +66,7 @@ class Builder:
         on_event({"warned": "hm"})
         with open(wanted["plan"], "wb") as file:
             file.write(b"plan")
-        from optcli.engines import inspection
+        from optcli.models.engines import inspection
 
         layer = {
             "name": "/MatMul",

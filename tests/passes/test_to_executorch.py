@@ -5,13 +5,13 @@ from tiny_networks import Noise, apply, feed, largest_error, reference, sqnr_db,
 
 from optcli.artifact import Format
 from optcli.errors import InputError, RunnerError
-from optcli.formats import executorch as executorch_format
-from optcli.inspection import executorch as inspection
+from optcli.models.formats import executorch as executorch_format
+from optcli.models.sources.executorch import ExecutorchSource
 from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.passes.to_executorch import ToExecutorch
 from optcli.runners.executorch import ExecutorchRunner
+from optcli.scaffold.inspection import executorch as inspection
 from optcli.settings import TensorSpec
-from optcli.sources.executorch import ExecutorchSource
 
 pytestmark = pytest.mark.long
 # Where a range is lost it ends at 15.

@@ -9,13 +9,13 @@ from tiny_networks import torch_artifact as network
 
 from optcli.artifact import Format
 from optcli.errors import InputError, RunnerError, StepError
-from optcli.formats import litert as litert_format
-from optcli.inspection import litert as inspection
+from optcli.models.formats import litert as litert_format
+from optcli.models.sources.litert import LitertSource
 from optcli.passes.quantize_litert import QuantizeLitert
 from optcli.passes.to_litert import ToLitert
 from optcli.runners.litert import LitertRunner
+from optcli.scaffold.inspection import litert as inspection
 from optcli.settings import TensorSpec
-from optcli.sources.litert import LitertSource
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 IMAGE = INPUTS["Conv"]

@@ -6,14 +6,14 @@ import pytest
 import torch
 from tiny_networks import INPUTS, apply, feed, onnx_file, torch_artifact
 
-from optcli.formats import openvino as openvino_format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.sources.python import PythonSource
+from optcli.models.sources.torchvision import TorchvisionSource
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino, _round_pools_plainly
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
-from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, to
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import MissingError, StepError
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_compiled
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_compiled
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
@@ -27,7 +27,7 @@ COMPILE = """
 import importlib, json, sys
 from pathlib import Path
 from tiny_networks import INPUTS, apply, torch_artifact
-from optcli.formats import exported
+from optcli.models.formats import exported
 from optcli.passes.torch_compile import TorchCompile
 from optcli.workers import messages
 
@@ -150,7 +150,7 @@ def test_what_does_not_help_here_is_said(monkeypatch, tmp_path):
 def test_a_wrong_result_is_an_error(monkeypatch, tmp_path):
     import torch
 
-    from optcli.formats.torch_compiled import Compilation
+    from optcli.models.formats.torch_compiled import Compilation
 
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
     monkeypatch.setattr(Compilation, "apply", lambda self, model: lambda *args: model(*args) * 1.001)

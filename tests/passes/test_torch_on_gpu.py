@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from needs import needs
 
-from optcli.engines import driver
 from optcli.errors import MissingError
-from optcli.formats import torch_devices
+from optcli.models.engines import driver
+from optcli.models.formats import torch_devices
 from optcli.passes import Traits, find
 from optcli.pipeline import plan
 from optcli.recipe import RunnerUse

@@ -67,8 +67,8 @@ class Generator(torch.nn.Module):
 
 def other(folder, name):
     """One of the networks above as an artifact."""
-    from optcli.formats import torch as torch_format
-    from optcli.formats.torch_build import build
+    from optcli.models.formats import torch as torch_format
+    from optcli.models.formats.torch_build import build
 
     (folder / "code").mkdir()
     (folder / "code" / "others.py").write_text(OTHERS)

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optcli.onnx_graphs.graph import read, written
+from optcli.models.onnx_graphs.graph import read, written
 from optcli.passes._quantization.trained_onnx import fold_batch_norms, keep_integer_weights
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_networks import Noise, apply, artifact
 
 from optcli.artifact import Format
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.passes._quantization import static_quantization
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.settings import TensorSpec

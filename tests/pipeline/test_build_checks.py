@@ -7,9 +7,9 @@ import pytest
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.digest import FileDigests
 from optcli.errors import ExitCode, InputError, StepError
-from optcli.formats import torch_devices
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torch_devices
 from optcli.pipeline import check
 from optcli.pipeline.plan import plan
 from optcli.recipe import load

@@ -6,7 +6,7 @@ import pytest
 from tiny_project import DATA, HEAD, Project, project_in, write_model
 
 from optcli import environment
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.pipeline import keys
 from optcli.pipeline.preview import preview
 
@@ -186,15 +186,15 @@ def edit(monkeypatch):
 @pytest.mark.parametrize(
     ("file", "judges", "measures"),
     [
-        ("latency/session.py", False, True),
-        ("latency/process.py", False, True),
-        ("latency/memory.py", False, True),
+        ("measure/latency/session.py", False, True),
+        ("measure/latency/process.py", False, True),
+        ("measure/latency/memory.py", False, True),
         ("accuracy/pairs.py", True, False),
         ("accuracy/metrics/top1.py", True, False),
         ("accuracy/metrics/map.py", False, False),  # another metric
-        ("statistics.py", True, True),
+        ("results/statistics.py", True, True),
         ("accuracy/verdicts.py", False, False),
-        ("latency/verdicts.py", False, False),
+        ("measure/latency/verdicts.py", False, False),
         ("report/table.py", False, False),
         ("runners/tensorrt.py", False, False),  # nothing runs in it
     ],
@@ -214,5 +214,5 @@ def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit, unmea
     assert "code.passes/_quantization/transformers.py" in why(project)
     project.build()
     assert project.built == ["int8 › quantize_onnxruntime"]
-    edit("formats/onnxruntime_providers.py")
+    edit("models/formats/onnxruntime_providers.py")
     assert "code.formats/onnxruntime_providers.py" in why(project)

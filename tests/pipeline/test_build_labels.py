@@ -11,7 +11,7 @@ from tiny_project import Heard
 
 from optcli.artifact import OUTPUT_TENSORS, Artifact, Format
 from optcli.errors import InputError
-from optcli.formats import exporter_metadata
+from optcli.models.formats import exporter_metadata
 from optcli.pipeline import labels
 from optcli.recipe import load
 

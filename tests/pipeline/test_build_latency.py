@@ -4,7 +4,7 @@ import pytest
 from tiny_project import DATA, HEAD
 
 from optcli import environment
-from optcli.latency import fitness, summary
+from optcli.measure.latency import fitness, summary
 from optcli.pipeline import latency, measurement_lock
 from optcli.store.locks import held
 

@@ -7,13 +7,13 @@ from needs import needs
 from tiny_project import DATA, Project, project_in
 
 from optcli import environment
-from optcli.engines import driver, sidecar
 from optcli.errors import InputError, MissingError, RunnerError, TrustError
-from optcli.inspection import resolve
-from optcli.model_files.measuring import bench
+from optcli.models.engines import driver, sidecar
+from optcli.pipeline.model_files.measuring import bench
 from optcli.report import text
 from optcli.results import flags
 from optcli.runners import find
+from optcli.scaffold.inspection import resolve
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def test_the_parser_checks_somebodys_file_in_a_confined_worker(project, unmeasur
 def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
     monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
-    from optcli.model_files.opening import open_each
+    from optcli.pipeline.model_files.opening import open_each
 
     target = resolve(str(project.artifacts / "tiny" / "engine"), project.folder)
     (opened,) = open_each([target], project.folder / "scratch", (), 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tiny_project import DATA, HEAD, want_a_gpu
 
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.pipeline import device_reports, latency
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import parent_of

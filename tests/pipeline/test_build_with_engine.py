@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from fake_driver import interpreter
 
-from optcli import environment, latency
-from optcli.engines import child
+from optcli import environment
+from optcli.measure import latency
+from optcli.models.engines import child
 from optcli.report import text
 from optcli.results import Report
 
@@ -20,7 +21,7 @@ PASS = """\
 import hashlib, json
 from typing import ClassVar
 from optcli.artifact import Artifact, Format
-from optcli.engines import sidecar
+from optcli.models.engines import sidecar
 from optcli.passes import Job, Made, Pass
 
 

@@ -17,7 +17,7 @@ from tiny_project import DATA, Heard, Project, project_in
 
 from optcli.artifact import CODE, Format
 from optcli.errors import ExitCode, InputError
-from optcli.formats import torch as torch_format
+from optcli.models.formats import torch as torch_format
 from optcli.pipeline import admission, build
 from optcli.pipeline.preview import preview
 from optcli.store import Entry, Store
@@ -144,7 +144,7 @@ def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
     project, tmp_path, faults, monkeypatch
 ):
     """Of a network that is the recipe's own, too: what was fetched is somebody else's."""
-    from optcli.sources.onnx import OnnxSource
+    from optcli.models.sources.onnx import OnnxSource
 
     monkeypatch.setattr(OnnxSource, "foreign", False)
     project.recipe("  plain: []\n  clean: [optimize_onnx]\n", data=DATA)
@@ -226,7 +226,7 @@ def test_a_machine_that_may_only_read_writes_nothing(first, project, tmp_path):
 
 def rewritten(path: Path, **changes) -> None:
     """A manifest as its writer could change it: with a seal that fits."""
-    from optcli.digest import of_value
+    from optcli.files.digest import of_value
 
     body = entry_in(path) | changes
     path.write_text(json.dumps({"seal": of_value(body), "entry": body}))
@@ -270,7 +270,7 @@ def test_a_record_of_another_form_is_refused_and_made_again(first, second, tmp_p
 
 def refilled(remote: Path, path: Path, files: dict[str, bytes]) -> None:
     """An entry with other files, as who may write there could have made it: everything fits."""
-    from optcli.digest import of_bytes, of_value
+    from optcli.files.digest import of_bytes, of_value
 
     for content in files.values():
         place = remote / manifest.object_of(of_bytes(content))
@@ -367,7 +367,7 @@ def test_an_evaluation_of_another_form_is_made_again(first, second, tmp_path):
     for path in of_kind(tmp_path, "evaluation"):
         name, (size, content) = next(iter(entry_in(path)["contents"].items()))
         files = {f"more/{name}": [size, content]}
-        from optcli.digest import of_value
+        from optcli.files.digest import of_value
 
         rewritten(
             path,
@@ -384,7 +384,7 @@ def test_an_evaluation_of_another_form_is_made_again(first, second, tmp_path):
 
 @pytest.mark.slow
 def test_an_evaluation_whose_arrays_lie_is_made_again(first, second, tmp_path):
-    from optcli.digest import of_bytes, of_value
+    from optcli.files.digest import of_bytes, of_value
 
     for path in of_kind(tmp_path, "comparison"):
         path.unlink()

@@ -9,8 +9,8 @@ import pytest
 from tiny_project import HEAD, Heard, project_in
 
 from optcli.errors import StepError
-from optcli.latency import shapes as comparing
-from optcli.latency.shapes import Comparison
+from optcli.measure.latency import shapes as comparing
+from optcli.measure.latency.shapes import Comparison
 from optcli.pipeline import places
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
@@ -49,7 +49,7 @@ def compared(monkeypatch, made_once, project):
             self.steady = True
 
         def run(self, function, request, gives, **how):
-            assert function == "optcli.latency.shapes:compare"
+            assert function == "optcli.measure.latency.shapes:compare"
             self.asked.append(request)
             if self.error:
                 raise self.error

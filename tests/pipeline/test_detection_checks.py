@@ -7,7 +7,7 @@ from tiny_networks import artifact
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
 from optcli.pipeline.check import against_parent
 from optcli.settings import TensorSpec
 

@@ -6,8 +6,8 @@ import pytest
 from tiny_project import DATA, HEAD, Heard
 
 from optcli import environment
-from optcli.digest import FileDigests
 from optcli.errors import MissingError, UsageError
+from optcli.files.digest import FileDigests
 from optcli.pipeline import build, devices, keys
 from optcli.pipeline.making import planned
 from optcli.pipeline.on_ray import device_nodes, measuring
@@ -118,7 +118,7 @@ def test_who_measures_takes_the_whole_node():
 
 
 def looked(**changed):
-    code = keys.of_measurement("onnxruntime", ("latency/process.py",), FileDigests())
+    code = keys.of_measurement("onnxruntime", ("measure/latency/process.py",), FileDigests())
     asked = {"packages": ("onnxruntime",), "code": code, "wishes": {}, **changed}
     return messages.read(Seen, measuring.look(messages.to_record(Look(**asked)), "n1"))
 
@@ -132,8 +132,8 @@ def test_a_node_says_what_it_is():
 
 
 def test_a_node_with_another_optcli_measures_nothing():
-    (unfit,) = looked(code={"latency/process.py": "0" * 64}).unfit
-    assert "latency/process.py" in unfit
+    (unfit,) = looked(code={"measure/latency/process.py": "0" * 64}).unfit
+    assert "measure/latency/process.py" in unfit
     answer = messages.read(Seen, measuring.look({"of": "another version"}, "n1"))
     assert answer.unfit == ("its optcli does not understand the messages of this one",)
 

@@ -4,8 +4,8 @@ import pytest
 from tiny_project import HEAD, Project
 
 from optcli import environment
-from optcli.engines import driver
-from optcli.engines.driver import Device
+from optcli.models.engines import driver
+from optcli.models.engines.driver import Device
 from optcli.pipeline.making import planned
 from optcli.store import Store
 
@@ -93,7 +93,7 @@ def test_without_a_gpu_only_tensorrt_is_missing(machine, project, tmp_path):
 
 
 def test_the_code_that_builds_them_is_an_ingredient(machine, steps, monkeypatch):
-    from optcli.digest import FileDigests
+    from optcli.files.digest import FileDigests
 
     before, real = steps(), FileDigests.of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optcli.digest import FileDigests
 from optcli.errors import InputError
+from optcli.files.digest import FileDigests
 from optcli.pipeline import making
 from optcli.pipeline.terms import judged_by, judging_files, terms_of
 from optcli.recipe import load

@@ -12,7 +12,7 @@ from tiny_project import CALIBRATION, HEAD
 
 import optcli
 from optcli.artifact import Format
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.pipeline import keys
 from optcli.store import Store
 
@@ -21,12 +21,17 @@ HERE = Path(__file__).parent
 STARTS = [
     *(
         path.relative_to(PACKAGE).as_posix()
-        for room in ("passes", "runners", "sources", "accuracy/metrics")
+        for room in ("passes", "runners", "models/sources", "accuracy/metrics")
         for path in sorted((PACKAGE / room).glob("[!_]*.py"))
     ),
-    *("pipeline/step.py", "latency/process.py", "accuracy/process.py", "latency/shapes.py"),
+    *(
+        "pipeline/step.py",
+        "measure/latency/process.py",
+        "accuracy/process.py",
+        "measure/latency/shapes.py",
+    ),
     *(f"pipeline/{name}.py" for name in ("latency", "accuracy", "sweep", "shapes")),
-    *("verification/layers.py", "roofline/operations.py", "roofline/__init__.py"),
+    *("pipeline/verification/layers.py", "pipeline/operations.py", "measure/roofline/__init__.py"),
 ]
 
 
@@ -64,7 +69,7 @@ def _file(name: str) -> str | None:
 
 def test_there_are_files_to_look_at():
     assert len(STARTS) > 45
-    assert {"passes/prune.py", "runners/torch.py", "sources/onnx.py"} <= set(STARTS)
+    assert {"passes/prune.py", "runners/torch.py", "models/sources/onnx.py"} <= set(STARTS)
 
 
 @pytest.mark.slow
@@ -98,9 +103,10 @@ START = "optcli.pipeline.step:make_source"
 
 
 def test_a_room_is_all_of_its_modules():
-    wanted = {path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "engines").rglob("*.py")}
+    room = PACKAGE / "models" / "engines"
+    wanted = {path.relative_to(PACKAGE).as_posix() for path in room.rglob("*.py")}
     assert len(wanted) > 5
-    assert keys.room("engines") == sorted(wanted)
+    assert keys.room("models/engines") == sorted(wanted)
 
 
 def test_what_is_not_counted_is_there_and_says_why():
@@ -112,60 +118,66 @@ def test_what_is_not_counted_is_there_and_says_why():
 def test_modules_are_imported_by_name_only_where_keys_know_of_it():
     """Whoever comes here: see that `pipeline/keys.py` reaches what is imported, then add it."""
     ours = {
-        "registry.py",  # passes, runners, sources, metrics, layouts: named by who asks for a key
-        "formats/__init__.py",  # by format: named by who asks for a key
-        "inspection/looking.py",  # the whole room is named
-        "model_files/laying_out.py",  # a file that is opened is known by its content
-        "profiling/profiler.py",  # a profile is not kept
+        "files/registry.py",  # passes, runners, sources, metrics, layouts: named by who asks for a key
+        "models/formats/__init__.py",  # by format: named by who asks for a key
+        "scaffold/inspection/looking.py",  # the whole room is named
+        "pipeline/model_files/laying_out.py",  # a file that is opened is known by its content
+        "measure/profiling/profiler.py",  # a profile is not kept
         "workers/child.py",  # `module:function`, a string that the walk sees
     }
     libraries = {
-        "libraries.py",
-        *(f"formats/{name}.py" for name in ("exported", "scanning", "torchscript", "torch_timm")),
-        "formats/onnxruntime_providers.py",
+        "workers/libraries.py",
+        *(
+            f"models/formats/{name}.py"
+            for name in ("exported", "scanning", "torchscript", "torch_timm")
+        ),
+        "models/formats/onnxruntime_providers.py",
     }
-    users = {"user_code.py", "user_imports.py"}
+    users = {"settings/user_code.py", "settings/user_imports.py"}
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if "import_module(" in path.read_text(encoding="utf-8")
     }
     # `engines` runs with other interpreters; verbs and what is deployed are not part of any result.
-    found = {each for each in found if not each.startswith(("cli/", "engines/", "serving/"))}
+    found = {each for each in found if not each.startswith(("cli/", "models/engines/", "serving/"))}
     assert found == ours | libraries | users
 
 
 @pytest.mark.parametrize("runner", ["tensorrt", "tensorrt_rtx"])
 def test_what_an_engine_is_run_by_is_part_of_the_key(runner):
     names = set(keys.reached((f"runners/{runner}.py",)))
-    running = set(keys.room("engines/running")) - {"engines/running/__init__.py"}
-    assert {"engines/running/execution.py", "engines/running/remote_process.py"} <= running
+    running = set(keys.room("models/engines/running")) - {"models/engines/running/__init__.py"}
+    assert {
+        "models/engines/running/execution.py",
+        "models/engines/running/remote_process.py",
+    } <= running
     assert running <= names
-    assert {f"runners/{runner}.py", "runners/_engine.py", "engines/sidecar.py"} <= names
-    assert "engines/building.py" not in names
+    assert {f"runners/{runner}.py", "runners/_engine.py", "models/engines/sidecar.py"} <= names
+    assert "models/engines/building.py" not in names
 
 
 def test_what_only_another_process_imports_is_part_of_the_key():
     """The module that builds engines is named in a string: the child imports it."""
     names = keys.reached(("passes/tensorrt_engine.py",))
-    assert {"engines/building.py", "engines/process.py"} <= set(names)
+    assert {"models/engines/building.py", "models/engines/process.py"} <= set(names)
 
 
 @pytest.mark.parametrize(
     ("runner", "file"),
     [
-        ("tensorrt", "engines/running/graphs.py"),
-        ("onnxruntime", "formats/onnxruntime_providers.py"),
-        ("torch", "formats/torch_calls.py"),
-        ("openvino", "latency/memory.py"),
+        ("tensorrt", "models/engines/running/graphs.py"),
+        ("onnxruntime", "models/formats/onnxruntime_providers.py"),
+        ("torch", "models/formats/torch_calls.py"),
+        ("openvino", "measure/latency/memory.py"),
     ],
 )
 def test_a_measurement_is_another_one_where_the_code_that_runs_changed(monkeypatch, runner, file):
     real = FileDigests.of
-    before = keys.of_measurement(runner, ["latency/process.py"], FileDigests())
+    before = keys.of_measurement(runner, ["measure/latency/process.py"], FileDigests())
     changed = lambda self, path: "new" if path == PACKAGE / file else real(self, path)  # noqa: E731
     monkeypatch.setattr(FileDigests, "of", changed)
-    after = keys.of_measurement(runner, ["latency/process.py"], FileDigests())
+    after = keys.of_measurement(runner, ["measure/latency/process.py"], FileDigests())
     assert {name for name in after if before.get(name) != after[name]} == {file}
 
 
@@ -174,12 +186,12 @@ def test_a_measurement_is_another_one_where_the_code_that_runs_changed(monkeypat
     [
         ("passes/_quantization/transformers.py", True),
         ("passes/_quantization/static_quantization.py", True),
-        ("formats/onnx.py", True),
+        ("models/formats/onnx.py", True),
         ("runners/openvino.py", False),
         ("passes/prune.py", False),
         ("cli/build.py", False),
         ("report/table.py", False),
-        ("errors.py", False),
+        ("errors/__init__.py", False),
     ],
 )
 def test_a_step_is_another_one_where_its_own_code_changed_alone(file, counts):
@@ -203,19 +215,24 @@ def test_names_in_brackets_over_several_lines_are_found(tmp_path, monkeypatch):
     keys._file.cache_clear()
     keys._files.cache_clear()
     for name in ("passes/one.py", "passes/_two.py", "passes/_three.py", "passes/_types.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    for name in ("formats/four.py", "formats/five.py", "passes/__init__.py", "errors.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in (
+        "models/formats/four.py",
+        "models/formats/five.py",
+        "passes/__init__.py",
+        "errors/__init__.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "passes" / "one.py").write_text(
         "from optcli.errors import StepError\n"
         "from optcli.passes import (\n    Pass,\n    _two,  # shared\n)\n"
         "if TYPE_CHECKING:\n    from optcli.passes import _types\n\n"
         "def run():\n    from optcli.passes import Pass, _three as other\n"
-        "    run('optcli.formats.five:work')\n"
+        "    run('optcli.models.formats.five:work')\n"
     )
-    (tmp_path / "passes" / "_three.py").write_text("import optcli.formats.four\n")
+    (tmp_path / "passes" / "_three.py").write_text("import optcli.models.formats.four\n")
     found = keys.reached(("passes/one.py",))
     keys.reached.cache_clear()
     keys._imported.cache_clear()
@@ -223,7 +240,7 @@ def test_names_in_brackets_over_several_lines_are_found(tmp_path, monkeypatch):
     keys._files.cache_clear()
     assert set(found) == {
         *("passes/one.py", "passes/__init__.py", "passes/_two.py", "passes/_three.py"),
-        *("formats/four.py", "formats/five.py"),
+        *("models/formats/four.py", "models/formats/five.py"),
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from tiny_project import CALIBRATION, HEAD, Project, write_model
 
 from optcli import environment
-from optcli.digest import FileDigests
+from optcli.files.digest import FileDigests
 from optcli.pipeline import keys
 from optcli.pipeline.plan import plan
 from optcli.recipe import load
@@ -115,7 +115,7 @@ def test_a_version_changes_the_steps_of_its_library(planned, monkeypatch):
     [
         ("passes/to_openvino.py", {"openvino"}),
         ("passes/quantize_onnxruntime.py", {"int8"}),
-        ("sources/onnx.py", ALL),
+        ("models/sources/onnx.py", ALL),
         ("pipeline/step.py", ALL),
         ("report/columns.py", set()),
     ],

@@ -14,8 +14,8 @@ from tiny_project import DATA, Heard
 from optcli import environment
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.artifact import Artifact, Format
-from optcli.digest import FileDigests, of_bytes
 from optcli.errors import MissingError, UsageError
+from optcli.files.digest import FileDigests, of_bytes
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.pipeline import build, step

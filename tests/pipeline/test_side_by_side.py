@@ -6,12 +6,12 @@ import time
 import pytest
 
 from optcli import environment
-from optcli.latency import memory
 from optcli.observer import Silent
 from optcli.pipeline.execute import Execution, Settings, StepResult
 from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.making import planned
 from optcli.store import Store
+from optcli.workers import memory
 
 VARIANTS = """\
   plain: []

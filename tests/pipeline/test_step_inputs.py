@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from optcli import digest, passes
+from optcli import passes
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.errors import StepError
+from optcli.files import digest
 from optcli.passes import Traits
 from optcli.passes.finetune import Finetune
 from optcli.pipeline import execute

@@ -169,7 +169,7 @@ def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(
     import torch
     from hostile_archives import members, with_program, written
 
-    from optcli.formats import exported as exported_format
+    from optcli.models.formats import exported as exported_format
 
     library = project.folder / "optcli_tests_build.py"
     library.write_text(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optcli.prediction.known_answers import FILE, KnownAnswers, write
+from optcli.serving.prediction.known_answers import FILE, KnownAnswers, write
 
 SETTINGS = b'{"schema": 1}'
 

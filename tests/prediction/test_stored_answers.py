@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.inference.listing import Listing, Shard, Stored
-from optcli.inference.output import Output
-from optcli.prediction import stored_answers
-from optcli.prediction.of_recipe import ImageServing
-from optcli.prediction.stored_answers import deciding, opened
+from optcli.serving.inference.listing import Listing, Shard, Stored
+from optcli.serving.inference.output import Output
+from optcli.serving.prediction import stored_answers
+from optcli.serving.prediction.of_recipe import ImageServing
+from optcli.serving.prediction.stored_answers import deciding, opened
 
 BUILT: Any = SimpleNamespace(
     name="plain",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from recorded_profiles import ort_node, ort_profile, ort_run, torch_compute, torch_event
 
-from optcli.profiling import onnxruntime, openvino, torch
-from optcli.profiling.events import OPAQUE, Event, Reading, times
+from optcli.measure.profiling import onnxruntime, openvino, torch
+from optcli.measure.profiling.events import OPAQUE, Event, Reading, times
 
 
 def named(events):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tiny_networks import INPUTS, apply, torch_artifact
 
-from optcli import profiling
 from optcli.artifact import Artifact
 from optcli.data import DataSettings
 from optcli.errors import InputError, RunnerError
-from optcli.profiling import Profile
-from optcli.profiling.events import OPAQUE
+from optcli.measure import profiling
+from optcli.measure.profiling import Profile
+from optcli.measure.profiling.events import OPAQUE
 from optcli.results import ArtifactSummary
 from optcli.settings.postprocess import PostprocessSettings
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from event_by_event import OldestAge, Sealed
 
-from optcli.queueing import Arrivals, Batching, Curve, Overhead, simulate
-from optcli.queueing.durations import Durations
+from optcli.measure.queueing import Arrivals, Batching, Curve, Overhead, simulate
+from optcli.measure.queueing.durations import Durations
 
 MICROSECOND = 1e-3
 

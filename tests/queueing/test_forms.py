@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optcli.queueing import (
+from optcli.measure.queueing import (
     Batching,
     Curve,
     Forms,
@@ -13,8 +13,8 @@ from optcli.queueing import (
     simulate,
     with_forms,
 )
-from optcli.queueing.choice import choose
-from optcli.queueing.demand import Demand, offered_batches
+from optcli.measure.queueing.choice import choose
+from optcli.measure.queueing.demand import Demand, offered_batches
 
 
 def stepped(points, **forms):

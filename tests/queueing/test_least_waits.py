@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from optcli.queueing import Batching, Constant, Curve, Overhead, Poisson, Promise, replicate
-from optcli.queueing.choice import choose
-from optcli.queueing.demand import Demand, sealed_least_ms
-from optcli.queueing.formulas import fewest_wait_sealed_ms
+from optcli.measure.queueing import Batching, Constant, Curve, Overhead, Poisson, Promise, replicate
+from optcli.measure.queueing.choice import choose
+from optcli.measure.queueing.demand import Demand, sealed_least_ms
+from optcli.measure.queueing.formulas import fewest_wait_sealed_ms
 
 E1 = Curve.parse("6ms+4ms*b")
 # Padded to four: a batch of one takes as long as one of four.

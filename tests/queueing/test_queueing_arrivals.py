@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.queueing import (
+from optcli.measure.queueing import (
     Arrivals,
     Bursts,
     Cameras,
@@ -12,7 +12,7 @@ from optcli.queueing import (
     Trace,
     with_priorities,
 )
-from optcli.queueing.arrivals import parse
+from optcli.measure.queueing.arrivals import parse
 
 PROCESSES = [
     Poisson(500),

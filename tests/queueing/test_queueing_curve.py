@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.queueing import Batching, Curve, Poisson, simulate
+from optcli.measure.queueing import Batching, Curve, Poisson, simulate
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.queueing import (
+from optcli.measure.queueing import (
     Arrivals,
     Batching,
     Curve,
@@ -16,7 +16,7 @@ from optcli.queueing import (
     simulate,
     with_priorities,
 )
-from optcli.queueing.simulation import seeds_of
+from optcli.measure.queueing.simulation import seeds_of
 
 LINE = Curve.from_line(4, 1)
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from optcli.queueing import (
+from optcli.measure.queueing import (
     Batching,
     Bursts,
     Curve,
@@ -21,7 +21,7 @@ from optcli.queueing import (
     replicate,
     simulate,
 )
-from optcli.queueing.formulas import (
+from optcli.measure.queueing.formulas import (
     capacity_per_s,
     fewest_instances,
     fewest_wait_sealed_ms,

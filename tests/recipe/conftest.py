@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from pydantic import Field, model_validator
 
-from optcli import passes, registry, runners, sources
+from optcli import passes, runners
 from optcli.artifact import Format
 from optcli.data import layouts
+from optcli.files import registry
+from optcli.models import sources
+from optcli.models.sources import Source
 from optcli.passes import Pass
 from optcli.recipe import Recipe, load
 from optcli.runners import Runner
-from optcli.sources import Source
 
 BASE = """\
 version: 1

@@ -12,9 +12,11 @@ import pytest
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-from optcli import data, passes, registry, runners, sources
+from optcli import data, passes, runners
 from optcli.accuracy import metrics
 from optcli.data import layouts
+from optcli.files import registry
+from optcli.models import sources
 from optcli.recipe.models import PassUse, Recipe, RunnerUse, written_fields
 from optcli.recipe.validation import models_in
 from optcli.settings import Settings

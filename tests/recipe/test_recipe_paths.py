@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from optcli import data, passes, registry, runners, user_code
+from optcli import data, passes, runners
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.errors import RecipeError
+from optcli.files import registry
+from optcli.files.digest import FileDigests
 from optcli.passes import Pass
 from optcli.recipe import Recipe, load
 from optcli.runners import Runner
-from optcli.settings import Abbreviated, Settings
+from optcli.settings import Abbreviated, Settings, user_code
 from optcli.settings.references import (
     CODE,
     CodeReference,

@@ -6,7 +6,6 @@ import io
 import pytest
 from example import TOO_FEW, accuracy, both, latency, report, variant
 
-from optcli.document import Cell, Column, Layout
 from optcli.report import (
     columns,
     csv_text,
@@ -23,6 +22,7 @@ from optcli.report.csv_text import csv_of_changes
 from optcli.report.html import html, tables
 from optcli.report.rows import rows
 from optcli.results import Operations, Share
+from optcli.results.document import Cell, Column, Layout
 from optcli.results.layers import LayerError, Layers
 
 WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120, Layout.NARROW: 80}

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from tiny_project import Project
 
-from optcli import digest, environment, report, roofline
+from optcli import environment, report
 from optcli.errors import MissingError, UsageError
-from optcli.inspection import Findings, Target
+from optcli.files import digest
+from optcli.measure import roofline
+from optcli.measure.roofline import Bandwidth, Rate, Roofline
 from optcli.observer import Silent
+from optcli.pipeline import operations
+from optcli.pipeline import roofline_share as build_roofline
 from optcli.results import Estimate, Latency, Operations, Report, flags
-from optcli.roofline import Bandwidth, Rate, Roofline, operations
-from optcli.roofline import share as build_roofline
+from optcli.scaffold.inspection import Findings, Target
 from optcli.store import Store
 
 GIGA = 1e9

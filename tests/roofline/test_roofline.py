@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from optcli import environment, roofline, workers
+from optcli import environment, workers
 from optcli.errors import RunnerError, StepError
+from optcli.measure import roofline
+from optcli.measure.roofline import Bandwidth, Rate, Roofline, document, gpu, limit
+from optcli.measure.roofline.findings import computed_in
+from optcli.measure.roofline.shapes import CONVOLUTIONS, product_operations
+from optcli.measure.roofline.timing import RateRequest, best_s
 from optcli.observer import Silent
 from optcli.report.terminal import text as shown
-from optcli.roofline import Bandwidth, Rate, Roofline, document, gpu, limit
-from optcli.roofline.findings import computed_in
-from optcli.roofline.shapes import CONVOLUTIONS, product_operations
-from optcli.roofline.timing import RateRequest, best_s
 
 GIGA = 1e9
 MIB = 1024**2
@@ -135,7 +136,7 @@ def test_its_text_names_peaks_libraries_and_doubts():
 def test_the_best_of_many_calls_counts(monkeypatch):
     now = [0.0]
     lasting = iter([0.5, 0.5, 0.1, 0.3, 0.1, 0.1, 0.4, 0.2] + [0.5] * 100)
-    monkeypatch.setattr("optcli.roofline.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("optcli.measure.roofline.timing.time.perf_counter", lambda: now[0])
 
     def call():
         now[0] += next(lasting)
@@ -145,7 +146,7 @@ def test_the_best_of_many_calls_counts(monkeypatch):
 
 def test_a_busy_machine_is_given_more_time_but_not_for_ever(monkeypatch):
     now, calls = [0.0], []
-    monkeypatch.setattr("optcli.roofline.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("optcli.measure.roofline.timing.time.perf_counter", lambda: now[0])
 
     def call():
         calls.append(1)
@@ -220,13 +221,13 @@ def test_real_libraries_give_rates_of_every_kind():
     asked = RateRequest(threads=1, seconds=0.001, working_sets_bytes=(1 << 18,))
     precisions = {"fp32", "int8", *(p for p in ("bf16", "fp16") if environment.computes_in(p))}
     for library in ("torch", "onnxruntime", "openvino"):
-        found = workers.run(f"optcli.roofline.{library}:rates", asked, list[Rate])
+        found = workers.run(f"optcli.measure.roofline.{library}:rates", asked, list[Rate])
         assert all(each.per_s > 0 for each in found)
         assert {(each.library, each.threads) for each in found} == {(library, 1)}
         assert {each.operation for each in found} == {"matmul", "convolution"}
         wanted = {"fp32", "int8"} if library == "onnxruntime" else precisions
         assert {each.precision for each in found} == wanted
-    (small,) = workers.run("optcli.roofline.torch:bandwidths", asked, list[Bandwidth])
+    (small,) = workers.run("optcli.measure.roofline.torch:bandwidths", asked, list[Bandwidth])
     assert small.working_set_bytes == 1 << 18
     assert small.read_per_s > 0
     assert small.triad_per_s > 0

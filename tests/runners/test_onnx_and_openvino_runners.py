@@ -8,7 +8,7 @@ from tiny_networks import INPUTS, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import Format
 from optcli.errors import MissingError, RunnerError, StepError
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner

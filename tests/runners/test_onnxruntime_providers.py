@@ -16,8 +16,8 @@ from needs import needs
 
 from optcli import environment
 from optcli.errors import MissingError, RunnerError
-from optcli.formats import onnxruntime_providers
-from optcli.formats.onnxruntime_providers import PROVIDERS
+from optcli.models.formats import onnxruntime_providers
+from optcli.models.formats.onnxruntime_providers import PROVIDERS
 from optcli.runners import _onnxruntime_cuda, _onnxruntime_sessions
 from optcli.runners._onnxruntime_cuda import CudaCalls
 from optcli.runners._onnxruntime_sessions import assigned, on_the_cpu, opened, require_used
@@ -243,7 +243,7 @@ class Binding:
 
 @pytest.fixture
 def calls():
-    from optcli.engines.gpu import Stream
+    from optcli.models.engines.gpu import Stream
 
     gpu, bindings = Gpu(), []
 

@@ -9,10 +9,10 @@ from fake_driver import LONG, SHORT, engine, interpreter, plan
 
 from optcli import runners
 from optcli.artifact import Artifact, Format
-from optcli.engines import child, driver, sidecar
 from optcli.errors import RunnerError
-from optcli.latency import process
-from optcli.latency.messages import Command, MeasureRequest
+from optcli.measure.latency import process
+from optcli.measure.latency.messages import Command, MeasureRequest
+from optcli.models.engines import child, driver, sidecar
 from optcli.results import flags
 from optcli.settings import TensorSpec
 

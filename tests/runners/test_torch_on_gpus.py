@@ -12,7 +12,7 @@ import torch
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
-from optcli.formats import torch_devices
+from optcli.models.formats import torch_devices
 from optcli.runners import _pytorch, _torch_cuda, find
 from optcli.runners._torch_cuda import CudaCalls
 

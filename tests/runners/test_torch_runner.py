@@ -15,8 +15,8 @@ import torch
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import MissingError, RunnerError
-from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torch as torch_format
 from optcli.results import flags
 from optcli.runners.torch import TorchRunner
 from optcli.settings import TensorSpec
@@ -54,7 +54,7 @@ def artifact(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "net.py").write_text(dedent(CODE))
-    from optcli.formats.torch_build import build
+    from optcli.models.formats.torch_build import build
 
     source = {"kind": "python", "reference": "net.py:Net", "arguments": {}}
     model = build(source, code)

@@ -113,7 +113,7 @@ def shapes(recipe) -> list:
 def write_program_and_script(place: Path) -> None:
     import torch
 
-    from optcli import user_code
+    from optcli.settings import user_code
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 3))
     batch = torch.export.Dim("n", min=2, max=9)
@@ -225,7 +225,7 @@ def test_a_network_gets_as_many_classes_as_the_data_have(place):
 def test_weights_of_as_many_classes_are_taken(place):
     import torch
 
-    from optcli import user_code
+    from optcli.settings import user_code
 
     network = user_code.load("nets.py:Sized", place)(num_classes=2)
     torch.save(network.state_dict(), place / "two.pth")

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from optcli import prediction
-from optcli.serving import drift
+from optcli.serving import drift, prediction
 
-RAY_FILES = Path(prediction.__file__).parents[1] / "serving" / "deploy" / "ray_files"
+RAY_FILES = Path(prediction.__file__).parents[1] / "deploy" / "ray_files"
 
 
 def load(name: str) -> ModuleType:

@@ -21,7 +21,7 @@ from tritonclient import http
 import optcli
 from optcli.artifact import Format
 from optcli.data import DataSettings
-from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.results import RecipeSummary, Report
 from optcli.serving import deploy as deploying
 from optcli.serving.running import running

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import optcli
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read

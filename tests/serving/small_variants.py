@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from optcli.artifact import Artifact, Format
-from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.results import ArtifactSummary
 from optcli.runners import DEFAULTS, find
 from optcli.settings import TensorSpec

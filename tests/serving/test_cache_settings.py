@@ -12,7 +12,7 @@ from small_variants import IMAGE, variant
 
 from optcli.artifact import Format
 from optcli.errors import UsageError
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.serving.deploy import caching
 
 

@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from small_variants import IMAGE, variant
 
-from optcli import inference
 from optcli.artifact import Artifact, Format
-from optcli.baselines.manifest import Packed, described
-from optcli.digest import of_value
 from optcli.errors import InputError
+from optcli.files.digest import of_value
 from optcli.gate import latency as gate_latency
-from optcli.latency.messages import MeasureRequest
-from optcli.latency.process import Process
+from optcli.gate.baselines.manifest import Packed, described
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.measure.latency.process import Process
 from optcli.pipeline.plan import PlannedVariant
 from optcli.runners import Runner, find, names
+from optcli.serving import inference
 from optcli.serving.deploy import model_configuration, ray_runtimes, repository
 from optcli.serving.deploy.instructions import for_triton
 from optcli.serving.deploy.interface import Interface

@@ -9,9 +9,9 @@ import pytest
 from copied_modules import load
 from test_loadtest_parts import IMAGE
 
-from optcli.model_files.built_variant import Samples
 from optcli.outputs import Exported
 from optcli.pipeline.decoding import Decoding
+from optcli.pipeline.model_files.built_variant import Samples
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
 from optcli.serving.loadtest import canary, endpoint

@@ -22,7 +22,7 @@ from test_deploy_ray import _computes_the_same
 import optcli
 from optcli.artifact import Format
 from optcli.errors import UsageError
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan
 from optcli.serving.deploy import kserve, repository
 

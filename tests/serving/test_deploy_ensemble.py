@@ -20,14 +20,14 @@ import optcli
 from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
-from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.pipeline.decoding import Decoding
-from optcli.prediction.of_recipe import ImageServing
+from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ensemble, golden_images, model_configuration, repository
 from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
+from optcli.serving.prediction.of_recipe import ImageServing
 from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")

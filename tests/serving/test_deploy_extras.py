@@ -19,7 +19,7 @@ from optcli.artifact import Format
 from optcli.cli import run
 from optcli.data import DataSettings
 from optcli.errors import UsageError
-from optcli.model_files.built_variant import Samples
+from optcli.pipeline.model_files.built_variant import Samples
 from optcli.results import RecipeSummary, Report
 from optcli.results.plan import Plan
 from optcli.serving import bundle

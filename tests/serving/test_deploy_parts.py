@@ -13,12 +13,12 @@ from small_variants import IMAGE, onnx_model, variant
 
 import optcli
 from optcli.artifact import Format
-from optcli.engines import sidecar
 from optcli.errors import InputError, UnfitError, UsageError
-from optcli.inspection.findings import Tensor
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.models.engines import sidecar
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan, PriorityLatency
 from optcli.runners import DEFAULTS, find
+from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.deploy import instructions, model_configuration, plans, repository
 from optcli.serving.deploy.backends import backend_of
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface, LookRequest, look

@@ -17,9 +17,9 @@ from small_variants import IMAGE, onnx_model, variant
 import optcli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
-from optcli.latency.measured_curve import MeasuredCurve
+from optcli.measure.latency.measured_curve import MeasuredCurve
+from optcli.measure.queueing import Curve, Forms, with_forms
 from optcli.observer import Silent
-from optcli.queueing import Curve, Forms, with_forms
 from optcli.results import Report
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle

@@ -17,11 +17,11 @@ from small_variants import onnx_model, variant
 from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError
-from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.prediction.of_recipe import ImageServing
+from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.serving.deploy import golden_images
 from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
+from optcli.serving.prediction.of_recipe import ImageServing
 
 BATCH = {"min": 1, "opt": 2, "max": 8}
 

@@ -21,7 +21,7 @@ import pytest
 from copied_modules import RAY_FILES
 from PIL import Image
 
-from optcli import prediction
+from optcli.serving import prediction
 from optcli.settings.postprocess import RowDecoding
 
 IMAGES = {

@@ -18,10 +18,10 @@ from tiny_project import weights, write_recipe
 import optcli
 from optcli.cli import run
 from optcli.pipeline import build
-from optcli.prediction.stored_answers import MANIFEST
 from optcli.results.drift import Drift
 from optcli.results.loadtest import LoadTest
 from optcli.serving.drift import input_statistics
+from optcli.serving.prediction.stored_answers import MANIFEST
 from optcli.serving.running import Running, running
 
 _HURRIED = pytest.mark.usefixtures("hurried_loads", "hurried_plans")

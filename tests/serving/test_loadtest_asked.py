@@ -14,8 +14,8 @@ from test_loadtest_windows import point
 import optcli
 from optcli import cli
 from optcli.errors import InputError, UsageError
+from optcli.measure.queueing.demand import Demand
 from optcli.observer import Silent
-from optcli.queueing.demand import Demand
 from optcli.results.loadtest import Calibration, Served, ServerFigures
 from optcli.serving.loadtest import asked, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options

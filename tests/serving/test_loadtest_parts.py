@@ -10,7 +10,7 @@ import pytest
 from test_loadtest_windows import point
 
 from optcli.errors import InputError, UsageError
-from optcli.queueing import Poisson
+from optcli.measure.queueing import Poisson
 from optcli.results.loadtest import Calibration, Predicted, Served, ServerFigures
 from optcli.serving.loadtest import (
     answers,

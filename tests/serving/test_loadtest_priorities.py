@@ -14,7 +14,7 @@ from test_loadtest_server import PROMISE, SHORT, driving_at
 from test_loadtest_windows import client, records
 
 from optcli.errors import UsageError
-from optcli.queueing import Constant, Poisson
+from optcli.measure.queueing import Constant, Poisson
 from optcli.report import loadtest as forms
 from optcli.report import terminal
 from optcli.report.html import html

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 import optcli
-from optcli.queueing import Batching, Curve, Overhead, Poisson, simulate
+from optcli.measure.queueing import Batching, Curve, Overhead, Poisson, simulate
 from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ray_lanes

@@ -6,9 +6,9 @@ import pytest
 
 import optcli
 from optcli.errors import UsageError
-from optcli.latency.measured_curve import curve_of
-from optcli.queueing import Curve
-from optcli.queueing.arrivals import parse
+from optcli.measure.latency.measured_curve import curve_of
+from optcli.measure.queueing import Curve
+from optcli.measure.queueing.arrivals import parse
 from optcli.report import plan_text
 from optcli.report.html.plan import plan_page
 from optcli.results import Estimate, Report, Sweep, SweepPoint

@@ -13,9 +13,9 @@ from small_variants import variant
 import optcli
 from optcli.artifact import Format
 from optcli.errors import UsageError
-from optcli.latency import Candidate
-from optcli.latency.measured_curve import curve_of
-from optcli.latency.sweep import sweep
+from optcli.measure.latency import Candidate
+from optcli.measure.latency.measured_curve import curve_of
+from optcli.measure.latency.sweep import sweep
 from optcli.observer import Silent
 from optcli.report.html.plan import plan_page
 from optcli.report.plan_text import plan_text

@@ -7,7 +7,7 @@ import pytest
 
 import optcli
 from optcli.errors import RecipeError
-from optcli.queueing import Bursts, Constant, Gamma, Poisson, Trace
+from optcli.measure.queueing import Bursts, Constant, Gamma, Poisson, Trace
 from optcli.serving.planning import priorities
 from optcli.serving.planning.traffic import part_of
 

@@ -25,8 +25,8 @@ from optcli import cli, data
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics._classes import best
 from optcli.data import DataSettings
-from optcli.model_files.built_variant import BuiltVariant
 from optcli.pipeline.decoding import Decoding
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.drift import Drift
 from optcli.sample import SampleSet
 from optcli.settings.postprocess import PostprocessSettings

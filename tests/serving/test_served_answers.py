@@ -19,11 +19,11 @@ from optcli.accuracy.metrics._classes import best
 from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
-from optcli.inspection.findings import Tensor
-from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.outputs import Exported
 from optcli.pipeline.decoding import Decoding
-from optcli.prediction.of_recipe import ImageServing, image_serving
+from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
+from optcli.scaffold.inspection.findings import Tensor
+from optcli.serving.prediction.of_recipe import ImageServing, image_serving
 from optcli.settings.postprocess import PostprocessSettings
 
 images, postprocess = load("images"), load("postprocess")

@@ -10,11 +10,11 @@ from ruamel.yaml import YAML
 from tiny_networks import artifact, feed
 
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError
+from optcli.files.digest import FileDigests
+from optcli.models.sources.exported import ExportedSource
 from optcli.runners.torch import TorchRunner
 from optcli.settings import TensorSpec
-from optcli.sources.exported import ExportedSource
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ import pytest
 from tiny_networks import Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.sources.onnx import OnnxSource
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -16,7 +17,6 @@ from optcli.passes.to_openvino import ToOpenvino
 from optcli.pipeline import check
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
-from optcli.sources.onnx import OnnxSource
 
 pytestmark = pytest.mark.slow
 

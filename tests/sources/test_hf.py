@@ -10,11 +10,11 @@ import pytest
 import tiny_transformers
 import torch
 
-from optcli import sources
-from optcli.digest import FileDigests
 from optcli.errors import InputError, MissingError
-from optcli.formats import exporter_metadata, torch_hf
-from optcli.formats import torch as torch_format
+from optcli.files.digest import FileDigests
+from optcli.models import sources
+from optcli.models.formats import exporter_metadata, torch_hf
+from optcli.models.formats import torch as torch_format
 from optcli.outputs import exported
 from optcli.settings import TensorSpec
 

@@ -8,7 +8,8 @@ from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
 from optcli.errors import InputError
-from optcli.formats import onnx as onnx_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.sources.onnx import OnnxSource
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -17,7 +18,6 @@ from optcli.pipeline import check
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.settings import TensorSpec
-from optcli.sources.onnx import OnnxSource
 
 pytestmark = pytest.mark.slow
 INPUTS = (TensorSpec(name="image", shape=("batch", 3, 16, 16)),)

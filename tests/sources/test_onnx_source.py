@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError
+from optcli.files.digest import FileDigests
+from optcli.models.sources.onnx import OnnxSource, locations
 from optcli.settings import TensorSpec
-from optcli.sources.onnx import OnnxSource, locations
 
 pytestmark = pytest.mark.slow
 
@@ -149,8 +149,8 @@ def test_names_of_weights_files_are_found_whatever_their_length(tmp_path, length
 def test_the_key_needs_no_onnx(tmp_path):
     saved(tmp_path / "models", data="weights.bin")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom optcli.digest import FileDigests\n"
-        "from optcli.sources.onnx import OnnxSource\n"
+        "import sys\nfrom pathlib import Path\nfrom optcli.files.digest import FileDigests\n"
+        "from optcli.models.sources.onnx import OnnxSource\n"
         "source = OnnxSource(target='net.onnx', folder=Path(sys.argv[1]))\n"
         "assert source.ingredients(FileDigests())['data']\n"
         "assert not {'onnx', 'numpy'} & set(sys.modules)\n"

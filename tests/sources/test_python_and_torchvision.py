@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from optcli.artifact import EXPECTED
-from optcli.digest import FileDigests
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
-from optcli.formats import torch as torch_format
-from optcli.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.models.sources.python import PythonSource
+from optcli.models.sources.torchvision import TorchvisionSource
 from optcli.settings import TensorSpec
-from optcli.sources.python import PythonSource
-from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def run(model, inputs=IMAGE):
 
 def state_of(folder: Path, **arguments) -> dict:
     """The state of the test's network, made in this process."""
-    from optcli.formats.torch_build import build
+    from optcli.models.formats.torch_build import build
 
     return build(
         {"kind": "python", "reference": "nets.py:Net", "arguments": arguments}, folder
@@ -399,7 +399,7 @@ def test_weights_that_cannot_be_downloaded_are_missing(tmp_path, monkeypatch):
 def test_a_detector_with_listed_weights_is_built_as_they_want_it():
     from torchvision.ops import FrozenBatchNorm2d
 
-    from optcli.formats.torch_build import build
+    from optcli.models.formats.torch_build import build
 
     source = {"kind": "torchvision", "name": "fasterrcnn_resnet50_fpn", "arguments": {}}
     plain = build(source, Path())

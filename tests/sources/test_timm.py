@@ -11,11 +11,11 @@ import torch
 from needs import imported
 
 from optcli import environment
-from optcli.digest import FileDigests
 from optcli.errors import InputError, MissingError
-from optcli.formats import torch as torch_format
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torch as torch_format
+from optcli.models.sources.timm import TimmSource
 from optcli.settings import TensorSpec
-from optcli.sources.timm import TimmSource
 
 timm = imported("timm")
 pytestmark = pytest.mark.slow

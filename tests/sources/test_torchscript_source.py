@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from optcli.artifact import Artifact, Format
-from optcli.digest import FileDigests
 from optcli.errors import InputError
-from optcli.formats import torchscript as torchscript_format
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torchscript as torchscript_format
+from optcli.models.sources.torchscript import TorchscriptSource
 from optcli.runners.torchscript import TorchscriptRunner
 from optcli.settings import TensorSpec
-from optcli.sources.torchscript import TorchscriptSource
 
 pytestmark = pytest.mark.slow
 INPUTS = (TensorSpec(name="image", shape=("batch", 3, 8, 8)),)

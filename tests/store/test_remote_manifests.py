@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from faulty_remote import Machine, files_of
 
-from optcli import digest
+from optcli.files import digest
 from optcli.store import key_of
 from optcli.store.remote import RefusedError, manifest
 

@@ -329,7 +329,7 @@ def test_a_changed_file_makes_an_entry_none_and_it_is_made_again(tmp_store):
 
 
 def test_an_untouched_entry_is_read_once(tmp_store, monkeypatch):
-    from optcli import digest
+    from optcli.files import digest
 
     make(tmp_store)
     monkeypatch.setattr(digest, "_SETTLED_NS", -1)

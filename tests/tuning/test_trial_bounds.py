@@ -9,9 +9,9 @@ import pytest
 
 from optcli.data import DataSettings
 from optcli.errors import RunnerError, StepError
+from optcli.measure.profiling import Finding
 from optcli.observer import Silent
 from optcli.pipeline.execute import Settings
-from optcli.profiling import Finding
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.settings.accuracy import AccuracySettings

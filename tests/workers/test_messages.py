@@ -18,9 +18,9 @@ from optcli import workers
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, RecipeError, StepError
-from optcli.inspection import Findings
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
+from optcli.scaffold.inspection import Findings
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.workers import messages
@@ -59,7 +59,7 @@ def named_in_calls() -> set[tuple[str, str]]:
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and text.startswith("optcli.") and text.count(":") == 1:
                 module, _, name = text.partition(":")
-                if name.isidentifier() and not module.startswith("optcli.engines"):
+                if name.isidentifier() and not module.startswith("optcli.models.engines"):
                     known.add((module, name))
     return known
 
@@ -283,5 +283,5 @@ def test_a_worker_that_cannot_be_told_what_to_do_is_not_left_over():
     own = psutil.Process()
     before = set(own.children(recursive=True))
     with pytest.raises(PydanticSerializationError):
-        workers.spawn("optcli.inspection.looking:look", Outer(inner=7))  # type: ignore[arg-type]
+        workers.spawn("optcli.scaffold.inspection.looking:look", Outer(inner=7))  # type: ignore[arg-type]
     assert set(own.children(recursive=True)) == before

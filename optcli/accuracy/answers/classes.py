@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli import regular_files
 from optcli.accuracy.answers import Answers, Outputs
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics._classes import Classification, class_number
 from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.files import regular_files
 from optcli.sample import Batch
 
 if TYPE_CHECKING:

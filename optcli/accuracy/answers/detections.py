@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data, regular_files
+from optcli import data
 from optcli.accuracy.answers import Answers, listed
 from optcli.accuracy.metrics import Predictions
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 from optcli.sample import Batch
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError, raised_as
-from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_calls
 from optcli.results.layers import LayerError
 from optcli.settings import TensorSpec
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli import folders
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs, seen_behind
 from optcli.artifact import Artifact
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.operators import PRODUCT_OF, is_static, weight_position
-from optcli.onnx_graphs.quantized import along, dequantize, numbers
+from optcli.files import folders
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.operators import PRODUCT_OF, is_static, weight_position
+from optcli.models.onnx_graphs.quantized import along, dequantize, numbers
 from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:

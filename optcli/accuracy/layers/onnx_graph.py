@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import read
-from optcli.onnx_graphs.interface import input_names
-from optcli.onnx_graphs.operators import MOVES_VALUES, PAIR, PRODUCT_OF
+from optcli.models.onnx_graphs.graph import read
+from optcli.models.onnx_graphs.interface import input_names
+from optcli.models.onnx_graphs.operators import MOVES_VALUES, PAIR, PRODUCT_OF
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
-from optcli.formats import openvino as openvino_format
-from optcli.formats import openvino_zero_points
-from optcli.formats.openvino import values_of
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats import openvino_zero_points
+from optcli.models.formats.openvino import values_of
 from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:

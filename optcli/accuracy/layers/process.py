@@ -12,7 +12,7 @@ from optcli.accuracy.layers import advice, exported, onnx, openvino, torch
 from optcli.accuracy.layers.measured import Measured
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
-from optcli.formats import operator_libraries
+from optcli.models.formats import operator_libraries
 from optcli.results.layers import Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_modules
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_calls, torch_modules
 from optcli.results.layers import LayerError
 from optcli.settings import TensorSpec
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from optcli import registry
 from optcli.errors import InputError, UsageError, did_you_mean
+from optcli.files import registry
 from optcli.settings import Settings
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.outputs import Kind

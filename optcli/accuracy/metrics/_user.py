@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from optcli import user_code
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
+from optcli.settings import user_code
 
 if TYPE_CHECKING:
     import numpy as np

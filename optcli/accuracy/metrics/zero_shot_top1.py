@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from optcli import regular_files
 from optcli.accuracy.metrics._classes import Classification
 from optcli.accuracy.metrics._embeddings import unit_rows
 from optcli.data.layouts.npz import Archive
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.outputs import Kind
 

@@ -5,8 +5,8 @@ A layout says all there is to say of it: what its name is followed by, which lib
 
 from __future__ import annotations
 
-from optcli import registry
 from optcli.data.collection import Collection
+from optcli.files import registry
 
 
 def names() -> tuple[str, ...]:

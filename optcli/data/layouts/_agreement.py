@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.image_files import FORMATS
 from optcli.errors import counted, excerpt, plural
+from optcli.files import regular_files
 
 _ORIENTATION = 0x0112
 _QUARTER_TURNS = (5, 6, 7, 8)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from optcli.data.collection import Item, Items
 from optcli.data.image_files import open_image
-from optcli.digest import of_file
+from optcli.files.digest import of_file
 
 
 @dataclass(frozen=True)

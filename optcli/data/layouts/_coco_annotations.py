@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeAlias
 
-from optcli import regular_files
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 
 _HINT = "wanted images, annotations with bbox, and categories"
 _LONGEST_ID = 200

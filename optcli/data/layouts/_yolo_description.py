@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.text_files import text_of, yaml_of
 from optcli.errors import InputError, excerpt
+from optcli.files import regular_files
 
 PARTS = ("train", "val", "test")
 OTHER_NAMES = {"validation": "val", "valid": "val"}

@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_in, is_image
 from optcli.data.layouts._agreement import AnnotatedImage, disagreements
 from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.layouts._coco_annotations import Annotations, read
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests
 from optcli.errors import InputError, counted, excerpt
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec
 
 _WANTED = (

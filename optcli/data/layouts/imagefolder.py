@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import (
     SUFFIXES,
@@ -23,8 +22,9 @@ from optcli.data.image_files import (
 from optcli.data.image_tables import Tabled, metadata_in, tabled
 from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.selection import choose
-from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import InputError, counted, did_you_mean, excerpt
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_file, of_value
 from optcli.settings import TensorSpec
 
 _LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import folders_in, id_of, is_image, open_image, size_of
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import counted, did_you_mean, excerpt, plural
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_file, of_value
 from optcli.settings import TensorSpec
 
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages", "inputs", "rgb", "leftimg8bit")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError, did_you_mean, excerpt
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

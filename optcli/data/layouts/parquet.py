@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.image_files import decoded, folders_down_to
 from optcli.data.layouts._annotated import target_of
 from optcli.data.selection import choose, split_digest
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
-from optcli.digest import FileDigests, of_bytes, of_value
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean, excerpt, raised_as
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_bytes, of_value
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

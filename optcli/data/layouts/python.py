@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import regular_files, user_code
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests
 from optcli.errors import InputError, excerpt, first_line
-from optcli.settings import TensorSpec
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
+from optcli.settings import TensorSpec, user_code
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests
 from optcli.settings import TensorSpec
 
 

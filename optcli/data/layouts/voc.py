@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import folders_down_to, id_of, is_image, passed_over
 from optcli.data.layouts._agreement import AnnotatedImage, disagreements
 from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of, xml_of
-from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, did_you_mean, excerpt
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_value
 from optcli.settings import TensorSpec
 
 _WANTED = "wanted Annotations/*.xml beside JPEGImages, or XML files beside their images"

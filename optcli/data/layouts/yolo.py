@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Items
 from optcli.data.image_files import id_of, images_below, passed_over, size_of
 from optcli.data.layouts import _yolo_labels as yolo_labels
@@ -26,8 +25,9 @@ from optcli.data.layouts._yolo_description import (
 from optcli.data.layouts._yolo_labels import Line
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of
-from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
+from optcli.files import regular_files
+from optcli.files.digest import FileDigests, of_value
 from optcli.settings import TensorSpec
 
 _IMAGES, _LABELS = f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import drop_notes_of_weights
-from optcli.onnx_graphs.interface import graphs
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import drop_notes_of_weights
+from optcli.models.onnx_graphs.interface import graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, counted
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import constant, read
-from optcli.onnx_graphs.interface import opset_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import constant, read
+from optcli.models.onnx_graphs.interface import opset_of
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import Precision
 from optcli.passes._onnx.upgrade import noise

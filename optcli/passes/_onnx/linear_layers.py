@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import add_initializer, array, constant, maker, read, written
+from optcli.models.onnx_graphs.graph import add_initializer, array, constant, maker, read, written
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator
 
 from optcli.errors import StepError, did_you_mean, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.formats.onnx import DATA, FILE
-from optcli.onnx_graphs.graph import maker
-from optcli.onnx_graphs.interface import graphs, input_shapes, opset_of
-from optcli.onnx_graphs.operators import PAIR, PRODUCTS, is_static
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats.onnx import DATA, FILE
+from optcli.models.onnx_graphs.graph import maker
+from optcli.models.onnx_graphs.interface import graphs, input_shapes, opset_of
+from optcli.models.onnx_graphs.operators import PAIR, PRODUCTS, is_static
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes import Job
 from optcli.passes._onnx.tidying import name_nodes, tidied
 from optcli.passes._onnx.upgrade import upgraded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import input_names
-from optcli.onnx_graphs.shapes import without_weights
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import input_names
+from optcli.models.onnx_graphs.shapes import without_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

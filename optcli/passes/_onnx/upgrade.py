@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError, first_line, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import graphs
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import graphs
+from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes import Job
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.operators import KEEPS_VALUES
-from optcli.onnx_graphs.precision import precision_of
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.operators import KEEPS_VALUES
+from optcli.models.onnx_graphs.precision import precision_of
 
 if TYPE_CHECKING:
     import numpy as np

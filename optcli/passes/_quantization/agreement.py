@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import exported as exported_format
-from optcli.formats import onnx as onnx_format
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.formats import openvino as openvino_format
 
 if TYPE_CHECKING:
     import numpy as np

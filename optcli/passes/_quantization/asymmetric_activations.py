@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optcli.onnx_graphs.graph import constant, maker, read
+from optcli.models.onnx_graphs.graph import constant, maker, read
 from optcli.passes._quantization.activation_ranges import Range
 
 if TYPE_CHECKING:

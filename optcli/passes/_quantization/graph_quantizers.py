@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.errors import OptcliError, StepError, first_line
-from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import torch as torch_format
 from optcli.passes import Job
 from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import ModelInput

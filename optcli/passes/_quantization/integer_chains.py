@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import (
+from optcli.models.onnx_graphs.graph import (
     add_initializer,
     argument,
     constant,
@@ -18,7 +18,7 @@ from optcli.onnx_graphs.graph import (
     remove_unread,
     remove_unread_initializers,
 )
-from optcli.onnx_graphs.operators import MOVES_VALUES, PAIR
+from optcli.models.onnx_graphs.operators import MOVES_VALUES, PAIR
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node, Value

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import (
+from optcli.models.onnx_graphs.graph import (
     add_initializer,
     constant,
     maker,
     remove_unread,
     remove_unread_initializers,
 )
-from optcli.onnx_graphs.operators import PRODUCTS
+from optcli.models.onnx_graphs.operators import PRODUCTS
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node, TensorProtocol

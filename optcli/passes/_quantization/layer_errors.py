@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import constant, maker, read
-from optcli.onnx_graphs.operators import PRODUCTS
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import constant, maker, read
+from optcli.models.onnx_graphs.operators import PRODUCTS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
-from optcli.formats import openvino as openvino_format
+from optcli.models.formats import openvino as openvino_format
 from optcli.passes import Job, Made
 from optcli.passes._quantization import output_tails, transformers
 from optcli.passes._quantization.calibration import Feeds, ModelInput

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from optcli.onnx_graphs.graph import constant, read
+from optcli.models.onnx_graphs.graph import constant, read
 
 if TYPE_CHECKING:
     from nncf.common.graph import NNCFGraph

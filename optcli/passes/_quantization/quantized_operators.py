@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.formats import openvino as openvino_format
-from optcli.onnx_graphs.graph import maker, read
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.onnx_graphs.graph import maker, read
 
 if TYPE_CHECKING:
     from onnx import ModelProto

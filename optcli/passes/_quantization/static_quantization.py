@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import read
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import read
 from optcli.passes._quantization.activation_ranges import Range
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats.openvino import values_of
+from optcli.models.formats.openvino import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError, raised_as
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.graph_quantizers import (

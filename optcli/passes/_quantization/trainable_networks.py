@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import openvino as openvino_format
-from optcli.formats.torch_calls import arguments
+from optcli.models.formats import openvino as openvino_format
+from optcli.models.formats.torch_calls import arguments
 from optcli.passes import Job
 from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.calibration import Feeds

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import (
+from optcli.models.onnx_graphs.graph import (
     add_initializer,
     array,
     maker,
@@ -19,7 +19,7 @@ from optcli.onnx_graphs.graph import (
     remove_unread_initializers,
     written,
 )
-from optcli.onnx_graphs.operators import PRODUCTS
+from optcli.models.onnx_graphs.operators import PRODUCTS
 from optcli.passes import Job
 from optcli.passes._quantization.integer_chains import close_integer_chains
 from optcli.passes._quantization.kept_floats import keep_floats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import maker, read
+from optcli.models.onnx_graphs.graph import maker, read
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
-from optcli.onnx_graphs.graph import argument, array, maker
-from optcli.onnx_graphs.operators import DYNAMIC, PAIR, PRODUCTS, is_static
-from optcli.onnx_graphs.quantized import channel_axis, integers, weight
+from optcli.models.onnx_graphs.graph import argument, array, maker
+from optcli.models.onnx_graphs.operators import DYNAMIC, PAIR, PRODUCTS, is_static
+from optcli.models.onnx_graphs.quantized import channel_axis, integers, weight
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact
-from optcli.engines import EngineError, child, coverage, driver, profiles
-from optcli.engines.process import JobChannel
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import input_shapes
+from optcli.models.engines import EngineError, child, coverage, driver, profiles
+from optcli.models.engines.process import JobChannel
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.interface import input_shapes
 from optcli.passes import Job
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, prepare
 from optcli.passes._tensorrt.profiles import Wish, profiles_of
@@ -104,7 +104,9 @@ def _covered(job: dict[str, Any], python: str | None) -> dict[str, Any]:
     A confined worker cannot start one. It is such a process itself, and asks by itself.
     """
     try:
-        answer = child.run("optcli.engines.coverage:job", job, python=python, timeout_s=_TIMEOUT_S)
+        answer = child.run(
+            "optcli.models.engines.coverage:job", job, python=python, timeout_s=_TIMEOUT_S
+        )
     except EngineError as error:
         if python is not None or not isinstance(error.__cause__, PermissionError):
             raise

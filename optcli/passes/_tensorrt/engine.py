@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
-from optcli.engines import EngineError, child, profiles, sidecar
-from optcli.engines.job import Job as Build
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import array, read
-from optcli.onnx_graphs.interface import input_shapes
-from optcli.onnx_graphs.quantized import behind
+from optcli.models.engines import EngineError, child, profiles, sidecar
+from optcli.models.engines.job import Job as Build
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import array, read
+from optcli.models.onnx_graphs.interface import input_shapes
+from optcli.models.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
@@ -139,7 +139,7 @@ class EnginePass(Pass):
     def _run(self, source: Artifact, job: Job, folder: Path) -> Made:
         python = self.interpreter()
         here = child.run(
-            "optcli.engines.bindings:describe",
+            "optcli.models.engines.bindings:describe",
             {"product": self.product},
             python=python,
             timeout_s=_DESCRIBE_S,
@@ -160,7 +160,7 @@ class EnginePass(Pass):
         )
         build = self._build(prepared, job, here)
         result = child.run(
-            "optcli.engines.building:build",
+            "optcli.models.engines.building:build",
             asdict(build),
             python=python,
             timeout_s=self.max_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optcli.onnx_graphs.graph import (
+from optcli.models.onnx_graphs.graph import (
     add_initializer,
     argument,
     array,
@@ -12,7 +12,7 @@ from optcli.onnx_graphs.graph import (
     remove_unread_initializers,
     set_array,
 )
-from optcli.onnx_graphs.quantized import integers, numbers, pairs, quantize, weight
+from optcli.models.onnx_graphs.quantized import integers, numbers, pairs, quantize, weight
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.onnx_graphs.graph import constant, maker, remove_unread
-from optcli.onnx_graphs.operators import MOVES_VALUES, PRODUCTS
-from optcli.onnx_graphs.quantized import dequantizer, weight
+from optcli.models.onnx_graphs.graph import constant, maker, remove_unread
+from optcli.models.onnx_graphs.operators import MOVES_VALUES, PRODUCTS
+from optcli.models.onnx_graphs.quantized import dequantizer, weight
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node, Value

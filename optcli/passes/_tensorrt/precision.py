@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.graph import constant, maker, read, written
-from optcli.onnx_graphs.interface import opset_of
-from optcli.onnx_graphs.operators import KEEPS_VALUES, PRODUCTS
-from optcli.onnx_graphs.precision import FLOATS, precision_of, short_name
-from optcli.onnx_graphs.quantized import dequantizer, integers
+from optcli.models.formats import onnx as onnx_format
+from optcli.models.onnx_graphs.graph import constant, maker, read, written
+from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.operators import KEEPS_VALUES, PRODUCTS
+from optcli.models.onnx_graphs.precision import FLOATS, precision_of, short_name
+from optcli.models.onnx_graphs.quantized import dequantizer, integers
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
 from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from optcli.engines import profiles
-from optcli.engines.profiles import Profile
 from optcli.errors import StepError, did_you_mean
+from optcli.models.engines import profiles
+from optcli.models.engines.profiles import Profile
 from optcli.passes import Job
 from optcli.settings import SymbolRange, TensorSpec, batch_range
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import driver, inspection, sidecar
-from optcli.engines.job import Job as Build
+from optcli.models.engines import driver, inspection, sidecar
+from optcli.models.engines.job import Job as Build
 from optcli.passes import Job
 from optcli.passes._tensorrt.precision import Prepared
 

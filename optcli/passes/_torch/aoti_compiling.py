@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats import aoti as aoti_format
-from optcli.formats import torch_devices
-from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
-from optcli.formats.torch_calls import example_inputs
-from optcli.formats.weight_packing import Packed, Packing, packed_each_call, packing
+from optcli.models.formats import aoti as aoti_format
+from optcli.models.formats import torch_devices
+from optcli.models.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
+from optcli.models.formats.torch_calls import example_inputs
+from optcli.models.formats.weight_packing import Packed, Packing, packed_each_call, packing
 from optcli.passes import Job
 from optcli.passes._torch.fixed_batch import can_pad, fixed, gain, measured
 from optcli.settings import batch_range

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 
 if TYPE_CHECKING:
     import torch

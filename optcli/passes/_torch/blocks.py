@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, raised_as
-from optcli.formats import torch_blocks, torch_modules
-from optcli.formats.torch_calls import arguments, example_inputs
+from optcli.models.formats import torch_blocks, torch_modules
+from optcli.models.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import caller

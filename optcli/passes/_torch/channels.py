@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, did_you_mean
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 from optcli.passes._torch.learning import Score
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from optcli import environment
 from optcli.errors import StepError
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 from optcli.passes._torch import bfloat16
 from optcli.passes._torch.examples import Examples
 from optcli.passes._torch.learning import caller

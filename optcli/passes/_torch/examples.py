@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, StepError
+from optcli.files.sample_cache import MEMORY_BYTES, CachedSampleSet, CachingSampleSet
 from optcli.sample import Batch, SampleSet, batch_of
-from optcli.sample_cache import MEMORY_BYTES, CachedSampleSet, CachingSampleSet
 
 if TYPE_CHECKING:
     import torch

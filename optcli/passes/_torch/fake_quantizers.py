@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 
 if TYPE_CHECKING:
     import torch

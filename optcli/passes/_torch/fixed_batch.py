@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.formats.aoti_models import Models, Routes
-from optcli.formats.torch_calls import example_inputs
+from optcli.models.formats.aoti_models import Models, Routes
+from optcli.models.formats.torch_calls import example_inputs
 from optcli.passes import Job
 from optcli.passes._torch.tracing import trace
+from optcli.results.statistics import median_uncertainty
 from optcli.settings import SymbolRange, TensorSpec, batch_range
-from optcli.statistics import median_uncertainty
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError, counted, raised_as
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_modules, torch_quantized
-from optcli.formats.torch_calls import arguments, example_inputs
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_modules, torch_quantized
+from optcli.models.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
 from optcli.passes._torch.networks import require_uncompiled
 from optcli.passes._torch.selection import matching, within

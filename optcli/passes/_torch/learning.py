@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, first_line
-from optcli.formats import torch_modules
-from optcli.formats.torch_calls import arguments, flatten_outputs
+from optcli.models.formats import torch_modules
+from optcli.models.formats.torch_calls import arguments, flatten_outputs
 from optcli.passes._torch.bfloat16 import casting
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.settings import TensorSpec

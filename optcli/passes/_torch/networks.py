@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError
-from optcli.formats import torch as torch_format
-from optcli.formats import torch_compiled, torch_quantized
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_compiled, torch_quantized
 
 if TYPE_CHECKING:
     import torch

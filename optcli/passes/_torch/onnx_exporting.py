@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
-from optcli.formats import onnx_writing
-from optcli.formats.onnx_writing import Weight
-from optcli.onnx_graphs.interface import input_names, output_names
+from optcli.models.formats import onnx_writing
+from optcli.models.formats.onnx_writing import Weight
+from optcli.models.onnx_graphs.interface import input_names, output_names
 from optcli.passes import Job
 from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import Loss, caller

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
-from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
+from optcli.models.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.passes import Job
 from optcli.settings import SymbolRange, TensorSpec, batch_range, batched
 

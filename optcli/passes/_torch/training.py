@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
-from optcli.formats import torch_modules
+from optcli.models.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_checkpoint
 from optcli.passes._torch.early_stopping import EarlyStopping, ending

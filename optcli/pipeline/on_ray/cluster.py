@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, ray_session
+from optcli import environment
 from optcli.errors import StepError, UsageError, first_line
+from optcli.pipeline import ray_session
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart
 from optcli.workers import messages
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.environment import Missing, Needs
-from optcli.latency.messages import MeasureRequest
-from optcli.latency.shapes import Comparison
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.measure.latency.shapes import Comparison
 from optcli.passes import Traits
 from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder

@@ -10,16 +10,17 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, latency, ray_session
+from optcli import environment
 from optcli.artifact import NATIVE, Artifact
-from optcli.digest import FileDigests
 from optcli.environment import Missing
 from optcli.errors import MissingError, StepError, UsageError, from_record
-from optcli.latency import Measured
-from optcli.latency.messages import MeasureRequest
-from optcli.latency.shapes import Comparison
+from optcli.files.digest import FileDigests
+from optcli.measure import latency
+from optcli.measure.latency import Measured
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.measure.latency.shapes import Comparison
 from optcli.observer import Observer
-from optcli.pipeline import keys
+from optcli.pipeline import keys, ray_session
 from optcli.pipeline.devices import Device
 from optcli.pipeline.on_ray import device_nodes, parcels, sharing
 from optcli.pipeline.on_ray.cluster import Cluster
@@ -44,7 +45,7 @@ from optcli.store import Store, pausing
 # How often a measurement begins again because the node was lost.
 _TRIES = 3
 # What measures: its code must be the same on the device, or the figures are another optcli's.
-_MEASURES = ("latency/process.py", "latency/measure.py", "latency/sweep.py", "latency/shapes.py")
+_MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
 
 
 @contextmanager

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optcli
-from optcli import data, environment, passes, runners, user_code
-from optcli.digest import FileDigests, of_value
+from optcli import data, environment, passes, runners
 from optcli.errors import OptcliError, first_line
+from optcli.files.digest import FileDigests, of_value
 from optcli.passes import Traits
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.messages import PassRequest
 from optcli.pipeline.on_ray.messages import NodePart
+from optcli.settings import user_code
 
 _MOST_NAMED = 3
 # In the code of a step: a pass of the user's own, by the digest of its source.

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from optcli import ray_session
 from optcli.errors import StepError, UsageError, from_record
 from optcli.observer import Observer
+from optcli.pipeline import ray_session
 from optcli.pipeline.local_maker import LocalMaker, begun_log
 from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, folders, latency
+from optcli import environment
 from optcli.artifact import Artifact
-from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StepError, StoreError
-from optcli.latency import Candidate
+from optcli.files import folders
+from optcli.files.digest import FileDigests
+from optcli.measure import latency
+from optcli.measure.latency import Candidate
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, places
 from optcli.pipeline.on_ray import fit, node, parcels

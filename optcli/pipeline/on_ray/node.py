@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optcli import accuracy, folders
+from optcli import accuracy
 from optcli.artifact import Artifact
-from optcli.digest import FileDigests, of_file
 from optcli.errors import OptcliError, StepError, StoreError
+from optcli.files import folders
+from optcli.files.digest import FileDigests, of_file
 from optcli.pipeline import step
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.logs import log_of

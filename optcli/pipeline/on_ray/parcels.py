@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from optcli import data, digest, regular_files, user_code
+from optcli import data
 from optcli.data import DataSettings
-from optcli.digest import FileDigests
 from optcli.errors import OptcliError, first_line
+from optcli.files import digest, regular_files
+from optcli.files.digest import FileDigests
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.on_ray import sharing
 from optcli.pipeline.on_ray.messages import Contents, Shared
+from optcli.settings import user_code
 from optcli.store import Entry, Store, key_of
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
 from optcli.store.remote.connection import Connection, DeniedError, GoneError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from optcli.document import Cell, Column
 from optcli.report import wording
 from optcli.report.changes.model import AccuracyChange, SpeedChange, VariantChange
 from optcli.report.changes.rows import Row
 from optcli.results import Estimate
+from optcli.results.document import Cell, Column
 
 _TONES = {"faster": "accept", "slower": "reject", "no clear change": "none", "same artifact": "none"}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optcli.document import Document, Items, Picture, Section, Table, of_table
 from optcli.report.changes import columns
 from optcli.report.changes.chart import chart
 from optcli.report.changes.model import Comparison
 from optcli.report.changes.rows import rows, title
+from optcli.results.document import Document, Items, Picture, Section, Table, of_table
 
 _MEANING = (
     "The runs were not measured side by side: brackets hold 95 % intervals of the change, combined on"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.document import Document, Items, Section, Table
 from optcli.report import wording
 from optcli.report.gate.changes import lines, why_chosen
 from optcli.report.gate.rows import COLUMNS, causes, doubts, rows
+from optcli.results.document import Document, Items, Section, Table
 from optcli.results.gate import GateReport
 
 _HEADINGS = {"accept": "passed", "reject": "FAILED", "inconclusive": "could not tell"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optcli.document import Cell, Column
 from optcli.report import wording
+from optcli.results.document import Cell, Column
 from optcli.results.gate import Comparison, GatedVariant, GateReport
 
 # What an outcome is called in front of a reviewer.

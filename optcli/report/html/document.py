@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from optcli import __version__
-from optcli.document import Document, Items, Names, Part, Picture, Section, Table
 from optcli.report.html import tables
 from optcli.report.html.tags import Child, Markup, join, tag
+from optcli.results.document import Document, Items, Names, Part, Picture, Section, Table
 
 # A browser that obeys it fetches nothing and runs nothing, whatever a name in a recipe holds.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.document import Cell, Column, R
 from optcli.report import class_figures, columns, engines, layers_text, wording
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import batch_sizes, every_row, rows
 from optcli.results import Accuracy, Report, VariantReport
+from optcli.results.document import Cell, Column, R
 from optcli.results.layers import Layers
 
 _CLASSES = {"right": None, "left": "left", "wrapped": "left wraps"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optcli.document import Document, Items, Section, Table, table_of_texts
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.terminal import figures
 from optcli.results import Estimate
+from optcli.results.document import Document, Items, Section, Table, table_of_texts
 from optcli.results.loadtest import Canary
 
 HEADS = ("figure", "first", "second")

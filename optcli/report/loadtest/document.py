@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.document import Document, Items, Names, Picture, Section, Table
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.html import marks
@@ -23,6 +22,7 @@ from optcli.report.loadtest.rows import (
     with_server,
 )
 from optcli.report.terminal import figures
+from optcli.results.document import Document, Items, Names, Picture, Section, Table
 from optcli.results.loadtest import LoadPoint, LoadTest
 
 _HEIGHT = 340

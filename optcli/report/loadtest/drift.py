@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optcli.document import Document, Items, Names, Section, Table, table_of_texts
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.terminal import figures
+from optcli.results.document import Document, Items, Names, Section, Table, table_of_texts
 from optcli.results.drift import Drift, DriftInput, DriftStatistic
 
 WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}

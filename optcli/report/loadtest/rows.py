@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optcli.document import Cell, Column
 from optcli.errors import counted
 from optcli.report import wording
 from optcli.results import Estimate
+from optcli.results.document import Cell, Column
 from optcli.results.loadtest import LoadPoint, LoadTest, PriorityLoad, ServedPriority
 
 # What an outcome is called beside a rate.

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from optcli import environment, folders, runners
+from optcli import environment, runners
 from optcli.artifact import SCANNED
 from optcli.errors import UsageError, strerror
-from optcli.model_files.built_variant import BuiltVariant, open_built
+from optcli.files import folders
 from optcli.observer import Observer, Silent
+from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.pipeline.trusting import require_trust_without_wall
 from optcli.results import Report
 from optcli.results.outcomes import Result

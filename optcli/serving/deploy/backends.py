@@ -8,8 +8,8 @@ from typing import Any
 
 from optcli.artifact import Format
 from optcli.errors import InputError
-from optcli.formats import onnx, openvino, tensorrt, torchscript
-from optcli.formats.onnxruntime_providers import PROVIDERS
+from optcli.models.formats import onnx, openvino, tensorrt, torchscript
+from optcli.models.formats.onnxruntime_providers import PROVIDERS
 from optcli.runners import Runner
 
 # Triton's names for ONNX Runtime's levels of optimization; `all` is what it does by itself.

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from optcli.digest import of_value
 from optcli.errors import UsageError, excerpt
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.files.digest import of_value
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 
 FILE = "cache.json"
 MEMORY = "memory"

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from optcli import prediction
 from optcli.errors import InputError
-from optcli.prediction.of_recipe import ImageServing
+from optcli.serving import prediction
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.instructions import IMAGE
 from optcli.serving.deploy.model_configuration import FILE
+from optcli.serving.prediction.of_recipe import ImageServing
 
 SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
 _Form: TypeAlias = tuple[int, tuple[int, ...]]

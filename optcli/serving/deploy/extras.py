@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optcli import environment, prediction
+from optcli import environment
 from optcli.errors import UsageError
-from optcli.model_files.built_variant import BuiltVariant
-from optcli.prediction import known_answers, stored_answers
-from optcli.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
-from optcli.prediction.stored_answers import StoredAnswers
+from optcli.pipeline.model_files.built_variant import BuiltVariant
+from optcli.serving import prediction
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import caching, golden_images
 from optcli.serving.deploy.interface import Interface
 from optcli.serving.drift import COPIED, reference
+from optcli.serving.prediction import known_answers, stored_answers
+from optcli.serving.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
+from optcli.serving.prediction.stored_answers import StoredAnswers
 
 _FILES = Path(__file__).parent / "ray_files"
 # A photograph of a telephone has 5 to 15 million bytes.

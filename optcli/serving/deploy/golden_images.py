@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data, regular_files
+from optcli import data
 from optcli.data import DataSettings, Preparation, steps
 from optcli.errors import InputError
-from optcli.model_files.built_variant import BuiltVariant
-from optcli.prediction.of_recipe import FORMATS, ImageServing
+from optcli.files import regular_files
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.serving.deploy.interface import REQUEST, RESPONSE
+from optcli.serving.prediction.of_recipe import FORMATS, ImageServing
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,9 +18,9 @@ from optcli import data, runners
 from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings
 from optcli.errors import InputError
-from optcli.inspection.findings import Tensor
-from optcli.latency.feeds import make
+from optcli.measure.latency.feeds import make
 from optcli.sample import collate
+from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving import targets
 from optcli.serving.deploy import samples
 from optcli.settings import TensorSpec, batch_range
@@ -98,7 +98,7 @@ class Interface:
 def look(request: LookRequest, channel: Channel) -> Interface:
     """Read the artifact's interface, run it and write the golden files. Raises as runners do."""
     artifact = request.artifact
-    inspection = importlib.import_module(f"optcli.inspection.{artifact.format.value}")
+    inspection = importlib.import_module(f"optcli.scaffold.inspection.{artifact.format.value}")
     trust = {"trust": artifact.trusted} if artifact.format in SCANNED else {}
     findings = inspection.look(artifact.path, request.inputs, **trust)
     files = targets.Declared(

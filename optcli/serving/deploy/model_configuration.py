@@ -9,8 +9,8 @@ from typing import Any
 
 from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError, UsageError
-from optcli.inspection.findings import Tensor
 from optcli.results.plan import Configuration
+from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.interface import Interface
 from optcli.settings import TensorSpec, batch_range

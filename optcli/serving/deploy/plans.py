@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optcli import regular_files
 from optcli.errors import InputError, UnfitError, UsageError
-from optcli.latency import measured_curve
+from optcli.files import regular_files
+from optcli.measure.latency import measured_curve
 from optcli.observer import Observer
 from optcli.recipe import load
 from optcli.report import wording

@@ -13,8 +13,8 @@ from typing import Any
 from optcli import environment
 from optcli.artifact import ABOUT
 from optcli.errors import InputError, UsageError
-from optcli.latency.measured_curve import MeasuredCurve
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.measure.latency.measured_curve import MeasuredCurve
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.report import wording
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan

@@ -9,10 +9,10 @@ from typing import Any
 from optcli.artifact import ROUTES, Artifact, Format
 from optcli.environment import usable_cores
 from optcli.errors import InputError
-from optcli.formats import aoti, onnx, openvino, ort, torchscript
-from optcli.formats.aoti_models import Routes
-from optcli.latency.measured_curve import MeasuredCurve
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.measure.latency.measured_curve import MeasuredCurve
+from optcli.models.formats import aoti, onnx, openvino, ort, torchscript
+from optcli.models.formats.aoti_models import Routes
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
 
 _USER_CODE = "it needs the model's own Python: deploy a variant with"
@@ -132,13 +132,13 @@ def served_forms(built: BuiltVariant, largest: int, known: MeasuredCurve | None)
 def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Settings that only the opened artifact shows; for a worker."""
     if artifact.format == Format.ONNX:
-        from optcli.onnx_graphs.interface import input_shapes
+        from optcli.models.onnx_graphs.interface import input_shapes
 
         shapes = input_shapes(onnx.outline(artifact.path))
         firsts = (shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None)
         return {"batch_names": sorted({size for size in firsts if isinstance(size, str)})}
     if artifact.format == Format.TORCHSCRIPT:
-        from optcli.formats import torchscript_archive
+        from optcli.models.formats import torchscript_archive
 
         model = torchscript.open(artifact.path, trust=artifact.trusted)
         call = torchscript.arguments(model, inputs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optcli.artifact import ABOUT, Format
 from optcli.errors import InputError
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Configuration, Plan, PriorityLatency
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.backends import Backend, backend_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from optcli import regular_files
 from optcli.errors import InputError, UsageError
+from optcli.files import regular_files
 from optcli.results.drift import DriftReference, Line
 from optcli.results.outcomes import Result
 from optcli.serving import bundle as bundles

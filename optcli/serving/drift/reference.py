@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data, folders
+from optcli import data
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
 from optcli.errors import UsageError, counted
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.files import folders
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec, fed
 from optcli.workers import Channel, run
 

@@ -11,8 +11,8 @@ from optcli.errors import counted, plural
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Rule
 from optcli.results.outcomes import Outcome, Verdict
+from optcli.results.statistics import needed
 from optcli.serving.loadtest.records import share_interval
-from optcli.statistics import needed
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.queueing import Poisson, Process, Trace
-from optcli.queueing.arrivals import parse
+from optcli.measure.queueing import Poisson, Process, Trace
+from optcli.measure.queueing.arrivals import parse
 from optcli.results.loadtest import Calibration, Encoding
 from optcli.serving import bundle
 from optcli.serving.deploy import golden_images, plans

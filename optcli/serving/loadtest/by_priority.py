@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optcli.errors import UsageError, did_you_mean
-from optcli.queueing import Arrivals, Process
-from optcli.queueing.arrivals import with_priorities
+from optcli.measure.queueing import Arrivals, Process
+from optcli.measure.queueing.arrivals import with_priorities
 from optcli.results.loadtest import ClientFigures, PriorityLoad, Served, ServedPriority
 from optcli.results.outcomes import Outcome
 from optcli.serving.loadtest import judging

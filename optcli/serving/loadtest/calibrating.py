@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from optcli import regular_files
 from optcli.errors import InputError, UsageError
-from optcli.queueing import Batching, Poisson
-from optcli.queueing.formulas import capacity_per_s
+from optcli.files import regular_files
+from optcli.measure.queueing import Batching, Poisson
+from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.results.loadtest import LOADTEST_SCHEMA, Calibration
 from optcli.serving.loadtest import metrics, predicting
 from optcli.serving.loadtest.driving import Driver

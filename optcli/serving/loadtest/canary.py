@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli import folders
 from optcli.errors import UsageError
+from optcli.files import folders
+from optcli.measure.queueing.arrivals import kept_at_random
 from optcli.observer import Observer
-from optcli.queueing.arrivals import kept_at_random
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
 from optcli.results.outcomes import Outcome, Verdict
+from optcli.results.statistics import t_interval
 from optcli.serving import bundle, class_scores
 from optcli.serving.loadtest import endpoint, inputs, payloads, verdicts
 from optcli.serving.loadtest.agreement import agreed, verdict
@@ -32,7 +33,6 @@ from optcli.serving.loadtest.records import (
     share_interval,
     windows_of,
 )
-from optcli.statistics import t_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,7 +287,7 @@ def _class_scores(drivers: Sequence[Driver], options: Options) -> Collection[str
 
 def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:
     """How many times the p95 of the first the second's is, on the same requests, over windows."""
-    from optcli.statistics import percentile
+    from optcli.results.statistics import percentile
 
     pairs = [
         (percentile(b.latencies_ms, 0.95), percentile(a.latencies_ms, 0.95))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import UsageError
+from optcli.measure.queueing import Process
 from optcli.observer import Observer
-from optcli.queueing import Process
 from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
 from optcli.serving.loadtest import by_priority, judging, metrics
 from optcli.serving.loadtest.endpoint import Endpoint

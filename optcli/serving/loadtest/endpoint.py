@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import regular_files
 from optcli.errors import InputError, RunnerError, UsageError, did_you_mean, excerpt
+from optcli.files import regular_files
 from optcli.results.loadtest import Served
 from optcli.results.plan import Plan
 from optcli.serving.loadtest.messages import TensorAbout

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data, regular_files
+from optcli import data
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError, counted
+from optcli.files import regular_files
 from optcli.recipe import load
 from optcli.sample import collate
 from optcli.serving.loadtest import payloads

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import regular_files
 from optcli.data.layouts.npz import DAMAGED
 from optcli.environment import pip_install
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean, excerpt
+from optcli.files import regular_files
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optcli.errors import counted
-from optcli.queueing import Batching, Curve, Overhead, Process, Promise
-from optcli.queueing.choice import most_carried, predict
-from optcli.queueing.demand import Demand
-from optcli.queueing.formulas import fewest_wait_sealed_ms, load
+from optcli.measure.queueing import Batching, Curve, Overhead, Process, Promise
+from optcli.measure.queueing.choice import most_carried, predict
+from optcli.measure.queueing.demand import Demand
+from optcli.measure.queueing.formulas import fewest_wait_sealed_ms, load
 from optcli.results.loadtest import (
     Calibration,
     LoadNote,
@@ -22,9 +22,9 @@ from optcli.results.loadtest import (
     ServerFigures,
 )
 from optcli.results.plan import Plan
+from optcli.results.statistics import monotone
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.records import QUANTILES
-from optcli.statistics import monotone
 
 # What is predicted of the requests of a process: of all, or of one priority's.
 PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from optcli.results import Estimate
 from optcli.results.loadtest import LoadWindow
-from optcli.statistics import percentile, percentile_over_rounds
+from optcli.results.statistics import percentile, percentile_over_rounds
 
 if TYPE_CHECKING:
     import numpy as np

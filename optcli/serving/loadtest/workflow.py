@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from optcli import folders
 from optcli.errors import InputError, UsageError
+from optcli.files import folders
+from optcli.measure.queueing import Batching, Process
 from optcli.observer import Observer
-from optcli.queueing import Batching, Process
 from optcli.results.loadtest import (
     Calibration,
     LimitFound,

@@ -12,7 +12,7 @@ from optcli.results import Report
 from optcli.results.plan import Plan
 
 if TYPE_CHECKING:
-    from optcli.latency.measured_curve import MeasuredCurve
+    from optcli.measure.latency.measured_curve import MeasuredCurve
     from optcli.serving.planning.settings import PlanSettings
 
 __all__ = ["file_schema", "from_settings", "plan", "schema"]
@@ -54,7 +54,7 @@ def plan(
         else:
             file = path
     if file is not None:
-        from optcli.latency import measured_curve
+        from optcli.measure.latency import measured_curve
 
         report, file = measured_curve.load(file)
     checked = files.load(where, settings, {})
@@ -89,7 +89,7 @@ def _curve(
     settings: PlanSettings, report: Report | None, file: Path | None, places: Mapping[str, str]
 ) -> MeasuredCurve | None:
     """The curve; None where nothing asks for one: a mode follows from freshness and latency."""
-    from optcli.latency import measured_curve
+    from optcli.measure.latency import measured_curve
     from optcli.serving.planning import files
 
     if settings.curve is not None:

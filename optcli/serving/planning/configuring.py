@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optcli.queueing import Batching, Curve, Prediction, Simulation, formulas
-from optcli.queueing.choice import most_carried, simulated, without_headroom
-from optcli.queueing.demand import Demand, sealed_least_ms
+from optcli.measure.queueing import Batching, Curve, Prediction, Simulation, formulas
+from optcli.measure.queueing.choice import most_carried, simulated, without_headroom
+from optcli.measure.queueing.demand import Demand, sealed_least_ms
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, Stages
 from optcli.serving.planning.settings import PlanSettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from optcli.queueing import Curve, Overhead, Poisson, Promise, formulas
-from optcli.queueing.demand import Demand, offered_batches
+from optcli.measure.queueing import Curve, Overhead, Poisson, Promise, formulas
+from optcli.measure.queueing.demand import Demand, offered_batches
 from optcli.serving.planning.settings import PlanSettings
 from optcli.serving.planning.traffic import Traffic
 

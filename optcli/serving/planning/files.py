@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError, RecipeError
-from optcli.queueing import Curve
-from optcli.queueing.arrivals import parse
+from optcli.measure.queueing import Curve
+from optcli.measure.queueing.arrivals import parse
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from optcli.queueing import Batching, Curve
-from optcli.queueing.choice import keeps, predict, simulated
-from optcli.queueing.demand import Demand, by_load
-from optcli.queueing.formulas import load
+from optcli.measure.queueing import Batching, Curve
+from optcli.measure.queueing.choice import keeps, predict, simulated
+from optcli.measure.queueing.demand import Demand, by_load
+from optcli.measure.queueing.formulas import load
 from optcli.results.plan import Growth
 
 FACTORS = (1.2, 1.5, 2.0)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from optcli.errors import UsageError, counted
-from optcli.latency.measured_curve import MeasuredCurve
-from optcli.queueing import Curve
-from optcli.queueing.formulas import capacity_per_s
+from optcli.measure.latency.measured_curve import MeasuredCurve
+from optcli.measure.queueing import Curve
+from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.report.wording import number
 from optcli.results.plan import BatchPoint, BatchWork, ModeAdvice, Plan, PlanCurve
 from optcli.serving.planning.settings import PlanSettings

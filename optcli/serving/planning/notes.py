@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from optcli.errors import counted
-from optcli.queueing import Curve, Promise, Trace
-from optcli.queueing.choice import MOST_GROWTH, MOST_INSTANCES, MOST_OF_A_TRACE, Choice, Tried
-from optcli.queueing.demand import Demand, bursts_of, sealed_least_ms, waits_too_little
+from optcli.measure.queueing import Curve, Promise, Trace
+from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, MOST_OF_A_TRACE, Choice, Tried
+from optcli.measure.queueing.demand import Demand, bursts_of, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
 from optcli.results.plan import Alternative, Configuration, PlanNote, PriorityLatency
 from optcli.serving.planning.settings import PlanSettings

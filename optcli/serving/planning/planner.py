@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from optcli.errors import InputError, UsageError
-from optcli.latency.measured_curve import MeasuredCurve
+from optcli.measure.latency.measured_curve import MeasuredCurve
+from optcli.measure.queueing import Batching, Curve, formulas
+from optcli.measure.queueing.choice import Choice, choose, most_carried, simulated
+from optcli.measure.queueing.demand import Demand, by_load, offer, offered_batches, waits_too_little
 from optcli.observer import Observer
-from optcli.queueing import Batching, Curve, formulas
-from optcli.queueing.choice import Choice, choose, most_carried, simulated
-from optcli.queueing.demand import Demand, by_load, offer, offered_batches, waits_too_little
 from optcli.results.plan import (
     Alternative,
     BatchPoint,

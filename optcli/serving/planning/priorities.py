@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from optcli.queueing import Batching, Curve
-from optcli.queueing.arrivals import with_priorities
-from optcli.queueing.choice import choose
-from optcli.queueing.demand import Demand, requests_of
-from optcli.queueing.simulation import simulate
+from optcli.measure.queueing import Batching, Curve
+from optcli.measure.queueing.arrivals import with_priorities
+from optcli.measure.queueing.choice import choose
+from optcli.measure.queueing.demand import Demand, requests_of
+from optcli.measure.queueing.simulation import simulate
 from optcli.results.plan import PriorityLatency
 from optcli.serving.planning.configuring import configuration
 from optcli.serving.planning.demands import demand_of

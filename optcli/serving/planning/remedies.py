@@ -7,10 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from optcli.errors import counted
-from optcli.queueing import Batching, Curve, Promise
-from optcli.queueing.choice import MOST_INSTANCES, Choice, choose, most_carried, predict, simulated
-from optcli.queueing.demand import Demand, offer
-from optcli.queueing.formulas import capacity_per_s, load
+from optcli.measure.queueing import Batching, Curve, Promise
+from optcli.measure.queueing.choice import (
+    MOST_INSTANCES,
+    Choice,
+    choose,
+    most_carried,
+    predict,
+    simulated,
+)
+from optcli.measure.queueing.demand import Demand, offer
+from optcli.measure.queueing.formulas import capacity_per_s, load
 from optcli.report.wording import number
 from optcli.results.plan import Would
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
-from optcli.queueing.demand import Demand, by_load, requests_of
-from optcli.queueing.formulas import capacity_per_s
+from optcli.measure.queueing import Arrivals, Batching, Curve, Poisson, simulate
+from optcli.measure.queueing.demand import Demand, by_load, requests_of
+from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.results.plan import Autoscaling
 from optcli.serving.planning.growth import fewest
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.queueing import Bursts, Cameras, Gamma, Poisson, Process, Trace
-from optcli.queueing.arrivals import kept_at_random, parse
+from optcli.measure.queueing import Bursts, Cameras, Gamma, Poisson, Process, Trace
+from optcli.measure.queueing.arrivals import kept_at_random, parse
 from optcli.serving.planning.settings import PlanSettings
 
 _TRACE = "trace:"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import registry
+from optcli.files import registry
 
 if TYPE_CHECKING:
     from optcli.artifact import Artifact
-    from optcli.inspection.findings import Tensor
-    from optcli.model_files.built_variant import BuiltVariant
+    from optcli.pipeline.model_files.built_variant import BuiltVariant
     from optcli.results import Report
     from optcli.results.plan import Plan, Semantics
+    from optcli.scaffold.inspection.findings import Tensor
     from optcli.serving.deploy.instructions import Step
     from optcli.serving.deploy.interface import Interface
     from optcli.settings import TensorSpec

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from optcli.artifact import ABOUT, Format
 from optcli.errors import InputError
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Semantics
 from optcli.serving.deploy import instructions, model_configuration
 from optcli.serving.targets import Deployment, Target, Written

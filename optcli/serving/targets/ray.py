@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from optcli.artifact import Artifact
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan, Semantics
 from optcli.serving import class_scores, own_bundles
 from optcli.serving.deploy import (

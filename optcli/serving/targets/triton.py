@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
-from optcli.inspection.findings import Tensor
-from optcli.model_files.built_variant import BuiltVariant
+from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Semantics
+from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.deploy import (
     ensemble,
     extras,
@@ -104,7 +104,7 @@ class Triton(Target):
 
 def _require_flat_outputs(artifact: Artifact) -> None:
     """Raise `InputError` where TorchScript gives what Triton's LibTorch backend cannot hand out."""
-    from optcli.formats import torchscript
+    from optcli.models.formats import torchscript
 
     model = torchscript.open(artifact.path, trust=artifact.trusted)
     kinds: Sequence[Any] = [value.type for value in model.forward.schema.returns]
@@ -123,7 +123,7 @@ def _rows_of_engine(artifact: Artifact, specs: Sequence[TensorSpec], number: int
 
     Raises `InputError` for an engine whose weights lie beside it: Triton has no way to add them.
     """
-    from optcli.formats import tensorrt
+    from optcli.models.formats import tensorrt
 
     engine = tensorrt.open(artifact.path)
     if engine.stripped:

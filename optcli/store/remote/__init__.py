@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from optcli.digest import of_bytes
 from optcli.errors import OptcliError, TrustError, counted
+from optcli.files.digest import of_bytes
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
 from optcli.store.remote.connection import Connection, GoneError, Limits, RefusedError

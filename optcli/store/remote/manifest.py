@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from optcli import digest, regular_files
+from optcli.files import digest, regular_files
 from optcli.store.entry import SCHEMA, Entry, key_of
 from optcli.store.remote.connection import RefusedError
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from optcli import folders
 from optcli.errors import StoreError
+from optcli.files import folders
 from optcli.store.entry import Entry
 from optcli.store.remote import Remote, manifest
 from optcli.store.remote.connection import PART, DeniedError, GoneError, Listed, RefusedError

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from optcli import digest
+from optcli.files import digest
 from optcli.store import pausing
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest

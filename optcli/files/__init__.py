@@ -1,0 +1,1 @@
+"""Files as they are read and written safely, digests of them, and modules by name."""

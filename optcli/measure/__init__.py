@@ -1,0 +1,1 @@
+"""Measuring artifacts: latency, curves and queues, the profile, the roofline."""

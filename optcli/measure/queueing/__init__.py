@@ -1,0 +1,55 @@
+"""Queueing: curves t(B), arrivals, formulas and the simulation of servers that batch.
+
+Formulas prune, the simulation decides. Milliseconds and requests a second throughout; NumPy only.
+"""
+
+from __future__ import annotations
+
+from optcli.measure.queueing.arrivals import (
+    Arrivals,
+    Bursts,
+    Cameras,
+    Constant,
+    Gamma,
+    Poisson,
+    Process,
+    with_priorities,
+)
+from optcli.measure.queueing.batching import (
+    Batching,
+    Overhead,
+    Prediction,
+    Semantics,
+    Simulation,
+    Stages,
+)
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.forms import Forms, with_forms
+from optcli.measure.queueing.search import Promise, highest_rate
+from optcli.measure.queueing.simulation import replicate, simulate
+from optcli.measure.queueing.trace import Trace
+
+__all__ = [
+    "Arrivals",
+    "Batching",
+    "Bursts",
+    "Cameras",
+    "Constant",
+    "Curve",
+    "Forms",
+    "Gamma",
+    "Overhead",
+    "Poisson",
+    "Prediction",
+    "Process",
+    "Promise",
+    "Semantics",
+    "Simulation",
+    "Stages",
+    "Trace",
+    "highest_rate",
+    "replicate",
+    "simulate",
+    "with_forms",
+    "with_priorities",
+]

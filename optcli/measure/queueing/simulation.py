@@ -1,0 +1,276 @@
+"""Batching queues, simulated: one run, or several with other seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optcli.measure.queueing import recursion
+from optcli.measure.queueing.arrivals import PLACE, Arrivals, Process
+from optcli.measure.queueing.batching import (
+    Batches,
+    Batching,
+    Overhead,
+    Prediction,
+    Simulation,
+    Stages,
+    percentiles_ms,
+)
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.durations import Durations
+from optcli.measure.queueing.quantities import share, whole
+from optcli.results import Estimate
+from optcli.results.statistics import t_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NO_OVERHEAD = Overhead()
+# The queue grows where workers were taken for so much of the time and the last quarter's latency is so
+# many times the first's.
+_ALWAYS_BUSY = 0.99
+_RISE = 1.5
+
+
+def simulate(
+    arrivals: Arrivals,
+    curve: Curve,
+    batching: Batching,
+    overhead: Overhead = NO_OVERHEAD,
+    *,
+    seed: int = 0,
+    warm_up: float = 0.05,
+) -> Simulation:
+    """Send every request through the server. The same arguments give the same result.
+
+    `seed` decides what is drawn of a measured curve and where sealed batching sends a request. The
+    first `warm_up` of the requests, as a share, do not count. Raises `InputError`.
+    """
+    import numpy as np
+
+    share(warm_up, "the warm-up", PLACE)
+    times = _past_ingress(arrivals, overhead, seed)
+    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    batches = _sent(replace(arrivals, times_ms=times), batching, draw)
+    outside_ms = 0.0 if overhead.occupies else overhead.total_ms
+    started, finished = np.empty(times.size), np.empty(times.size)
+    started[batches.members] = np.repeat(batches.started_ms, batches.sizes)
+    ended = batches.started_ms + batches.took_ms + outside_ms
+    finished[batches.members] = np.repeat(ended, batches.sizes)
+    skipped = min(int(warm_up * times.size), times.size - 1)
+    return _summary(arrivals, times, batching, overhead, batches, started, finished, skipped)
+
+
+def replicate(
+    process: Process,
+    curve: Curve,
+    batching: Batching,
+    overhead: Overhead = NO_OVERHEAD,
+    *,
+    runs: int = 4,
+    requests: int = 100_000,
+    seed: int = 0,
+    warm_up: float = 0.05,
+) -> Prediction:
+    """`runs` simulations of `requests` each, with seeds that follow from `seed`."""
+    import numpy as np
+
+    whole(runs, "the number of runs", PLACE, least=1)
+    seeds = seeds_of(seed, runs)
+    simulations = [
+        simulate(process.draw(requests, each), curve, batching, overhead, seed=each, warm_up=warm_up)
+        for each in seeds
+    ]
+
+    def over_runs(name: str) -> Estimate:
+        values = [float(getattr(each, name)) for each in simulations]
+        if runs == 1 or not np.isfinite(values).all():
+            return Estimate(value=float(np.mean(values)))
+        value, low, high = t_interval(values)
+        return Estimate(value=value, low=max(0.0, low), high=high)
+
+    stages = np.mean([list(vars(each.stages).values()) for each in simulations], axis=0)
+    return Prediction(
+        p50_ms=over_runs("p50_ms"),
+        p95_ms=over_runs("p95_ms"),
+        p99_ms=over_runs("p99_ms"),
+        mean_ms=over_runs("mean_ms"),
+        mean_batch=over_runs("mean_batch"),
+        busy=over_runs("busy"),
+        stages=Stages(*(float(each) for each in stages)),
+        grows=any(each.grows for each in simulations),
+        requests=requests,
+    )
+
+
+def seeds_of(seed: int, runs: int) -> list[int]:
+    """Seeds of single runs; those of two different `seed` have nothing in common."""
+    import numpy as np
+
+    whole(seed, "the seed", PLACE, least=0)
+    return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
+
+
+def _past_ingress(arrivals: Arrivals, overhead: Overhead, seed: int) -> np.ndarray:
+    """When each request has passed the ingress [requests], in milliseconds.
+
+    Several processes take the requests in turn.
+    """
+    import numpy as np
+
+    came, processes = arrivals.times_ms, overhead.ingresses
+    if not overhead.ingress_ms:
+        return came
+    at_ingress_ms = _at_ingress(overhead, came.size, seed)
+    times = np.empty(came.size)
+    for number in range(processes):
+        mine = slice(number, None, processes)
+        # Each is taken up at max(arrival, previous end): a running maximum without the work before.
+        done = np.cumsum(at_ingress_ms[mine])
+        times[mine] = np.maximum.accumulate(came[mine] - (done - at_ingress_ms[mine])) + done
+    passed: np.ndarray = np.maximum.accumulate(times)  # in order, also where one process is ahead
+    return passed
+
+
+def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
+    """How long the ingress works for each request [count], in milliseconds."""
+    import numpy as np
+
+    mean, cv2 = overhead.ingress_ms, overhead.ingress_cv2
+    if not cv2:
+        return np.full(count, mean)
+    return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
+
+
+def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> Batches:
+    times = arrivals.times_ms
+    ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
+    if batching.semantics == "sealed":
+        return _sealed(times, batching, ready, draw, _replica_of(times, batching, ready, draw))
+    if arrivals.priority is not None:
+        return recursion.by_priority(times, arrivals.priority, batching, ready, draw)
+    return recursion.run(times, batching, ready, draw)
+
+
+def _sealed(
+    times: np.ndarray,
+    batching: Batching,
+    ready: Sequence[float],
+    draw: Durations,
+    replica_of: np.ndarray,
+) -> Batches:
+    """Each replica batches what is sent to it; its workers are `concurrency` in number."""
+    import numpy as np
+
+    parts = []
+    for number in range(batching.instances):
+        mine = np.flatnonzero(replica_of == number)
+        own = ready[number * batching.concurrency : (number + 1) * batching.concurrency]
+        one = replace(draw, seed=draw.seed + number)
+        if mine.size:
+            parts.append(replace(recursion.run(times[mine], batching, own, one), members=mine))
+    names = Batches.__dataclass_fields__
+    return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _replica_of(
+    times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations
+) -> np.ndarray:
+    """Where sealed batching sends each request [requests]; nothing to a replica that still starts."""
+    import numpy as np
+
+    replicas, random = batching.instances, np.random.default_rng([draw.seed, 5])
+    if replicas == 1:
+        return np.zeros(times.size, dtype=np.int64)
+    if not any(ready):
+        return random.integers(replicas, size=times.size)
+    first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
+    order = np.argsort(first_ms, kind="stable")
+    there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
+    spread: np.ndarray = order[(random.random(times.size) * there).astype(int)]
+    return spread
+
+
+def _summary(
+    arrivals: Arrivals,
+    passed: np.ndarray,
+    batching: Batching,
+    overhead: Overhead,
+    batches: Batches,
+    started: np.ndarray,
+    finished: np.ndarray,
+    skipped: int,
+) -> Simulation:
+    import numpy as np
+
+    times = arrivals.times_ms
+    latencies = finished - times
+    counted = latencies[skipped:]
+    begin, end = float(times[skipped]), float(times[-1])
+    window_s = (end - begin) / 1000
+    inside = np.minimum(batches.started_ms + batches.took_ms, end) - np.maximum(
+        batches.started_ms, begin
+    )
+    busy_ms = float(np.maximum(inside, 0).sum())
+    busy = busy_ms / (batching.workers * window_s * 1000) if window_s else 0.0
+    # A batch counts where its first request does.
+    firsts = np.cumsum(batches.sizes) - batches.sizes
+    sizes = batches.sizes[batches.members[firsts] >= skipped]
+    p50, p95, p99 = percentiles_ms(counted, [0.5, 0.95, 0.99])
+    return Simulation(
+        p50_ms=p50,
+        p95_ms=p95,
+        p99_ms=p99,
+        mean_ms=float(counted.mean()),
+        mean_batch=float(sizes.mean()) if sizes.size else float("nan"),
+        busy=busy,
+        stages=_stages(times, passed, overhead, batches, skipped),
+        grows=_grows(counted, max(busy, _ingress_busy(arrivals, overhead, skipped)))
+        if window_s
+        else False,
+        skipped=skipped,
+        latencies_ms=latencies,
+        started_ms=started,
+        finished_ms=finished,
+        priority=arrivals.priority,
+    )
+
+
+def _ingress_busy(arrivals: Arrivals, overhead: Overhead, skipped: int) -> float:
+    """The work that comes to the ingress from request `skipped` on, as a share of the time."""
+    begin, end = float(arrivals.times_ms[skipped]), float(arrivals.times_ms[-1])
+    return overhead.apart_ms * (arrivals.count - skipped - 1) / (end - begin)
+
+
+def _stages(
+    times: np.ndarray, passed: np.ndarray, overhead: Overhead, batches: Batches, skipped: int
+) -> Stages:
+    """Means over the requests that count; `passed` [all] is when they left the ingress."""
+    import numpy as np
+
+    counted = batches.members >= skipped
+    arrived = passed[batches.members]
+    at_ingress = arrived - times[batches.members]
+    free, closed, started, took = (
+        np.repeat(each, batches.sizes)
+        for each in (batches.free_ms, batches.closed_ms, batches.started_ms, batches.took_ms)
+    )
+    queue = started - closed + np.clip(free - arrived, 0, closed - arrived)
+    wait = started - arrived - queue
+    compute = took - overhead.occupied_ms
+    return Stages(
+        wait_ms=float(wait[counted].mean()),
+        queue_ms=float(queue[counted].mean()),
+        compute_ms=float(compute[counted].mean()),
+        overhead_ms=overhead.total_ms + float(at_ingress[counted].mean()),
+    )
+
+
+def _grows(latencies: np.ndarray, busy: float) -> bool:
+    import numpy as np
+
+    quarter = latencies.size // 4
+    if busy < _ALWAYS_BUSY or not quarter:
+        return False
+    return bool(np.mean(latencies[-quarter:]) > _RISE * np.mean(latencies[:quarter]))

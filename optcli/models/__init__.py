@@ -1,0 +1,1 @@
+"""Models as files and as code: sources, formats, ONNX graphs, TensorRT engines."""

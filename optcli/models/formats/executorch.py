@@ -1,0 +1,96 @@
+"""ExecuTorch programs: `model.pte`, a network that was lowered ahead of time for a phone or a board.
+
+The method `forward` takes one tensor per input, by position in the recipe's order, and gives its
+outputs in the order of the artifact's output names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from optcli.errors import InputError, raised_as, strerror
+from optcli.files import regular_files
+
+if TYPE_CHECKING:
+    from executorch.runtime import Method
+
+FILE = "model.pte"
+METHOD = "forward"
+
+# What a program says of itself, behind its first four bytes.
+_MARK = b"ET12"
+
+# PyTorch's numbers of element types.
+_DTYPES = {0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32"}
+_DTYPES |= {7: "float64", 11: "bool", 15: "bfloat16"}
+
+
+class Tensor(NamedTuple):
+    """An input or output of a program."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+
+
+def open(folder: Path) -> Method:
+    """The program's method, loaded: every operator and every backend that it calls is here.
+
+    Raises `InputError` where the file is damaged, or calls for a backend that this runtime lacks.
+    """
+    path = folder / FILE
+    hint = "build it again with to_executorch; the log has ExecuTorch's own words"
+    message = "ExecuTorch cannot load the program"
+    unreadable, again = f"the file {FILE} cannot be read", "build it again"
+    with (
+        raised_as(InputError, unreadable, of=OSError, reason=strerror, place=str(path), hint=again),
+        regular_files.opened(path) as stream,
+    ):
+        mark = stream.read(8)[4:]
+    with raised_as(InputError, message, place=str(path), hint=hint):
+        if mark != _MARK:
+            raise ValueError("it does not begin as such a file does")
+        program = _runtime().load_program(path)
+        if METHOD not in program.method_names:
+            raise ValueError(f"it has no method {METHOD!r}, only {sorted(program.method_names)}")
+        method = program.load_method(METHOD)
+        if method is None:
+            raise ValueError(f"it has no method {METHOD!r}")
+        return method
+
+
+def tensors(method: Method) -> tuple[list[Tensor], list[Tensor]]:
+    """Element type and sizes of the inputs and of the outputs; a size that varies is its largest."""
+    about = method.metadata
+    inputs = [about.input_tensor_meta(place) for place in range(about.num_inputs())]
+    outputs = [about.output_tensor_meta(place) for place in range(about.num_outputs())]
+    return [_tensor(each) for each in inputs], [_tensor(each) for each in outputs]
+
+
+def backends(folder: Path) -> list[str]:
+    """The backends of this runtime that the program hands parts of the network to.
+
+    It names each where it calls it, and none is loaded without all of them.
+    """
+    content = (folder / FILE).read_bytes()
+    names = _runtime().backend_registry.registered_backend_names
+    return sorted(name for name in names if f"{name}\0".encode() in content)
+
+
+def set_threads(count: int) -> int:
+    """Have ExecuTorch compute with as many threads in this process; gives how many it took."""
+    from executorch.extension.pybindings import portable_lib
+
+    portable_lib._unsafe_reset_threadpool(count)
+    return int(portable_lib._threadpool_get_thread_count())
+
+
+def _tensor(about: Any) -> Tensor:
+    kind = int(about.dtype())
+    return Tensor(_DTYPES.get(kind, f"type {kind}"), tuple(about.sizes()))
+
+
+def _runtime() -> Any:
+    from executorch.runtime import Runtime
+
+    return Runtime.get()

@@ -1,0 +1,219 @@
+"""What the sources of networks in Python share: weights, a first call, and writing the artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import InputError, InputsError, OptcliError
+from optcli.files.digest import FileDigests
+from optcli.models.formats import torch as torch_format
+from optcli.models.formats import torch_modules
+from optcli.models.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
+from optcli.models.sources import Source, SourceFacts, _file
+from optcli.settings import TensorSpec, batch_range, batched
+from optcli.settings.references import WEIGHTS_SUFFIXES
+
+if TYPE_CHECKING:
+    import torch
+
+
+class OutputsOfBatchError(InputError):
+    """A network gives other outputs for another batch size, as one of a list of images does."""
+
+
+def write(
+    model: torch.nn.Module,
+    out: Path,
+    source: dict[str, Any],
+    inputs: Sequence[TensorSpec],
+    facts: dict[str, Any],
+) -> SourceFacts:
+    """Call the network once, write it, and say what its outputs are. Raises `InputError`."""
+    import torch
+
+    _refuse_not_finite(model)
+    outputs = call_names(model, inputs)
+    _refuse_random(model, inputs)
+    description = torch_format.Description(source=source, inputs=tuple(inputs), outputs=outputs)
+    torch_format.save(model, out, description)
+    count = sum(value.numel() for value in torch_modules.parameters(model))
+    return SourceFacts(
+        outputs=outputs,
+        precision=torch_format.precision(model),
+        facts={**facts, "parameters": count, "torch": torch.__version__},
+    )
+
+
+def call_names(
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], call: Arguments | None = None
+) -> tuple[str, ...]:
+    """The outputs' names, found by calling the network at its two smallest batch sizes up to 2.
+
+    `call` says how to call it where its `forward` does not.
+    """
+    call = call or arguments(model, inputs)
+    allowed = batch_range(inputs) if inputs else None
+    low, high = (allowed.min, allowed.max) if allowed else (1, 1)
+    sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
+    names_by_size = [tuple(_call(model, call, inputs, size)) for size in sizes]
+    first = batched(inputs)
+    if first is not None and any(names != names_by_size[0] for names in names_by_size):
+        raise OutputsOfBatchError(
+            f"the outputs depend on the batch size: {len(names_by_size[0])} at batch {sizes[0]}, "
+            f"{len(names_by_size[1])} at batch {sizes[1]}",
+            place=f"inputs.{first.name}",
+            hint=f"fix the batch: shape: {[1, *first.shape[1:]]}",
+        )
+    if not names_by_size[0]:
+        raise InputError(
+            "the model returns no tensor", hint="return a tensor, a dict or a tuple of tensors"
+        )
+    return names_by_size[0]
+
+
+def _call(
+    model: torch.nn.Module, call: Arguments, inputs: Sequence[TensorSpec], size: int
+) -> dict[str, torch.Tensor]:
+    import torch
+
+    feed = example_inputs(inputs, size)
+    positional, keyword = call.split(feed)
+    try:
+        with torch.no_grad():
+            return flatten_outputs(model(*positional, **keyword))
+    except OptcliError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
+        if container := _container(model, feed):
+            raise InputsError(
+                f"the network's forward takes {container}, and can be given tensors only",
+                place="inputs",
+                hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
+                f" {container}",
+            ) from error
+        reason = str(error).strip().splitlines() or [""]
+        raise InputsError(
+            f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
+            f"{type(error).__name__}: {reason[0]}",
+            place="inputs",
+            hint="correct shape and dtype under inputs; list several in their order, or by their names",
+        ) from error
+
+
+def _refuse_random(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> None:
+    """Raise `InputError` that names the module where one input gives two answers, as dropout does."""
+    import torch
+
+    size = batch_range(inputs).min if inputs else 1
+    first, second = (_call(model, arguments(model, inputs), inputs, size) for _ in range(2))
+    if all(
+        torch.allclose(second[name], value, 1e-3, 1e-3, equal_nan=True) for name, value in first.items()
+    ):
+        return
+    runs = [_digests(model, inputs, size) for _ in range(2)]
+    names = (a[0] for a, b in zip(*runs, strict=False) if a[:2] == b[:2] and a[2] != b[2])
+    name = next(names, "")
+    module = dict(torch_modules.named_modules(model))[name]
+    where = f"{name} ({type(module).__name__})" if name else f"the forward of {type(module).__name__}"
+    raise InputError(
+        f"the same input gives two answers: {where} draws at random",
+        place=f"model.source, {name}" if name else "model.source",
+        hint="dropout that is always on, say: write F.dropout(x, p, training=self.training), or"
+        " nn.Dropout, which evaluation switches off",
+    )
+
+
+def _digests(
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], size: int
+) -> list[tuple[str, int, int]]:
+    """For each call of a module its name, and what it was given and gave, the innermost first."""
+    import torch
+
+    seen: list[tuple[str, int, int]] = []
+
+    def digest(values: Any) -> int:
+        tensors = flatten_outputs({"values": values}).values()
+        return hash(tuple(value.detach().cpu().numpy().tobytes() for value in tensors))
+
+    def note(name: str) -> Any:
+        return lambda _, given, made: seen.append((name, digest(given), digest(made)))
+
+    handles = [m.register_forward_hook(note(name)) for name, m in torch_modules.named_modules(model)]
+    try:
+        with torch.no_grad():
+            _call(model, arguments(model, inputs), inputs, size)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _container(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> str:
+    """Which container of its inputs a network takes in place of them; "" for none."""
+    import torch
+
+    containers: dict[str, Any] = {
+        "a dict of its inputs": feed,
+        "a list of its inputs": [*feed.values()],
+        "a list of images without the batch dimension": [each[0] for each in feed.values()],
+    }
+    for name, value in containers.items():
+        with suppress(Exception), torch.no_grad():
+            if flatten_outputs(model(value)):
+                return name
+    return ""
+
+
+def _refuse_not_finite(model: torch.nn.Module) -> None:
+    """Raise `InputError` for NaN anywhere, and infinity in what was trained; a mask may be infinite."""
+    trained = {name for name, _ in torch_modules.named_parameters(model)}
+    for name, value in (*torch_modules.named_parameters(model), *torch_modules.named_buffers(model)):
+        if not value.is_floating_point():
+            continue
+        if _has_finite_extremes(value):
+            continue
+        wrong = ~value.isfinite() if name in trained else value.isnan()
+        if count := int(wrong.sum()):
+            raise InputError(
+                f"the weights hold NaN or infinity: {name}, {count} of {value.numel()} values",
+                place="model.weights",
+                hint="the training diverged or the file is damaged: use another checkpoint",
+            )
+
+
+def _has_finite_extremes(value: torch.Tensor) -> bool:
+    """Whether one quick pass shows that all values are finite. False where it cannot be made."""
+    import torch
+
+    if value.dtype not in (torch.float32, torch.float64) or value.layout != torch.strided:
+        return False
+    if not value.numel():
+        return True
+    low, high = value.aminmax()
+    return bool(low.isfinite() and high.isfinite())
+
+
+def weights_path(folder: Path, weights: str) -> Path:
+    """A weights file that a recipe names, relative to its folder."""
+    return (folder / weights).absolute()
+
+
+def weights_problems(folder: Path, weights: str) -> list[tuple[str, str, str]]:
+    """What is wrong with a weights file as far as a look at the folder can tell."""
+    missing = _file.absent(weights_path(folder, weights), WEIGHTS_SUFFIXES)
+    return [] if missing is None else [("weights", *missing)]
+
+
+def weights_ingredients(source: Source, digests: FileDigests) -> dict[str, Any]:
+    """What belongs to a key for a file of weights: its content, and which of the weights in it."""
+    file = weights_path(source.folder, str(source.weights))
+    return {"file": digests.of(file), **({"key": source.weights_key} if source.weights_key else {})}
+
+
+def named_weights(file: Path, key: str) -> str:
+    """A file of weights for the artifact's facts, with the key of those that were taken from it."""
+    return f"{file.name} ({key})" if key else file.name
