@@ -117,7 +117,8 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
             *("--force", "--store", str(work / "store"), *places),
             out=bundle,
         )
-    pinned = ["--model-cpus", "0", "--client-cpus", "1", "--json"]
+    store = ["--store", str(work / "store")]
+    pinned = [*store, "--model-cpus", "0", "--client-cpus", "1", "--json"]
     short = ["--rate", "5", "--seconds", "6", "--windows", "1"]
     first = answer(
         *("loadtest", str(bundle), "--calibrate", *short, *pinned),

@@ -61,6 +61,22 @@ def test_bursts_are_those_of_the_planned_rate_and_keep_their_form_along_the_curv
 
 
 @pytest.mark.slow
+def test_a_server_that_was_started_here_has_one_ingress_whatever_the_plan_has(server, monkeypatch):
+    options = Options(rates_per_s=(150,))
+    overhead = {"ingress_ms": 5, "after_ms": 1}
+    asked_for = {"curve": "2ms+0.5ms*b", "rate_per_s": 150, "slo": {"p95_ms": 100}, "target": "ray"}
+    plan = optcli.plan(**asked_for, overhead=overhead, batch=8)
+    assert plan.recommended.ingresses == 2
+    elsewhere = replace(server, plan=plan)
+    here = replace(elsewhere, served=server.served.model_copy(update={"own": True}))
+    (many, _), (one, _) = carried_out(elsewhere, options), carried_out(here, options)
+    assert [each.kind for each in many.notes] == []
+    assert "2 machines" in next(each.text for each in one.notes if each.kind == "one-machine")
+    # At 150 a second one ingress has a load of 0.75, each of two 0.375.
+    assert dict(one.curve_ms["plan"])[150] > 1.3 * dict(many.curve_ms["plan"])[150]
+
+
+@pytest.mark.slow
 def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     options = Options(arrivals=BURSTS.arrivals, find_limit=True)
     test, processes = carried_out(server, options)

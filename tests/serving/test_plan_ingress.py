@@ -137,12 +137,12 @@ def test_what_a_cache_answers_passes_the_ingress():
 def test_what_is_not_known_of_a_server_is_taken_as_it_was_measured_and_said():
     given = {"curve": "2ms+1ms*b", "rate_per_s": 100, "slo": {"p95_ms": 60}}
     ray, triton = (optcli.plan(**given, target=name) for name in ("ray", "triton"))
-    assert (ray.overhead.ingress_ms, triton.overhead.ingress_ms) == (2, 0)
+    assert (ray.overhead.ingress_ms, triton.overhead.ingress_ms) == (4, 0)
     assert "assumed-overhead" in {each.kind for each in ray.notes}
     assert "assumed-overhead" not in {each.kind for each in triton.notes}
     assert ray.asked["overhead"] == {}
     known = optcli.plan(**given, target="ray", overhead={"ingress_ms": 1})
-    assert (known.overhead.ingress_ms, known.overhead.after_ms) == (1, 3)
+    assert (known.overhead.ingress_ms, known.overhead.after_ms) == (1, 3.5)
     assert "assumed-overhead" not in {each.kind for each in known.notes}
 
 

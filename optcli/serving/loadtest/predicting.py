@@ -49,8 +49,8 @@ class Model:
     seed: int = 0
 
 
-def of_plan(plan: Plan) -> Model:
-    """The plan's own curve and overhead."""
+def of_plan(plan: Plan, ingresses: int | None = None) -> Model:
+    """The plan's own curve and overhead; `ingresses` processes take requests, default: as planned."""
     known = plan.curve
     padded = [(first, size) for size, first in known.padded_from.items()]
     if known.samples_ms:
@@ -66,9 +66,14 @@ def of_plan(plan: Plan) -> Model:
         beside.occupies_worker,
         beside.ingress_ms,
         beside.ingress_cv2,
-        1 if plan.recommended is None else plan.recommended.ingresses,
+        ingresses or ingresses_of(plan),
     )
     return Model("plan", curve, overhead, plan.seed)
+
+
+def ingresses_of(plan: Plan | None) -> int:
+    """How many processes take requests where the plan is carried out: one on each machine."""
+    return 1 if plan is None or plan.recommended is None else plan.recommended.ingresses
 
 
 def of_calibration(calibration: Calibration, ingresses: int = 1) -> Model:

@@ -133,7 +133,11 @@ class _Whole:
             calibration=self.calibration,
             drawn=drawn,
             curve_ms=self._curves(drawn),
-            notes=(*self.notes, *verdicts.notes_of(self.points, self.calibration)),
+            notes=(
+                *self._of_machines(),
+                *self.notes,
+                *verdicts.notes_of(self.points, self.calibration),
+            ),
         )
 
     def _search(self) -> None:
@@ -187,12 +191,12 @@ class _Whole:
         return process_of(self.options, rate, first_rate(self.server, self.options))
 
     def _models(self) -> list[Model]:
+        # A server that was started here is on one machine, whatever the plan has.
+        processes = 1 if self.server.served.own else predicting.ingresses_of(self.server.plan)
         models = []
         if self.server.plan is not None:
-            models.append(predicting.of_plan(self.server.plan))
+            models.append(predicting.of_plan(self.server.plan, processes))
         if self.calibration is not None:
-            one = None if self.server.plan is None else self.server.plan.recommended
-            processes = 1 if one is None else one.ingresses
             models.append(predicting.of_calibration(self.calibration, processes))
         return models
 
@@ -227,6 +231,14 @@ class _Whole:
 
             highest_of[model.by] = by_priority.highest(self.server.served, highest)
         return {by: rate for by, rate in highest_of.items() if rate}
+
+    def _of_machines(self) -> list[LoadNote]:
+        """Says where the plan has more machines than the one that the server was started on."""
+        planned = predicting.ingresses_of(self.server.plan)
+        if not self.server.served.own or planned == 1:
+            return []
+        text = f"the plan has an ingress on each of {planned} machines, and the server here has one"
+        return [LoadNote(kind="one-machine", figures={"planned": planned}, text=text)]
 
     def _unstable(self, rate: float) -> list[LoadNote]:
         parts: Sequence[ServedPriority | None] = self.server.served.priorities or (None,)

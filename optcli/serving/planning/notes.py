@@ -254,8 +254,8 @@ def _of_traffic(settings: PlanSettings, demand: Demand) -> Iterator[PlanNote]:
             kind="assumed-overhead",
             figures=dict(settings.server.overhead),
             text=f"the ingress of {settings.server.title} is taken to work"
-            f" {settings.overhead_here.ingress_ms:g} ms for each request: `optcli loadtest --calibrate`"
-            " measures it",
+            f" {settings.overhead_here.ingress_ms:g} ms for each request, as for small images:"
+            " `optcli loadtest --calibrate` measures it",
         )
     if demand.ingress_load > demand.utilisation:
         yield PlanNote(
