@@ -26,7 +26,7 @@ from optcli.gate.gating import Gating
 from optcli.gate.latency import compare
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent
-from optcli.settings import GateSettings
+from optcli.settings.gate import GateSettings
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ import measuring
 from optcli.measure import latency
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 
 def main() -> int:

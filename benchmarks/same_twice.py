@@ -22,7 +22,7 @@ from optcli.measure import latency
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent
 from optcli.results import Estimate
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 
 def contains_one(found: Estimate) -> bool:

@@ -13,7 +13,7 @@ from optcli.gate import running as gating
 from optcli.gate.latency import Timed
 from optcli.gate.rule import decide, planned
 from optcli.measure import latency
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 
 PLAIN = "  plain: []\n"
 COPIED = PLAIN + '  copied: {passes: [{"./fakes.py:Copy": {note: %s}}], gate: true}\n'

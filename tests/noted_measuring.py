@@ -17,8 +17,9 @@ from optcli.pipeline import ray_session
 from optcli.pipeline.on_ray import device_nodes, sharing
 from optcli.pipeline.on_ray.device_messages import DeviceOrder, Travelling
 from optcli.pipeline.places import LatencyOrder
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
 from optcli.settings.devices import RayPlace
+from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.workers import Channel
 

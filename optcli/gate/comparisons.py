@@ -7,7 +7,7 @@ import math
 from optcli.gate.rule import Decision, Rule
 from optcli.results import Estimate, Outcome, Verdict
 from optcli.results.gate import Comparison, Metric, Unit
-from optcli.settings import GateBar
+from optcli.settings.gate import GateBar
 
 _UNITS: dict[Metric, Unit] = {
     "accuracy": "fraction",

@@ -12,7 +12,7 @@ from optcli.observer import Observer
 from optcli.pipeline.making import Made
 from optcli.pipeline.places import HERE, Place
 from optcli.results.gate import Change, ChangeKind
-from optcli.settings import GateSettings
+from optcli.settings.gate import GateSettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
 

@@ -24,7 +24,8 @@ from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
 from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.results.statistics import log_ratios, needed
-from optcli.settings import GateBar, GateSettings, LatencySettings
+from optcli.settings.gate import GateBar, GateSettings
+from optcli.settings.latency import LatencySettings
 from optcli.settings.slo import SloSettings
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.

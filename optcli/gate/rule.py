@@ -20,7 +20,7 @@ from typing import Literal
 
 from optcli.results import Estimate
 from optcli.results.statistics import hodges_lehmann, sign_bounds, signed_rank_bounds
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 
 Answer = Literal["pass", "fail", "continue", "inconclusive"]
 

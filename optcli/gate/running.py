@@ -34,8 +34,8 @@ from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
 from optcli.results import RecipeSummary
 from optcli.results.gate import Change, GateReport
-from optcli.settings import GateSettings
 from optcli.settings.devices import HERE
+from optcli.settings.gate import GateSettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
 

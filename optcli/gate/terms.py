@@ -13,8 +13,8 @@ from typing import Any, get_args
 from optcli.errors import UsageError, did_you_mean
 from optcli.results.gate import Change, ChangeKind
 from optcli.results.terms import Terms
-from optcli.settings import GateBar, GateSettings
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.gate import GateBar, GateSettings
 from optcli.settings.slo import SloSettings
 
 KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)

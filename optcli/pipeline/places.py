@@ -22,7 +22,8 @@ from optcli.measure.latency.shapes import Comparison
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock
 from optcli.results import Sweep
-from optcli.settings import LatencySettings, SweepSettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings, SweepSettings
 
 _COMPARING_TIMEOUT_S = 600.0
 

@@ -9,7 +9,8 @@ from optcli.data import ONE_PREPARATION, DataSettings, two_preparations
 from optcli.errors import did_you_mean
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.sections import roles_of
-from optcli.settings import LatencySettings, SymbolRange, TensorSpec, batch_range, fed, image_size
+from optcli.settings import SymbolRange, TensorSpec, batch_range, fed, image_size
+from optcli.settings.latency import LatencySettings
 
 
 def check_together(

@@ -26,8 +26,9 @@ from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
 from optcli.recipe.validation import found, note
 from optcli.recipe.variants import Variants
-from optcli.settings import LatencySettings, batch_range
+from optcli.settings import batch_range
 from optcli.settings.devices import HERE, DeviceSettings
+from optcli.settings.latency import LatencySettings
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -15,17 +15,12 @@ from optcli.models.sources import Source
 from optcli.passes import Pass
 from optcli.results.outcomes import DataRemark
 from optcli.runners import Runner
-from optcli.settings import (
-    Abbreviated,
-    DeviceNames,
-    GateSettings,
-    LatencySettings,
-    Settings,
-    TensorSpec,
-)
+from optcli.settings import Abbreviated, DeviceNames, Settings, TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.devices import DeviceSettings
+from optcli.settings.gate import GateSettings
 from optcli.settings.labels import ClassName, LabelSettings
+from optcli.settings.latency import LatencySettings
 from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from optcli.results.outcomes import Result
-from optcli.settings import GateSettings, TensorSpec
+from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.gate import GateSettings
 from optcli.settings.slo import SloSettings
 
 

@@ -17,7 +17,7 @@ from optcli.pipeline.making import Made
 from optcli.recipe import Recipe
 from optcli.results import Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean, product, scaled
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 from optcli.tuning.workshop import Workshop, artifact
 
 # What the variants of a trial are called that it is timed beside.

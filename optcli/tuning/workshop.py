@@ -24,7 +24,7 @@ from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import PlannedVariant, plan
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 from optcli.store import Store, key_of
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_project import write_model
 
+from optcli.settings.latency import LatencySettings
 from optcli.workers import confinement
 
 QUICK = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.05}
@@ -16,18 +17,16 @@ QUICK = {"launches": 1, "rounds": 2, "calls": 2, "warmup": 1, "max_seconds": 0.0
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Two networks that take the same, measured in next to no time."""
-    from optcli import settings
-
     for name, value in QUICK.items():
-        monkeypatch.setattr(settings.LatencySettings.model_fields[name], "default", value)
-    settings.LatencySettings.model_rebuild(force=True)
+        monkeypatch.setattr(LatencySettings.model_fields[name], "default", value)
+    LatencySettings.model_rebuild(force=True)
     write_model(tmp_path / "a.onnx")
     write_model(tmp_path / "b.onnx", seed=1)
     monkeypatch.setenv("OPTCLI_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     monkeypatch.undo()
-    settings.LatencySettings.model_rebuild(force=True)
+    LatencySettings.model_rebuild(force=True)
 
 
 @pytest.mark.slow

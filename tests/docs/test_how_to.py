@@ -25,7 +25,7 @@ from optcli.errors import RecipeError
 from optcli.files import registry
 from optcli.results import statistics
 from optcli.results.flags import FlagKind
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 DOCS = REPOSITORY / "docs"
 PAGES = [

@@ -18,7 +18,7 @@ from optcli.gate import variant as gating_variant
 from optcli.gate.origins import Options
 from optcli.gate.terms import changes
 from optcli.results.terms import Terms
-from optcli.settings import GateSettings
+from optcli.settings.gate import GateSettings
 from optcli.store import Store
 
 GATED = HEAD + DEVICES + "gate: {devices: %s}\n"

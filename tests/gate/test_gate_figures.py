@@ -14,7 +14,7 @@ from optcli.gate.rule import decide, planned
 from optcli.gate.sequence import Figure
 from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 from optcli.settings.slo import SloSettings
 
 BLOCKS, ADVICE = GateBar(limit=0.3, margin=0.1), GateBar(limit=0.3, margin=0.1, undecided="advice")

@@ -9,7 +9,7 @@ import pytest
 
 from optcli.gate.rule import Rule, decide, planned
 from optcli.results.statistics import sign_bounds, signed_rank_bounds
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 
 TRIALS = 700
 

@@ -5,7 +5,7 @@ import pytest
 
 from optcli.gate.rule import planned
 from optcli.gate.sequence import Figure, until_decided
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 
 P50, P95 = Figure(0.5, 1), Figure(0.95, 1)
 RULES = {

@@ -5,8 +5,9 @@ import pytest
 from optcli.errors import UsageError
 from optcli.gate import terms
 from optcli.results.terms import Terms, VariantTerms
-from optcli.settings import GateBar, GateSettings, TensorSpec
+from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.gate import GateBar, GateSettings
 from optcli.settings.slo import SloSettings
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3, 4, 4)),)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from optcli.measure.latency.samples import Measured, Opened, Series, Start
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 
 def series(ns, name="eager", launch=None, **changed):

@@ -11,7 +11,8 @@ from optcli.measure.latency import process
 from optcli.measure.latency.messages import Command, Held, MeasureRequest
 from optcli.observer import Silent
 from optcli.results import flags
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
 SETTINGS = LatencySettings(launches=1, rounds=4, calls=16, batch_sizes=(1, 4), threads=2)

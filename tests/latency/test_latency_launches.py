@@ -9,7 +9,8 @@ from scripted import ScriptedChild
 from optcli.measure import latency
 from optcli.observer import Silent
 from optcli.results import flags
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
 TABLE = LatencySettings(mode="table", batch_sizes=(1, 4))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from optcli.measure.latency.plan import groups, plan
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 SETTINGS = LatencySettings(launches=1, rounds=8, calls=16, max_seconds=10)
 

@@ -10,7 +10,8 @@ from optcli.artifact import Artifact, Format
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, session
 from optcli.observer import Silent
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,8 @@ from optcli.measure.latency.sweep import allot, budget, cost_s, ladder, sweep
 from optcli.observer import Silent
 from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, SweepPoint, flags
-from optcli.settings import LatencySettings, SweepSettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings, SweepSettings
 
 MB = 10**6
 

@@ -3,7 +3,7 @@ import pytest
 from optcli.measure.latency import verdicts
 from optcli.measure.latency.launches import interval_over_launches
 from optcli.results import Against, Estimate, Latency
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 from optcli.settings.slo import SloSettings
 
 NO_BAR = LatencySettings()

@@ -13,7 +13,7 @@ from optcli.report.gate.rows import COLUMNS, rows
 from optcli.report.markdown_text import markdown
 from optcli.results import Estimate, RecipeSummary, Verdict, flags
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, OperatorGrowth, worst
-from optcli.settings import GateBar, GateSettings
+from optcli.settings.gate import GateBar, GateSettings
 
 BAR = GateBar(limit=0.05)
 RULE = planned(BAR, GateSettings(), 1)

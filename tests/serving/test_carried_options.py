@@ -32,7 +32,7 @@ from optcli.serving.deploy import model_configuration, ray_runtimes, repository
 from optcli.serving.deploy.instructions import for_triton
 from optcli.serving.deploy.interface import Interface
 from optcli.serving.deploy.model_configuration import Batching, Served
-from optcli.settings import GateSettings
+from optcli.settings.gate import GateSettings
 
 FILES = Path(ray_runtimes.__file__).parent / "ray_files"
 # Each runner with the first format that it runs, which is the one it is measured with here.

@@ -22,7 +22,7 @@ from optcli.report.plan_text import plan_text
 from optcli.results import Estimate, Report, Sweep, SweepPoint
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.loadtest import predicting
-from optcli.settings import SweepSettings
+from optcli.settings.latency import SweepSettings
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 

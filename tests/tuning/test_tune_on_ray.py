@@ -16,7 +16,7 @@ from optcli.observer import Silent
 from optcli.pipeline.execute import Settings, evaluating_nodes
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, load
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.tuning import repair
 from optcli.tuning.workshop import Workshop, artifact

@@ -19,7 +19,8 @@ from optcli.measure.latency.samples import Measured
 from optcli.measure.latency.session import STEP, Session
 from optcli.measure.latency.summary import undecided
 from optcli.observer import Observer
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 from optcli.workers.memory import available_bytes
 
 _MEMORY_SHARE = 0.7

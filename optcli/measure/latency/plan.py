@@ -9,7 +9,7 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.results.statistics import needed
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 
 # A process with a runtime holds about this much beside its model; the model is held up to three
 # times while it is loaded (file, parsed, packed for the kernels).

@@ -22,7 +22,8 @@ from optcli.measure.latency.messages import Command, Held, MeasureRequest, Openi
 from optcli.measure.latency.plan import Candidate, Plan, plan
 from optcli.measure.latency.samples import Measured, Opened, Start
 from optcli.observer import Observer
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 from optcli.workers import Child
 
 T = TypeVar("T")

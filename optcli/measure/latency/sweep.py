@@ -28,7 +28,8 @@ from optcli.measure.latency.tails import is_surely_over
 from optcli.observer import Observer
 from optcli.results import Budget, Estimate, Sweep, SweepPoint
 from optcli.results.statistics import needed, percentile, percentile_over_rounds
-from optcli.settings import SweepSettings, TensorSpec, batch_range
+from optcli.settings import TensorSpec, batch_range
+from optcli.settings.latency import SweepSettings
 from optcli.workers import Child, memory
 
 if TYPE_CHECKING:

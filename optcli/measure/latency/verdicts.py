@@ -9,7 +9,7 @@ from optcli.measure.latency.tails import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL, SPEEDUP
 from optcli.results.statistics import needed
-from optcli.settings import LatencySettings
+from optcli.settings.latency import LatencySettings
 from optcli.settings.slo import SloSettings
 
 _SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}

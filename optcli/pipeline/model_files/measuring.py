@@ -19,7 +19,8 @@ from optcli.pipeline import measurement_lock, reporting
 from optcli.pipeline.model_files.laying_out import SamplesRequest
 from optcli.pipeline.model_files.opening import Opened, find, open_all
 from optcli.results import Latency, RecipeSummary, Report, flags
-from optcli.settings import LatencySettings, TensorSpec
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.workers import run
 
