@@ -31,6 +31,7 @@ class Format(StrEnum):
     TENSORRT_RTX = "tensorrt_rtx"
     EXECUTORCH = "executorch"
     LITERT = "litert"
+    COREML = "coreml"
 
 
 # Formats whose files are, or may hold, code that runs when they are opened.

@@ -54,6 +54,7 @@ EXTRAS = {
     "hf": ("transformers",),
     "executorch": ("executorch",),
     "litert": ("ai-edge-litert", "ai-edge-quantizer", "jax"),
+    "coreml": ("coremltools",),
     "parquet": ("pyarrow",),
     "heic": ("pillow-heif",),
     "gpu": ("nvidia-ml-py",),
@@ -70,6 +71,7 @@ _EXTRAS_OF = {
     "executorch": ("executorch",),
     "ai_edge_litert": ("litert",),
     "ai_edge_quantizer": ("litert",),
+    "coremltools": ("coreml",),
     "pynvml": ("gpu",),
     "tritonclient": ("serve",),
     "pyarrow": ("parquet",),
@@ -80,7 +82,8 @@ _OTHERS = {
     "litert_torch": "--no-deps litert-torch litert-converter",
     "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
-
+# What people call a system, where that is not its own name.
+_SYSTEMS = {"Darwin": "macOS"}
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -94,6 +97,7 @@ def now() -> str:
 class Needs:
     """What something cannot do without: importable packages and, possibly, a GPU.
 
+    `system` is the only system that it runs on, as `platform.system()` names it; empty: any.
     `cores` and `memory_bytes` are what Ray keeps free for it on a node; 0: as optcli guesses.
 
     `foreign` are packages that only a process of its own imports, with the interpreter `python` (None:
@@ -106,6 +110,7 @@ class Needs:
     python: str | None = None
     cores: int = 0
     memory_bytes: int = 0
+    system: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,14 @@ def missing(needs: Needs) -> list[Missing]:
         for name in there
         if version_in(needs.python, name) is None
     ]
+    if needs.system not in ("", platform.system()):
+        wanted, here_is = (_SYSTEMS.get(each, each) for each in (needs.system, platform.system()))
+        lacking.append(
+            Missing(
+                f"it runs on {wanted} only, and this is {here_is}",
+                "run it there, and give optcli its answers: optcli verify-accuracy --predictions",
+            )
+        )
     if needs.gpu and not has_gpu():
         lacking.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
     return lacking

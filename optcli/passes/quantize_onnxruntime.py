@@ -53,8 +53,8 @@ _FLOAT_TYPES = frozenset(
     {"LayerNormalization", "InstanceNormalization", "BatchNormalization", "Softmax", "TopK", "CumSum"}
 )
 
-# The opset that brought FLOAT8E4M3FN.
-_FP8_OPSET = 19
+# The opset that brought FLOAT8E4M3FN, and the one that brought integers of 16 bits.
+_FP8_OPSET, _WIDE_OPSET = 19, 21
 
 
 class QuantizeOnnxruntime(Pass):
@@ -104,8 +104,10 @@ class QuantizeOnnxruntime(Pass):
         description="instructions to choose integer types for; `auto`: this machine's; `vnni`, `avx2`: "
         "unsigned activations and signed weights, of 7 bits for `avx2`; `arm`: both signed",
     )
-    activation_type: Literal["auto", "uint8", "int8"] = Field(
-        "auto", description="integers for activations; `auto`: by `target_isa`"
+    activation_type: Literal["auto", "uint8", "int8", "uint16"] = Field(
+        "auto",
+        description="integers for activations; `auto`: by `target_isa`; `uint16` is for NPUs, where it "
+        "keeps more accuracy: CPUs compute such layers in floating point, and slower than FP32",
     )
     weight_type: Literal["auto", "uint8", "int8"] = Field(
         "auto", description="integers for weights; `auto`: int8"
@@ -142,6 +144,8 @@ class QuantizeOnnxruntime(Pass):
     def _types_that_there_are(self) -> Self:
         if self.activation_type == "int8" and self.weight_type == "uint8":
             raise ValueError("ONNX Runtime has no int8 activations with uint8 weights: swap the two")
+        if self.activation_type == "uint16" and self.format == "qoperator":
+            raise ValueError("`format: qoperator` has no operators for uint16: leave it out")
         return self
 
     @model_validator(mode="after")
@@ -170,9 +174,12 @@ class QuantizeOnnxruntime(Pass):
         source_model = onnx_format.open(source.path)
         require_floats(precision_of(source_model))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
-        fp8 = self.precision == "fp8"
-        why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
-        least_opset = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
+        fp8, wide = self.precision == "fp8", self._is_for_npus()
+        why, least_opset = "older ones know no scale per channel", PER_CHANNEL_OPSET
+        if fp8:
+            why, least_opset = "older ones know no FP8", _FP8_OPSET
+        elif wide:
+            why, least_opset = "older ones know no integers of 16 bits", _WIDE_OPSET
         with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
             work = Path(folder)
             model = modern(source_model, least_opset, job, why, full_precision=True)
@@ -232,7 +239,7 @@ class QuantizeOnnxruntime(Pass):
             OUTPUT_TAIL: tail,
             RUINED_LAYERS: ruined,
         }
-        return Made(precision=self.precision, facts=facts)
+        return Made(precision="int8-a16" if wide else self.precision, facts=facts)
 
     def _without_ruined(
         self,
@@ -272,10 +279,15 @@ class QuantizeOnnxruntime(Pass):
 
     def _finish(self, quantized: Model) -> int:
         """Finish the quantizer's model; returns how many nodes were changed."""
+        if self._is_for_npus():  # they take pairs around every operator
+            return 0
         if self.target == "cpu":
             return leave_softmax_in_floats(quantized) + keep_floats(quantized)
         changed = make_fp8(quantized) if self.precision == "fp8" else 0
         return changed + fold_weights(quantized)
+
+    def _is_for_npus(self) -> bool:
+        return self.activation_type == "uint16"
 
     def _isa(self) -> Isa:
         return _this_isa() if self.target_isa == "auto" else self.target_isa
@@ -291,7 +303,9 @@ class QuantizeOnnxruntime(Pass):
         return Grids(
             activations=activation if self.activation_type == "auto" else self.activation_type,
             weights=weight,
-            reduce_range=self.reduce_range if self.reduce_range is not None else isa == "avx2",
+            reduce_range=isa == "avx2" and not self._is_for_npus()
+            if self.reduce_range is None
+            else self.reduce_range,
             per_channel=self.per_channel,
             qdq=self.format == "qdq",
         )
@@ -309,6 +323,8 @@ class QuantizeOnnxruntime(Pass):
         nodes = model.graph.node
         quantizable = {*QDQRegistry, *QLinearOpsRegistry}
         usual = PRODUCTS if self.target == "tensorrt" else quantizable - _FLOAT_TYPES
+        if self._is_for_npus():
+            usual = quantizable
         types = set(self.types) or usual
         if unknown := types - quantizable:
             raise StepError(
@@ -337,7 +353,7 @@ class QuantizeOnnxruntime(Pass):
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":
             return self.model_type == "transformer"
-        return transformers.in_onnx(model)
+        return not self._is_for_npus() and transformers.in_onnx(model)
 
 
 def _without_masks(model: ModelProto, scope: Scope, masked: set[str]) -> Scope:

@@ -14,6 +14,7 @@ from optcli.models.formats import executorch as executorch_format
 from optcli.models.formats import exported as exported_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
+from optcli.passes._torch.refusals import by_layer, module_of
 from optcli.passes._torch.tracing import IMPORTS_AHEAD, flat, trace
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ToExecutorch(Pass):
             with raised_as(StepError, "torch.export failed", hint=hint):
                 program = trace(flat(network(source), job.inputs), job, strict=False)
         hint = "the log names the operator; `backend: portable` shows whether XNNPACK is what fails"
-        with raised_as(StepError, "ExecuTorch cannot lower the network", hint=hint):
+        with by_layer("ExecuTorch cannot lower the network", lambda: program, hint):
             lowered = self._lowered(program)
             _keep_bounds(lowered, program)
             facts = _account(lowered)
@@ -107,7 +108,7 @@ def _account(lowered: EdgeProgramManager) -> dict[str, Any]:
         name = _name(node.target)
         delegates += name == "executorch_call_delegate"
         if name not in _NO_WORK:
-            outside[name].add(_module(node))
+            outside[name].add(module_of(node))
     named = {name: sorted(modules) for name, modules in sorted(outside.items())}
     return {"delegates": delegates, "outside_the_backend": named}
 
@@ -119,9 +120,3 @@ def _name(target: Any) -> str:
 
 def _plain(target: Any) -> str:
     return str(getattr(target, "__name__", target))
-
-
-def _module(node: torch.fx.Node) -> str:
-    """The module of the network that a node comes from; empty for the network itself."""
-    paths = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values()]
-    return paths[-1].removeprefix("L['self'].") if paths else ""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError, raised_as
-from optcli.models.formats import exported as exported_format
 from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._torch.networks import network
-from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, flat, plain_attention
-from optcli.settings import TensorSpec
+from optcli.passes._torch.networks import function_of
+from optcli.passes._torch.refusals import by_layer
+from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, fixed, plain_attention, program_of
+from optcli.settings import batch_range
 
 
 class ToLitert(Pass):
@@ -46,18 +46,15 @@ class ToLitert(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
-        specs = [self._fixed(spec) for spec in job.inputs]
+        specs = fixed(job.inputs, self.batch_size, "LiteRT")
         turned = [
             place for place, spec in enumerate(specs) if self.layout == "nhwc" and len(spec.shape) == 4
         ]
-        if source.format == Format.EXPORTED:
-            program = exported_format.open(source.path, trust=source.trusted)
-            model = program.module(check_guards=False)
-        else:
-            model = flat(network(source), job.inputs)
+        model = function_of(source, job.inputs)
         samples = list(example(specs))
-        hint = "the log names the operator and the line of the network that calls it"
-        with raised_as(StepError, "LiteRT's converter failed", hint=hint):
+        hint = "write this part of the network with other operators; the log has the converter's words"
+        trace = partial(program_of, model, tuple(samples))
+        with by_layer("LiteRT's converter failed", trace, hint):
             import litert_torch
 
             if turned:
@@ -69,25 +66,5 @@ class ToLitert(Pass):
             converted.export(os.fspath(job.out / litert_format.FILE))
         names = [spec.name for spec in specs]
         litert_format.rename(job.out, names, source.facts["outputs"])
-        facts = {"batch_size": _batch(specs), "layout": self.layout}
+        facts = {"batch_size": batch_range(specs).opt, "layout": self.layout}
         return Made(facts={**facts, litert_format.CHANNELS_LAST: [names[place] for place in turned]})
-
-    def _fixed(self, spec: TensorSpec) -> TensorSpec:
-        """The input with its batch size as a number. Raises `StepError` for other sizes that vary."""
-        shape: list[int] = []
-        for size in spec.shape:
-            if isinstance(size, int):
-                shape.append(size)
-            elif size == spec.batch_symbol:
-                shape.append(self.batch_size or spec.ranges[size].min)
-            else:
-                raise StepError(
-                    f"a LiteRT file has fixed sizes, and {size} of {spec.name!r} varies",
-                    hint=f"write a number in place of {size} under `inputs:`",
-                )
-        return spec.model_copy(update={"shape": tuple(shape), "ranges": {}})
-
-
-def _batch(specs: list[TensorSpec]) -> int:
-    """The batch size of fixed inputs."""
-    return next((size for spec in specs for size in spec.shape[:1] if isinstance(size, int)), 1)

@@ -36,6 +36,7 @@ DEFAULTS: dict[Format, str] = {
     Format.TENSORRT_RTX: "tensorrt_rtx",
     Format.EXECUTORCH: "executorch",
     Format.LITERT: "litert",
+    Format.COREML: "coreml",
 }
 
 

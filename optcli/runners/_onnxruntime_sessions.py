@@ -58,7 +58,8 @@ def opened(
         return onnxruntime.InferenceSession(path, settings, providers=providers)
     settings.add_session_config_entry(_RECORD, "1")
     preload_message = onnxruntime_providers.preload() if provider.device == "cuda" else ""
-    if provider.name in onnxruntime.get_available_providers():
+    available = provider.name in onnxruntime.get_available_providers()
+    if available and not onnxruntime_providers.is_plugin(provider):
         providers = [(provider.name, dict(options)), *provider.behind]
         try:
             # Otherwise it prints what it is told, and tries again on the CPU.
@@ -71,8 +72,10 @@ def opened(
                 raise
             raise _unusable(name, reason, preload_message) from error
     else:
-        settings.add_provider_for_devices(_devices(name, provider), dict(options))
-        session = onnxruntime.InferenceSession(path, settings)
+        # One device: some plug-ins fail with several.
+        settings.add_provider_for_devices(_devices(name, provider)[:1], dict(options))
+        # With fallback, it would go on with the CPU in the middle of a call.
+        session = onnxruntime.InferenceSession(path, settings, enable_fallback=0)
     require_used(session, name, preload_message)
     return session
 
@@ -91,8 +94,21 @@ def _devices(name: Name, provider: Provider) -> Sequence[Any]:
     except Exception as error:
         raise _unusable(name, first_line(error)) from error
     if not devices:
-        raise _unusable(name, f"the plug-in {provider.plugin} finds nothing here that it can run on")
+        there = sorted({_described(each.device) for each in onnxruntime.get_ep_devices()})
+        nothing = f"the plug-in {provider.plugin} finds nothing here that it can run on"
+        raise _unusable(name, f"{nothing}: ONNX Runtime sees {', '.join(there)}")
     return devices
+
+
+def device_of(provider: Provider) -> str | None:
+    """What a plug-in computes on, in words; None where ONNX Runtime itself has the provider."""
+    if not onnxruntime_providers.is_plugin(provider):
+        return None
+    return _described(onnxruntime_providers.plugin_devices(provider)[0].device)
+
+
+def _described(device: Any) -> str:
+    return f"{device.type.name} of {device.vendor}"
 
 
 def require_used(session: InferenceSession, name: Name, preload_message: str = "") -> None:
@@ -110,7 +126,8 @@ def require_used(session: InferenceSession, name: Name, preload_message: str = "
         others = ", ".join(shares)
         raise RunnerError(
             f"{provider.name} takes none of the {sum(shares.values())} operators: {others} computes",
-            hint="this provider does not support them; set another `provider`",
+            hint="this provider does not support them, or wants numbers for all sizes: set"
+            " `shapes: static`, or another `provider`",
         )
 
 

@@ -13,6 +13,7 @@ from optcli.errors import RunnerError, raised_as
 from optcli.models.formats import litert as litert_format
 from optcli.models.formats.litert import Tensor
 from optcli.runners import Runner
+from optcli.runners._pieces import Pieces
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +40,7 @@ class LitertRunner(Runner):
     _names: tuple[str, ...] = PrivateAttr(())
     _channels_last: frozenset[str] = PrivateAttr(frozenset())
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _pieces: list[list[np.ndarray]] = PrivateAttr(default_factory=list)
-    _rows: int | None = PrivateAttr(None)  # of a batch that is computed in pieces
+    _pieces: Pieces = PrivateAttr(Pieces([]))
     _results: list[list[np.ndarray]] = PrivateAttr(default_factory=list)
 
     def session(self) -> dict[str, Any]:
@@ -79,19 +79,7 @@ class LitertRunner(Runner):
             if spec.name in self._channels_last:
                 array = array.transpose(0, 2, 3, 1)
             arrays.append(np.ascontiguousarray(_as_stored(array, tensor)))
-        batched = [spec.batch_symbol is not None for spec in self.inputs]
-        sizes = [t.sizes[0] for t, varies in zip(self._taken, batched, strict=True) if varies]
-        rows = [len(array) for array, varies in zip(arrays, batched, strict=True) if varies]
-        self._pieces, self._rows = [arrays], None
-        if not sizes or sizes[0] is None or rows[0] == sizes[0]:
-            return
-        self._rows, size = rows[0], sizes[0]
-        for start in range(0, self._rows, size):
-            # The last sample once more for each that is missing.
-            places = np.arange(start, start + size).clip(max=self._rows - 1)
-            parts = zip(arrays, batched, strict=True)
-            piece = [each[places] if varies else each for each, varies in parts]
-            self._pieces = [piece] if start == 0 else [*self._pieces, piece]
+        self._pieces = Pieces.of(arrays, self.inputs, [each.sizes for each in self._taken])
 
     def execute(self) -> None:
         interpreter = self._interpreter
@@ -99,7 +87,7 @@ class LitertRunner(Runner):
             raise RunnerError("the runner holds no model", hint="open it first")
         self._results = []
         with raised_as(RunnerError, "LiteRT failed", hint="the log has LiteRT's own words"):
-            for piece in self._pieces:
+            for piece in self._pieces.feeds:
                 for tensor, value in zip(self._taken, piece, strict=True):
                     if None in tensor.sizes and interpreter.tensor(tensor.place)().shape != value.shape:
                         interpreter.resize_tensor_input(tensor.place, value.shape)
@@ -118,29 +106,15 @@ class LitertRunner(Runner):
         answers = {}
         for place, (name, tensor) in enumerate(zip(self._names, self._given, strict=True)):
             parts = [piece[place] for piece in self._results]
-            answers[name] = _as_meant(self._joined(name, parts), tensor)
+            answers[name] = _as_meant(self._pieces.joined(name, parts), tensor)
         return answers
-
-    def _joined(self, name: str, parts: list[np.ndarray]) -> np.ndarray:
-        """An output of all pieces. Raises `RunnerError` where it has no row for each sample."""
-        import numpy as np
-
-        if self._rows is None:
-            return parts[0]
-        if {len(part) if part.ndim else 0 for part in parts} != {len(self._pieces[0][0])}:
-            raise RunnerError(
-                f"the file computes {len(self._pieces[0][0])} samples at once, and its output {name!r} "
-                "has no row for each: batches cannot be computed piece by piece",
-                hint="write the file's batch size under the recipe's `inputs`",
-            )
-        return np.concatenate(parts)[: self._rows]
 
     def effective(self) -> dict[str, Any]:
         return dict(self._settings)
 
     def close(self) -> None:
         self._interpreter = None
-        self._pieces, self._results = [], []
+        self._pieces, self._results = Pieces([]), []
 
 
 def _as_stored(array: np.ndarray, tensor: Tensor) -> np.ndarray:

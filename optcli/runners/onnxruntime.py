@@ -28,6 +28,7 @@ from optcli.runners._onnxruntime_sessions import (
     Value,
     assigned,
     check_options,
+    device_of,
     on_the_cpu,
     opened,
     words,
@@ -73,8 +74,8 @@ class OnnxruntimeRunner(Runner):
 
     provider: Name = Field(
         "cpu",
-        description="what computes; `tensorrt` wants TensorRT 10's libraries, `tensorrt_rtx` and "
-        "`openvino` are plug-ins, or builds of ONNX Runtime that have them",
+        description="what computes; `tensorrt` wants TensorRT 10's libraries, and the names behind it "
+        "plug-ins with packages of their own, or builds of ONNX Runtime that have them",
     )
     # Among them are libraries to load and folders to write.
     provider_options: Annotated[dict[str, Value], OfOneMachine()] = Field(
@@ -104,16 +105,14 @@ class OnnxruntimeRunner(Runner):
         check_options(self.provider, self.provider_options)
         if PROVIDERS[self.provider].device == "cpu" and (self.cuda_graphs or self.tf32):
             raise ValueError(f"cuda_graphs and tf32 are for GPUs: `provider: {self.provider}` is none")
-        if self.shapes == "static" and self.provider != "cpu":
-            raise ValueError(f"shapes: static is for `provider: cpu`, found {self.provider}")
+        if self.shapes == "static" and PROVIDERS[self.provider].device != "cpu":
+            raise ValueError(f"shapes: static is for `provider: cpu` and NPUs, found {self.provider}")
         return self
 
     def requires(self) -> Needs:
         provider = PROVIDERS[self.provider]
-        if provider.device == "cpu":
-            return self.needs
-        plugin = (provider.plugin,) if provider.plugin else ()
-        return Needs((*self.needs.packages, *plugin), gpu=True)
+        plugin = (provider.plugin,) if provider.plugin and not provider.built_in else ()
+        return Needs((*self.needs.packages, *plugin), gpu=provider.device == "cuda")
 
     def gains_by_static_shapes(self, artifact: Artifact) -> bool:
         # Its kernels are the same: what it saves is working out shapes at each call.
@@ -304,8 +303,11 @@ class OnnxruntimeRunner(Runner):
             return {}
         shares = assigned(session)
         doubts = [flag.model_dump() for flag in on_the_cpu(shares)]
+        provider = PROVIDERS[self.provider]
         return {
-            "provider_options": words(self.provider_options),
+            "provider_options": session.get_provider_options().get(provider.name)
+            or words(self.provider_options),
+            **({"device": device_of(provider)} if provider.plugin else {}),
             "operators": shares,
             **({"gpu": self._gpu.device.name, "cuda_graphs": self.cuda_graphs} if self._gpu else {}),
             **({"flags": doubts} if doubts else {}),

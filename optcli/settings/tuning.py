@@ -9,7 +9,7 @@ from pydantic import Field
 from optcli.settings import Settings
 
 Objective = Literal["p50", "p99", "throughput", "cost", "size", "memory"]
-Runtime = Literal["openvino", "onnxruntime", "pytorch"]
+Runtime = Literal["openvino", "onnxruntime", "pytorch", "litert", "executorch"]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights"]
 
 
@@ -56,7 +56,10 @@ class TuneSettings(Settings):
     )
     max_size_mb: float | None = Field(None, gt=0, description="largest size of the artifact, in MB")
     runtimes: tuple[Runtime, ...] | None = Field(
-        None, min_length=1, description="runtimes to try; default: all that are installed"
+        None,
+        min_length=1,
+        description="runtimes to try; default: `openvino`, `onnxruntime` and `pytorch`, as far as they"
+        " are installed",
     )
     precisions: tuple[Precision, ...] | None = Field(
         None, min_length=1, description="precisions to try; default: all that this machine computes in"

@@ -82,6 +82,11 @@ def starts(space: Space) -> Iterator[Rule]:
     if "int8-dynamic" in space.precisions.get("onnxruntime", ()):
         why = "ranges found at run time need no calibration; matrix products alone gain by it"
         yield Rule(_parameters(space, "onnxruntime", "int8-dynamic"), why)
+    for runtime in ("litert", "executorch"):
+        for precision in space.precisions.get(runtime, ()):
+            more = {"quantizer": space.quantizers(runtime)[0]} if precision == "int8" else {}
+            why = "a runtime of phones and boards, which the recipe names"
+            yield Rule(_parameters(space, runtime, precision, **more), why)
     if space.recipe.tune.objective == "size":
         for runtime in ("openvino", "onnxruntime"):
             if "int8-weights" in space.precisions.get(runtime, ()):

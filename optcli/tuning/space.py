@@ -20,22 +20,32 @@ from optcli.tuning.candidates import Candidate, Use
 
 Parameters = dict[str, Any]
 
+# What is tried where the recipe names none: the others are for phones and boards.
 RUNTIMES = ("openvino", "onnxruntime", "pytorch")
 PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights")
 _NOTHING: Mapping[str, tuple[Format, ...]] = MappingProxyType({})
 # The format that a runtime computes from, and what quantizes to INT8 with ranges found beforehand.
-_FORMATS = {"openvino": Format.OPENVINO, "onnxruntime": Format.ONNX}
+_FORMATS = {
+    "openvino": Format.OPENVINO,
+    "onnxruntime": Format.ONNX,
+    "litert": Format.LITERT,
+    "executorch": Format.EXECUTORCH,
+}
 _QUANTIZERS = {
     "openvino": ("quantize_nncf",),
     "onnxruntime": ("quantize_onnxruntime", "quantize_nncf"),
     "pytorch": ("quantize_pt2e",),
+    "litert": ("quantize_litert",),
+    "executorch": ("quantize_pt2e",),
 }
 _AWARE = {"openvino": "openvino", "onnxruntime": "onnx", "pytorch": "exported"}
-_RUNNERS = {"openvino": "openvino", "onnxruntime": "onnxruntime", "pytorch": "aoti"}
+_RUNNERS = {"pytorch": "aoti"}  # of the others as they are called themselves
 _OTHER_PRECISIONS = {
     "openvino": ("fp32", "bf16", "fp16", "int8", "int8-weights"),
     "onnxruntime": ("fp32", "int8", "int8-dynamic", "int8-weights"),
     "pytorch": ("fp32", "int8"),
+    "litert": ("fp32", "int8", "int8-dynamic", "int8-weights"),
+    "executorch": ("fp32", "int8"),
 }
 _MOST_EPOCHS = 200
 _BATCH = 64
@@ -43,6 +53,10 @@ _BATCH = 64
 # least this share of them. See benchmarks/README.md.
 _HOPELESS, _LEAST_HOPELESS = 12, 0.12
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
+# Options of quantizers that a candidate is called by.
+_LABELLED = (
+    *("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel", "activation_bits"),
+)
 _RUNNER_OPTIONS = ("threads", "shapes", "hint", "optimization_level")
 
 # Options of the quantizers that the search varies: `None` leaves the pass's own default.
@@ -57,6 +71,7 @@ _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
         "per_channel": (None, False),
     },
     "quantize_pt2e": {"method": (None, "minmax")},
+    "quantize_litert": {"activation_bits": (None, 16)},
 }
 
 
@@ -151,6 +166,10 @@ class Space:
         """Whether the layout of images is a choice: other runtimes and INT8 have their own."""
         return runtime == "pytorch" and precision == "fp32" and self.source == Format.TORCH
 
+    def trains_quantized(self, runtime: str) -> bool:
+        """Whether a network can be trained with the roundings of this runtime in it."""
+        return self.aware and runtime in _AWARE
+
     def quantizers(self, runtime: str) -> tuple[str, ...]:
         """What quantizes to INT8 for a runtime, as far as it is installed."""
         known = _QUANTIZERS[runtime]
@@ -216,6 +235,12 @@ class Space:
             if runtime == "pytorch":
                 yield "aot_inductor", {}
             return
+        if runtime == "executorch":  # it lowers what was quantized before
+            if precision == "int8":
+                options = _options("quantize_pt2e", parameters)
+                yield "quantize_pt2e", {"quantizer": "xnnpack", **options}
+            yield "to_executorch", {}
+            return
         if runtime == "pytorch":
             if precision == "int8":
                 yield "quantize_pt2e", _options("quantize_pt2e", parameters)
@@ -232,6 +257,8 @@ class Space:
             floats = parameters.get("floats", {})
             ignored = {"ignored_names": sorted(floats["names"])} if floats else {}
             yield quantizer, {**_options(quantizer, parameters), **ignored}
+        elif runtime == "litert" and precision != "fp32":
+            yield "quantize_litert", {"mode": precision.removeprefix("int8-")}
         elif precision == "int8-dynamic":
             yield "quantize_dynamic", {}
         elif precision == "int8-weights":
@@ -247,7 +274,7 @@ class Space:
 
     def _runner(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         runtime = parameters["runtime"]
-        runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
+        runner: dict[str, Any] = {"name": _RUNNERS.get(runtime, runtime)}
         computed_in = _COMPUTED_IN.get(parameters.get("rest") or parameters["precision"])
         if runtime == "openvino" and computed_in:
             runner["precision"] = computed_in
@@ -298,12 +325,15 @@ def _options(quantizer: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _runtimes(recipe: Recipe, source: Format, left: list[str]) -> Iterator[str]:
     for name in recipe.tune.runtimes or RUNTIMES:
-        missing = environment.missing(runners.find(_RUNNERS[name]).needs)
+        path = passes_between(source, (_FORMATS[name],)) if name in _FORMATS else ()
+        needs = [runners.find(_RUNNERS.get(name, name)).needs]
+        needs += [passes.find(each).needs for each in path or ()]
+        missing = [one for each in needs for one in environment.missing(each)]
         if missing:
             left.append(f"{name} was not tried: {missing[0].what}.")
         elif name == "pytorch" and source not in (Format.TORCH, Format.EXPORTED):
             left.append(f"pytorch was not tried: the model comes as {source}.")
-        elif name != "pytorch" and passes_between(source, (_FORMATS[name],)) is None:
+        elif path is None:
             left.append(f"{name} was not tried: no passes lead from {source} to it.")
         else:
             yield name
@@ -341,7 +371,7 @@ def _label(parameters: Mapping[str, Any]) -> str:
         words.append(f"float layers in {parameters['rest']}")
     if parameters.get("floats"):
         words.append(parameters["floats"]["label"])
-    for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):
+    for key in _LABELLED:
         if parameters.get(key) is not None:
             words.append(f"{key} {str(parameters[key]).lower()}")
     if parameters.get("blocks"):

@@ -204,8 +204,8 @@ class Strategy:
                 why = "no harder cut should come inside in the time left: the last one shall be surer"
                 yield self._longer(last, most_s, why)
             return
-        is_int8 = base.parameters["precision"] == "int8"
-        if safety.is_short(last) and self.space.aware and is_int8 and safety.is_short(base):
+        trains = self._trains_quantized(base)
+        if safety.is_short(last) and trains and safety.is_short(base):
             yield self._aware_of(last, train_s)
         elif self._may_come_inside(last, done, left_s):
             most_s = self._most_training_s(left_s, done)
@@ -291,12 +291,17 @@ class Strategy:
             trial
             for trial in done
             if self._safety(done).is_short(trial)
-            and trial.parameters["precision"] == "int8"
+            and self._trains_quantized(trial)
             and not trial.parameters.get("aware_s")
             and score_of(trial) > kept
         ]
         for trial in sorted(short, key=lambda each: -score_of(each))[:1]:
             yield self._aware_of(trial, train_s)
+
+    def _trains_quantized(self, trial: TuningTrial) -> bool:
+        """Whether the network can learn with the roundings of its trial's INT8 in it."""
+        is_int8 = trial.parameters["precision"] == "int8"
+        return is_int8 and self.space.trains_quantized(trial.parameters["runtime"])
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
         """The same network, quantized while it trains."""

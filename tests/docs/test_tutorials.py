@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import hurried, optcli_here
 from pages import REPOSITORY, Command, Tutorial, missing_lines
@@ -133,6 +135,27 @@ def test_a_tutorial_holds_to_the_letter(name, tmp_path, quickstart_store):
 @pytest.mark.needs("package", "tensorrt_rtx")
 def test_the_tutorial_on_engines_holds_where_there_is_no_gpu(tmp_path):
     follow(TUTORIALS / ENGINES, tmp_path)
+
+
+def test_the_script_for_a_mac_writes_what_predictions_reads(tmp_path, monkeypatch):
+    """Core ML is a stand-in: macOS alone has it."""
+    steps = Tutorial.read(TUTORIALS / "edge.md").steps
+    (script,) = (step[1] for step in steps if not isinstance(step, Command) and step[0] == "mac.py")
+    images = np.arange(12, dtype=np.float32).reshape(3, 1, 2, 2)
+    np.savez(tmp_path / "inputs.npz", ids=["a", "b", "c"], image=images)
+
+    def predict(feed):
+        assert feed["image"].shape == (1, 1, 2, 2)
+        return {"logits": feed["image"].reshape(1, 4)}
+
+    model = SimpleNamespace(predict=predict)
+    models = SimpleNamespace(MLModel=lambda path: {"model.mlpackage": model}[path])
+    monkeypatch.setitem(sys.modules, "coremltools", SimpleNamespace(models=models))
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    with np.load(tmp_path / "mac.npz") as stored:
+        assert stored["ids"].tolist() == ["a", "b", "c"]
+        assert stored["logits"].tolist() == images.reshape(3, 4).tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -42,6 +42,8 @@ def test_what_torch_writes_is_told_by_its_content(tmp_path, members, format, suf
         ("a.ptl", "torchscript"),
         ("a.engine", "tensorrt"),
         ("a.plan", "tensorrt"),
+        ("a.mlpackage", "coreml"),
+        ("a.mlmodel", "coreml"),
         ("a.pth", "weights"),
         ("a.safetensors", "weights"),
         ("a.txt", None),

@@ -198,6 +198,23 @@ def test_integers_are_those_that_the_cpu_multiplies_fastest(
     assert told["target_isa"] == wanted[0]
 
 
+def test_activations_of_16_bits_keep_more_and_are_integers_around_every_operator(tmp_path, conv):
+    import onnx
+
+    made = quantized(conv, tmp_path / "npu", activation_type="uint16", target_isa="avx2")
+    assert made.precision == "int8-a16"
+    assert (made.facts["reduce_range"], made.facts["activation_type"]) == (False, "uint16")
+    narrow = quantized(conv, tmp_path / "cpu", target_isa="vnni")
+    assert distance_db(conv, made) > distance_db(conv, narrow) + 1
+    model = onnx_format.open(made.path)
+    pairs = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    assert {node.domain for node in pairs} == {""}
+    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    assert kinds >= {onnx.TensorProto.UINT16, onnx.TensorProto.INT8}
+    with OnnxruntimeRunner(threads=1).open(made, INPUTS["Conv"]) as model:
+        assert model.effective()["precision"] == "int8-a16"
+
+
 def weights(made):
     from onnx import numpy_helper
 
@@ -400,6 +417,7 @@ def test_what_cannot_work_says_why(tmp_path, conv):
     ("options", "match"),
     [
         ({"activation_type": "int8", "weight_type": "uint8"}, "swap"),
+        ({"activation_type": "uint16", "format": "qoperator"}, "no operators for uint16"),
         ({"percentile": 99.0}, "no effect"),
         ({"patterns": ("(",)}, "no regular expression"),
     ],

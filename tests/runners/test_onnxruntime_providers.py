@@ -65,7 +65,7 @@ def test_onnx_runtime_falls_back_silently_and_we_do_not(model):
 def test_a_provider_that_this_build_lacks_and_no_plug_in_brings(model, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    for name in ("openvino", "tensorrt_rtx"):
+    for name in ("openvino", "tensorrt_rtx", "webgpu", "mlx"):
         with pytest.raises(RunnerError, match="is built without it") as failure:
             opened(model, settings(), name, {})
         assert failure.value.hint.startswith("pip install onnxruntime-ep-")
@@ -129,6 +129,8 @@ def test_operators_that_are_left_to_the_cpu_are_said():
         ("tensorrt", {"fp16_enable": True}, "did you mean 'trt_fp16_enable'?"),
         ("cuda", {"user_compute_stream": 1}, "given by optcli"),
         ("cpu", {"device_id": 0}, "cpu knows no option 'device_id'"),
+        ("qnn", {"htp_performance": "burst"}, "did you mean 'htp_performance_mode'?"),
+        ("webgpu", {"preferred_layout": "NHWC"}, "did you mean 'preferredLayout'?"),
     ],
 )
 def test_options_that_a_provider_does_not_know(provider, options, says):
@@ -151,6 +153,8 @@ def test_known_options_and_what_is_for_gpus_alone():
     assert not OnnxruntimeRunner(provider="openvino").requires().gpu
     needs = OnnxruntimeRunner(provider="tensorrt_rtx").requires()
     assert (needs.gpu, "onnxruntime_ep_nv_tensorrt_rtx" in needs.packages) == (True, True)
+    assert OnnxruntimeRunner(provider="qnn").requires().packages[-1] == "onnxruntime_qnn"
+    assert not OnnxruntimeRunner(provider="qnn").requires().gpu
 
 
 @WITHOUT_GPU

@@ -1,5 +1,6 @@
 """What a search refuses before its first trial, and which trials it does not keep."""
 
+import dataclasses
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from tiny_project import DATA, HEAD, PLAIN, write_recipe
 
+from optcli.artifact import Format
 from optcli.errors import OptcliError, UsageError
 from optcli.observer import Silent
 from optcli.recipe import load
@@ -98,6 +100,40 @@ def test_a_runtime_that_has_none_of_the_precisions_is_not_searched(
     assert {rule.parameters["precision"] for rule in around} == {precision}
     said = "int8-dynamic was not tried in openvino: no pass makes it."
     assert (said in space.left_out) is (precision == "int8-dynamic")
+
+
+@pytest.mark.parametrize("runtime", ["litert", "executorch"])
+def test_runtimes_of_phones_are_searched_where_the_recipe_names_them(
+    tmp_path: Path, runtime: str
+) -> None:
+    assert runtime not in Space.of(load(project(tmp_path))).runtimes
+    told = load(project(tmp_path), [f"tune.runtimes=[{runtime}]"])
+    space = Space.of(told)
+    assert space.runtimes == ()
+    assert space.left_out[0] == f"{runtime} was not tried: no passes lead from onnx to it."
+    space = dataclasses.replace(space, source=Format.TORCH)
+    float_only = space.candidate({"runtime": runtime, "precision": "fp32"})
+    assert float_only.passes == ((f"to_{runtime}", {}),)
+    assert float_only.runner == {"name": runtime}
+    int8 = space.candidate({"runtime": runtime, "precision": "int8"}).passes
+    assert (
+        int8
+        == {
+            "litert": (("to_litert", {}), ("quantize_litert", {})),
+            "executorch": (("quantize_pt2e", {"quantizer": "xnnpack"}), ("to_executorch", {})),
+        }[runtime]
+    )
+    assert not dataclasses.replace(space, aware=True).trains_quantized(runtime)
+
+
+def test_weights_alone_and_ranges_at_run_time_are_modes_of_litert(tmp_path: Path) -> None:
+    space = dataclasses.replace(Space.of(load(project(tmp_path))), source=Format.TORCH)
+    for precision, mode in (("int8-dynamic", "dynamic"), ("int8-weights", "weights")):
+        made = space.candidate({"runtime": "litert", "precision": precision}).passes
+        assert made[-1] == ("quantize_litert", {"mode": mode})
+    wide = {"runtime": "litert", "precision": "int8", "activation_bits": 16}
+    assert space.candidate(wide).passes[-1] == ("quantize_litert", {"activation_bits": 16})
+    assert "activation_bits 16" in space.candidate(wide).label
 
 
 @pytest.mark.slow

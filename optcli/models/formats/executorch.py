@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optcli.errors import InputError, raised_as, strerror
-from optcli.files import regular_files
+from optcli.errors import InputError, raised_as
+from optcli.models.formats.model_files import require_mark
 
 if TYPE_CHECKING:
     from executorch.runtime import Method
@@ -41,15 +41,8 @@ def open(folder: Path) -> Method:
     path = folder / FILE
     hint = "build it again with to_executorch; the log has ExecuTorch's own words"
     message = "ExecuTorch cannot load the program"
-    unreadable, again = f"the file {FILE} cannot be read", "build it again"
-    with (
-        raised_as(InputError, unreadable, of=OSError, reason=strerror, place=str(path), hint=again),
-        regular_files.opened(path) as stream,
-    ):
-        mark = stream.read(8)[4:]
+    require_mark(path, _MARK, message, hint)
     with raised_as(InputError, message, place=str(path), hint=hint):
-        if mark != _MARK:
-            raise ValueError("it does not begin as such a file does")
         program = _runtime().load_program(path)
         if METHOD not in program.method_names:
             raise ValueError(f"it has no method {METHOD!r}, only {sorted(program.method_names)}")

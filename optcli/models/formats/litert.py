@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optcli.errors import InputError, raised_as, strerror
-from optcli.files import regular_files
+from optcli.errors import InputError, raised_as
+from optcli.models.formats.model_files import require_mark
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
@@ -42,15 +42,9 @@ def open(folder: Path, threads: int = 1, *, delegate: bool = True) -> Interprete
     Raises `InputError` where the file is damaged or has operators that this runtime lacks.
     """
     path = folder / FILE
-    message, hint = f"the file {FILE} cannot be read", "build it again"
-    with (
-        raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
-        regular_files.opened(path) as stream,
-    ):
-        mark = stream.read(8)[4:]
-    with raised_as(InputError, "LiteRT cannot load the model", place=str(path), hint=hint):
-        if mark != _MARK:
-            raise ValueError("it does not begin as such a file does")
+    message, hint = "LiteRT cannot load the model", "build it again"
+    require_mark(path, _MARK, message, hint)
+    with raised_as(InputError, message, place=str(path), hint=hint):
         _model(path)  # the interpreter believes every offset in the file
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from optcli.artifact import Format
+from optcli.errors import InputError, raised_as, strerror
 from optcli.files import regular_files
 from optcli.settings.references import WEIGHTS_SUFFIXES
 
@@ -27,6 +28,8 @@ _BY_SUFFIX = {
     ".trt": Format.TENSORRT,
     ".pte": Format.EXECUTORCH,
     ".tflite": Format.LITERT,
+    ".mlpackage": Format.COREML,
+    ".mlmodel": Format.COREML,
 }
 SUFFIXES = (*_BY_SUFFIX, *(each for each in WEIGHTS_SUFFIXES if each not in _BY_SUFFIX))
 WANTED = "an .onnx, .ort, .pt2, .pte, .tflite, OpenVINO .xml or TorchScript .pt file"
@@ -52,6 +55,19 @@ def format_of(path: Path) -> str | None:
     if suffix in WEIGHTS_SUFFIXES and path.exists():
         return WEIGHTS
     return by_suffix.value if by_suffix is not None else None
+
+
+def require_mark(path: Path, mark: bytes, refused: str, hint: str) -> None:
+    """Raise `InputError` unless a flatbuffer says `mark` of itself, behind its first four bytes."""
+    message = f"the file {path.name} cannot be read"
+    with (
+        raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
+        regular_files.opened(path) as stream,
+    ):
+        found = stream.read(8)[4:]
+    if found != mark:
+        message = f"{refused}: it does not begin as such a file does"
+        raise InputError(message, place=str(path), hint=hint)
 
 
 def archived(path: Path) -> Format | None:

@@ -1,7 +1,8 @@
 """ONNX Runtime's execution providers: what they are called, which options they know, why one fails.
 
-Option names are those of ONNX Runtime 1.31 (the strings in its provider libraries) and, of the plug-in,
-of `tensorrt_rtx_provider_options.h` in onnxruntime-ep-nv-tensorrt-rtx 0.5.0.
+Option names are those of ONNX Runtime 1.31 (the strings in its provider libraries) and, of plug-ins, of
+`tensorrt_rtx_provider_options.h` in onnxruntime-ep-nv-tensorrt-rtx 0.5.0 and of the documents of
+onnxruntime-qnn 2 and onnxruntime-ep-webgpu 0.4.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from optcli.errors import first_line
 
-Name = Literal["cpu", "cuda", "tensorrt", "tensorrt_rtx", "openvino"]
+Name = Literal["cpu", "cuda", "tensorrt", "tensorrt_rtx", "openvino", "qnn", "webgpu", "mlx"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Provider:
     `device` is `cuda` where tensors can be bound there. `plugin` is the package that brings it where
     ONNX Runtime itself does not. `options` are the keys that it knows, `graphs` the one that turns on
     CUDA graphs, `stream` those that give it a stream of the caller's, `behind` what runs the operators
-    that it leaves.
+    that it leaves. `built_in`: some builds of ONNX Runtime have it without the plug-in.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Provider:
     stream: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     install: str = ""
+    built_in: bool = False
 
 
 _CUDA = Provider(
@@ -106,13 +108,52 @@ _OPENVINO = Provider(
         "enable_opencl_throttling", "enable_causallm", "context",
     ),
     install="pip install onnxruntime-ep-openvino, or `runner: openvino` after the pass to_openvino",
+    built_in=True,
 )  # fmt: skip
+_QNN = Provider(
+    "QNNExecutionProvider",
+    plugin="onnxruntime_qnn",
+    options=(
+        "backend_type", "backend_path", "profiling_level", "profiling_file_path",
+        "rpc_control_latency", "vtcm_mb", "enable_vtcm_backup_buffer_sharing", "htp_performance_mode",
+        "qnn_saver_path", "qnn_context_priority", "htp_graph_finalization_optimization_mode",
+        "soc_model", "htp_arch", "device_id", "enable_htp_fp16_precision",
+        "enable_htp_spill_fill_buffer", "offload_graph_io_quantization",
+        "enable_block_quant_weight_optimization", "enable_htp_shared_memory_allocator",
+        "extended_udma", "op_packages", "dump_json_qnn_graph", "json_qnn_graph_dir",
+        "dump_qnn_ir_dlc", "dump_qnn_ir_dlc_dir", "enable_framework_op_trace",
+        "framework_op_trace_dir", "qnn_ir_backend_path", "skip_qnn_version_check",
+        "num_graph_prepare_threads", "htp_share_resource_optimization", "disable_file_mapped_weights",
+        "htp_bf16_enable", "enable_htp_prepare_only",
+    ),
+    install="pip install onnxruntime-qnn, on a machine with a processor of Qualcomm",
+)  # fmt: skip
+_WEBGPU = Provider(
+    "WebGpuExecutionProvider",
+    plugin="onnxruntime_ep_webgpu",
+    options=(
+        "preferredLayout", "enableGraphCapture", "enableInt64", "multiRotaryCacheConcatOffset",
+        "forceCpuNodeNames", "enablePIXCapture", "deviceId", "powerPreference", "preserveDevice",
+        "validationMode", "maxStorageBufferBindingSize", "storageBufferCacheMode",
+        "uniformBufferCacheMode", "queryResolveBufferCacheMode", "defaultBufferCacheMode",
+    ),
+    install="pip install onnxruntime-ep-webgpu, on a machine with a GPU and a driver of Vulkan, "
+    "Direct3D 12 or Metal",
+)  # fmt: skip
+_MLX = Provider(
+    "MLXExecutionProvider",
+    plugin="onnxruntime_ep_mlx",
+    install="pip install onnxruntime-ep-mlx, on a Mac with a processor of Apple",
+)
 PROVIDERS: dict[Name, Provider] = {
     "cpu": Provider("CPUExecutionProvider", options=("use_arena",)),
     "cuda": _CUDA,
     "tensorrt": _TENSORRT,
     "tensorrt_rtx": _RTX,
     "openvino": _OPENVINO,
+    "qnn": _QNN,
+    "webgpu": _WEBGPU,
+    "mlx": _MLX,
 }
 
 
@@ -152,15 +193,34 @@ def library_reason(provider: str) -> str:
     return ""
 
 
+def is_plugin(provider: Provider) -> bool:
+    """Whether a package of its own brings it; else ONNX Runtime has it, or nobody does."""
+    import onnxruntime
+
+    if not provider.plugin:
+        return False
+    # What is registered counts as available from then on.
+    registered = any(each.ep_name == provider.name for each in _seen())
+    return registered or provider.name not in onnxruntime.get_available_providers()
+
+
+def _seen() -> list[Any]:
+    """What ONNX Runtime sees to run on; nothing where it is too old for plug-ins."""
+    import onnxruntime
+
+    return list(onnxruntime.get_ep_devices()) if hasattr(onnxruntime, "get_ep_devices") else []
+
+
 def plugin_devices(provider: Provider) -> list[Any]:
     """What the plug-in offers to run on. Raises what it says where it cannot be registered."""
     import onnxruntime
 
     def offered() -> list[Any]:
-        return [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider.name]
+        return [each for each in _seen() if each.ep_name == provider.name]
 
     if not (devices := offered()):
         path = importlib.import_module(provider.plugin).get_library_path()
-        onnxruntime.register_execution_provider_library(provider.plugin, path)
+        # Some plug-ins call themselves what they are registered as.
+        onnxruntime.register_execution_provider_library(provider.name, path)
         devices = offered()
     return devices

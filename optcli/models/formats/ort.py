@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError, raised_as, strerror
-from optcli.files import regular_files
+from optcli.errors import InputError, raised_as
+from optcli.models.formats.model_files import require_mark
 from optcli.models.formats.onnx import session
 
 if TYPE_CHECKING:
@@ -22,16 +22,9 @@ _MARK = b"ORTM"
 def open(folder: Path) -> InferenceSession:
     """The model in a session on the CPU. Raises `InputError` where ONNX Runtime does not load it."""
     path = folder / FILE
-    message, hint = f"the file {FILE} cannot be read", "build it again"
-    with (
-        raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
-        regular_files.opened(path) as stream,
-    ):
-        mark = stream.read(8)[4:]
-    hint = "build it again with optimize_onnx"
-    with raised_as(InputError, "this is not a valid ORT model", place=str(path), hint=hint):
-        if mark != _MARK:
-            raise ValueError("it does not begin as such a file does")
+    message, hint = "this is not a valid ORT model", "build it again with optimize_onnx"
+    require_mark(path, _MARK, message, hint)
+    with raised_as(InputError, message, place=str(path), hint=hint):
         return session(path)
 
 

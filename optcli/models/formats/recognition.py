@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli.artifact import Format
 from optcli.files import regular_files
-from optcli.models.formats import executorch, litert, onnx, openvino, ort, torch, torchscript
+from optcli.models.formats import coreml, executorch, litert, onnx, openvino, ort, torch, torchscript
 from optcli.models.formats.exported import FILE as _PACKAGE
 
 _FILES = {
@@ -18,6 +18,7 @@ _FILES = {
     openvino.FILE: Format.OPENVINO,
     executorch.FILE: Format.EXECUTORCH,
     litert.FILE: Format.LITERT,
+    coreml.MANIFEST: Format.COREML,
 }
 # How files begin. An ONNX file has no mark of its own, so it must not have another's.
 _MARKS = {
@@ -25,6 +26,7 @@ _MARKS = {
     Format.ORT: (),
     Format.EXECUTORCH: (),
     Format.LITERT: (),
+    Format.COREML: (b"{",),
     Format.OPENVINO: (b"<", b"\xef\xbb\xbf<"),
 }
 _OTHERS = (b"PK\x03\x04", b"\x7fELF", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"#!")

@@ -26,8 +26,8 @@ def short_name(element: int) -> str:
 def precision_of(model: ModelProto) -> str:
     """What the model computes in: the integers it quantizes to, else the type of most of its weights.
 
-    `int8`, `fp8`: activations too; `int8-dynamic`: their ranges are found at run time; `int8-weights`
-    and `int4-weights`: weights alone, computed in floating point.
+    `int8`, `fp8`: activations too; `int8-a16`: these with 16 bits; `int8-dynamic`: their ranges are
+    found at run time; `int8-weights` and `int4-weights`: weights alone, computed in floating point.
     """
     inner = list(graphs(model.graph))
     operators = {node.op_type for graph in inner for node in graph.node}
@@ -35,6 +35,8 @@ def precision_of(model: ModelProto) -> str:
     for tensor in (tensor for graph in inner for tensor in graph.initializer):
         values[element_name(tensor.data_type)] += math.prod(tensor.dims)
     if "QuantizeLinear" in operators or any(map(is_static, operators)):
+        if {"uint16", "int16"} & values.keys():
+            return "int8-a16"
         return "fp8" if "float8e4m3fn" in values else "int8"
     if operators & DYNAMIC:
         return "int8-dynamic"

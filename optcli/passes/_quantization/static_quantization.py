@@ -34,7 +34,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Grids:
-    """Integers for activations and weights (`int8` or `uint8`), and how they lie.
+    """Integers for activations (`int8`, `uint8` or `uint16`) and weights, and how they lie.
 
     `for_tensorrt`: symmetric, before the operators of the scope and not behind them, biases and the
     file's weights in floating point. `qdq` false: integer operators instead of pairs.
@@ -68,7 +68,7 @@ def quantize(
         },
     )
     calibrate.save_tensors_data(data, work / "ranges.json")
-    kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
+    kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8, "uint16": QuantType.QUInt16}
     hint = "keep the operators that it fails on in floating point, with ignored_types"
     failing = raised_as(StepError, "ONNX Runtime's quantizer failed", hint=hint)
     with failing, at_once():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from optcli.artifact import Artifact
+from optcli.artifact import Artifact, Format
 from optcli.errors import StepError
+from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_compiled, torch_quantized
+from optcli.passes._torch.tracing import flat
+from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +33,14 @@ def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
                 "export_onnx, for aot_inductor use quantize_pt2e",
             )
     return torch_format.open(source.path)
+
+
+def function_of(source: Artifact, inputs: Sequence[TensorSpec]) -> torch.nn.Module:
+    """A network, or an exported program, as a function of one tensor per input, in their order."""
+    if source.format == Format.EXPORTED:
+        program = exported_format.open(source.path, trust=source.trusted)
+        return program.module(check_guards=False)
+    return flat(network(source), inputs)
 
 
 def require_uncompiled(source: Artifact) -> None:

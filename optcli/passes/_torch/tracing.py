@@ -63,6 +63,27 @@ def example(inputs: Sequence[TensorSpec], *, small: bool = False) -> tuple[torch
     return tuple(feed[spec.name] for spec in sized)
 
 
+def fixed(inputs: Sequence[TensorSpec], batch_size: int | None, format: str) -> list[TensorSpec]:
+    """The inputs with a number for the batch, by default the smallest that the recipe has.
+
+    `format` names what has fixed sizes. Raises `StepError` for other sizes that vary.
+    """
+    numbered = []
+    for spec in inputs:
+        sizes = {symbol: span.min for symbol, span in spec.ranges.items()}
+        if spec.batch_symbol is not None and batch_size is not None:
+            sizes[spec.batch_symbol] = batch_size
+        for symbol in spec.symbols:
+            if symbol != spec.batch_symbol and sizes[symbol] < spec.ranges[symbol].max:
+                raise StepError(
+                    f"a {format} file has fixed sizes, and {symbol} of {spec.name!r} varies",
+                    hint=f"write a number in place of {symbol} under `inputs:`",
+                )
+        shape = tuple(sizes.get(s, s) if isinstance(s, str) else s for s in spec.shape)
+        numbered.append(spec.model_copy(update={"shape": shape, "ranges": {}}))
+    return numbered
+
+
 def dynamic_shapes(inputs: Sequence[TensorSpec]) -> tuple[dict[int, Any], ...]:
     """Per input, the `torch.export.Dim` of each dimension that varies; equal symbols share one."""
     from torch.export import Dim
@@ -102,6 +123,14 @@ def trace(model: torch.nn.Module, job: Job, strict: bool) -> ExportedProgram:
         if not isinstance(error, UserError) or "Suggested fixes" not in str(error):
             raise
         return export(_refined(str(error), shapes, job))
+
+
+def program_of(model: torch.nn.Module, samples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """A network as a program for tensors of these sizes."""
+    import torch
+
+    with torch.no_grad(), plain_attention():
+        return torch.export.export(model, samples, strict=False)
 
 
 @contextmanager

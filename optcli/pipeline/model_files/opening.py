@@ -84,7 +84,7 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
                 hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
             )
         if target.format not in list(Format) or (
-            target.format == Format.TORCH and target.kind != "artifact"
+            target.format in (Format.TORCH, Format.COREML) and target.kind != "artifact"
         ):
             raise UsageError(
                 f"this is {_described(target)}, which cannot be measured directly",
@@ -129,9 +129,8 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
 
 
 def _described(target: Target) -> str:
-    return {"recipe": "a recipe", "weights": "a file of weights"}.get(
-        target.format, "a network in Python"
-    )
+    names = {"recipe": "a recipe", "weights": "a file of weights", "coreml": "a Core ML model"}
+    return names.get(target.format, "a network in Python")
 
 
 def require_trust_to_run(target: Target) -> None:

@@ -87,6 +87,8 @@ def _folder(target: str, path: Path) -> Target:
             raise InputError(
                 f"this does not describe an artifact: {error}", place=str(about), hint="build again"
             ) from error
+    if model_files.format_of(path) == Format.COREML:  # a model that is a folder
+        return Target(target, "file", str(Format.COREML), path)
     for name, format in _MODEL_FILES.items():
         if (path / name).is_file():
             where = path if format == Format.TORCH else path / name
