@@ -102,7 +102,7 @@ def images(name: str) -> np.ndarray:
 def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> dict[str, Any]:
     """What `optcli build` makes: by method its artifact, runner and options, or why there is none."""
     from optcli.observer import Silent
-    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.execute import BuildSettings
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
@@ -130,7 +130,9 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     }
     (work / "recipe.yaml").write_text(json.dumps(recipe, indent=1))
     store = Store(work / "store")
-    made = make(planned(work / "recipe.yaml", store, (), ()), store, Silent(), Settings(), Phases())
+    made = make(
+        planned(work / "recipe.yaml", store, (), ()), store, Silent(), BuildSettings(), Phases()
+    )
     found: dict[str, Any] = {}
     for variant in made.plan.variants:
         if variant.name not in methods:

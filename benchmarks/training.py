@@ -252,7 +252,7 @@ def _contenders(
 def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[str, float]:
     """The steps of a build with an empty store; timed from the training's first word to its last."""
     from optcli.observer import Silent
-    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.execute import BuildSettings
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
@@ -279,7 +279,7 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
     recipe = _recipe(job, folder, "training", options)
     with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
         store = Store(Path(place))
-        made = make(planned(recipe, store, [], []), store, Listening(), Settings(), Phases())
+        made = make(planned(recipe, store, [], []), store, Listening(), BuildSettings(), Phases())
         errors = [done.error for done in made.done.values() if done.error is not None]
         if errors:
             raise errors[0]
@@ -341,7 +341,7 @@ def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, fl
 def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Top-1 on `test` after pruning and fine-tuning, in FP32 and in bfloat16, by seed."""
     from optcli.observer import Silent
-    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.execute import BuildSettings
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
@@ -355,7 +355,7 @@ def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             given = {**job, "seed": seed, "options": json.dumps(options)}
             (folder / "recipe.yaml").write_text(LEARNED.format(**given))
             to_do = planned(folder / "recipe.yaml", store, [], [])
-            made = make(to_do, store, Silent(), Settings(), Phases())
+            made = make(to_do, store, Silent(), BuildSettings(), Phases())
             facts = made.artifacts["tuned"].facts["finetuning"]
             found[autocast].append(facts["validation_accuracy"])
             if autocast == "off":

@@ -60,7 +60,7 @@ def _samples(network: Network, shared: Path | None, work: Path, seed: int, part:
 def winner(payload: dict[str, Any]) -> dict[str, Any]:
     """The artifact and the runner of a variant of the tuned recipe, from the search's store."""
     from optcli.observer import Silent
-    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.execute import BuildSettings
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
@@ -68,7 +68,9 @@ def winner(payload: dict[str, Any]) -> dict[str, Any]:
 
     name = payload["variant"]
     store = Store(Path(payload["work"]) / "store")
-    made = make(planned(Path(payload["recipe"]), store, (), ()), store, Silent(), Settings(), Phases())
+    made = make(
+        planned(Path(payload["recipe"]), store, (), ()), store, Silent(), BuildSettings(), Phases()
+    )
     variant = next(each for each in made.plan.variants if each.name == name)
     if name not in made.artifacts:
         raise RuntimeError(f"the winner {name} could not be built again")

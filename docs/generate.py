@@ -369,8 +369,9 @@ def _python() -> str:
     for name in (each for each in optcli.__all__ if not each.startswith("_")):
         public: Callable[..., Any] = getattr(optcli, name)
         lines += ["", f"## optcli.{name}", ""]
-        if inspect.isclass(public):
-            page, (title, _, _) = next(each for each in _written().items() if each[1][2] is public)
+        written = [(page, each[0]) for page, each in _written().items() if each[2] is public]
+        if written:
+            ((page, title),) = written
             lines += [f"Its fields are the keys of [{title}]({page})."]
             continue
         lines += ["```python", _signature(name, public), "```", ""]
@@ -386,7 +387,8 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
             parts.append("*")
         parts.append(str(parameter))
     inside = "".join(f"    {part},\n" for part in parts)
-    return f"optcli.{name}(\n{inside}) -> {signature.return_annotation}"
+    gives = "" if inspect.isclass(function) else f" -> {signature.return_annotation}"
+    return f"optcli.{name}(\n{inside}){gives}"
 
 
 def _paragraphs(text: str) -> list[str]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optcli.pipeline import build as build
+    from optcli.pipeline.execute import BuildSettings as BuildSettings
     from optcli.results import Report as Report
     from optcli.serving.planning import plan as plan
     from optcli.tuning import tune as tune
 
-__all__ = ["Report", "__version__", "build", "plan", "tune"]
+__all__ = ["BuildSettings", "Report", "__version__", "build", "plan", "tune"]
 __version__ = "0.1.0"
 
 
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from optcli.pipeline import build
 
         return build
+    if name == "BuildSettings":
+        from optcli.pipeline.execute import BuildSettings
+
+        return BuildSettings
     if name == "tune":
         from optcli.tuning import tune
 

@@ -19,6 +19,7 @@ from needs import REPOSITORY
 from tiny_project import Heard, Project
 
 from optcli.pipeline import build
+from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.store import Store
 
@@ -158,8 +159,7 @@ def built(
         artifacts=root / "artifacts-ray",
         only=only,
         observer=heard,
-        ray=address,
-        jobs=4,
+        settings=BuildSettings(jobs=4, ray=address),
     )
     return report, heard, kept
 

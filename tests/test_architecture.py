@@ -96,6 +96,7 @@ FORBIDDEN_WORDS = {
     for plural in ("", "s")
 } | {"utility", "utilities", "factories"}
 MOST_LINES = 450
+MOST_PARAMETERS = 12
 # Modules that deploy copies into bundles: of optcli they import each other alone (copied together), and
 # NumPy and servers at once.
 COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
@@ -140,6 +141,7 @@ class _Module:
             return
         yield from self._size_and_docstring()
         yield from self._names()
+        yield from self._parameters()
         yield from self._imports()
         yield from self._trust()
         if self.relative.parent in COPIED or self.relative in ALONE:
@@ -177,6 +179,16 @@ class _Module:
         for line, name in names:
             for word in FORBIDDEN_WORDS & {part.lower() for part in _words(name)}:
                 yield line, f"{name}: the word {word!r} says nothing; use one of the field"
+
+    def _parameters(self) -> Iterator[tuple[int, str]]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.arguments):
+                taken = [*node.posonlyargs, *node.args, *node.kwonlyargs]
+                if len(taken) > MOST_PARAMETERS:
+                    yield (
+                        taken[0].lineno,
+                        f"{len(taken)} parameters, more than {MOST_PARAMETERS}: take a dataclass",
+                    )
 
     def _trust(self) -> Iterator[tuple[int, str]]:
         """Whatever is called `trust` or `trusted` is false where nobody says it."""
@@ -375,6 +387,11 @@ def test_the_listing_is_short_and_imports_point_down():
         ),
         ("passes/export.py", "class A:\n    import PIL", "PIL is loaded"),
         ("passes/export.py", "x = 1\n" * 450, "452 lines, more than 450"),
+        (
+            "passes/export.py",
+            "def f(a, b, c, d, e, f, g, *, h, i, j, k, l, m): ...",
+            "13 parameters, more than 12: take a dataclass",
+        ),
         ("passes/export.py", "def f():\n    print(1)", "print outside cli and report"),
         ("passes/export.py", "import sys\nsys.exit(1)", "sys.exit outside cli"),
         ("passes/export.py", "raise SystemExit(2)", "SystemExit outside cli"),

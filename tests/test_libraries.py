@@ -23,7 +23,7 @@ def is_compile_supported(device_type):
 """
 SAY = """
 import inspect, sys
-from optcli import libraries
+from optcli.workers import libraries
 libraries.spare_the_compiler()
 import torchvision.ops.roi_align as found
 loaded = "torch._dynamo" in sys.modules, "torch._dynamo.utils" in sys.modules

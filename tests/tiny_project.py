@@ -1,7 +1,8 @@
 """A tiny ONNX classifier, data for it, and a project of recipes about the two."""
 
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from optcli import environment
 from optcli.environment import Needs
 from optcli.pipeline import build
+from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.runners.openvino import OpenvinoRunner
 
@@ -30,6 +32,14 @@ accuracy: {metric: top1, max_drop: 0.5}
 # The same, and nothing is evaluated.
 CALIBRATION = "".join(DATA.splitlines(keepends=True)[:2])
 PLAIN = "variants:\n  plain: []\n"
+
+
+def build_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `build`; the fields of `BuildSettings` among them become its `settings`."""
+    names = {each.name for each in fields(BuildSettings)}
+    own = {name: value for name, value in options.items() if name in names}
+    others = {name: value for name, value in options.items() if name not in names}
+    return {**others, "settings": BuildSettings(**own)}
 
 
 def write_recipe(folder: Path, rest: str = PLAIN, data: str = DATA, head: str = HEAD) -> Path:
@@ -98,14 +108,17 @@ class Project:
         return path
 
     def build(self, **options: object) -> Report:
-        """Build the recipe; `built` then holds the steps that ran, `judged` the accuracies found."""
+        """Build the recipe; `built` then holds the steps that ran, `judged` the accuracies found.
+
+        `options` are those of `build`, and fields of `BuildSettings`.
+        """
         heard = Heard()
         report = build(
             self.folder / "recipe.yaml",
             store=self.store,
             artifacts=self.artifacts,
             observer=heard,
-            **options,  # type: ignore[arg-type]
+            **build_options(options),
         )
         self.judged = [step for step in heard.built if step.endswith("accuracy")]
         self.measured = "latency" in heard.built

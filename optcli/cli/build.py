@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -25,6 +26,33 @@ _TORCH_SOURCE = re.compile(rb"\bsource[\"']?\s*:\s*[\"']?(%s):" % "|".join(TORCH
 _LOOK_BYTES = 1 << 16
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """What `optcli build` alone takes."""
+
+    only: tuple[str, ...] = options.option(
+        "--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline."
+    )
+    keep_going: bool = options.option(
+        "--keep-going/--fail-fast",
+        default=True,
+        show_default=True,
+        help="Whether other steps still run after one has failed.",
+    )
+    no_latency: bool = options.option(
+        "--no-latency", is_flag=True, help="Judge accuracy alone; waits for no other measurement."
+    )
+    remeasure: bool = options.option(
+        "--remeasure", is_flag=True, help="Measure latency and accuracy again."
+    )
+    dry_run: bool = options.option(
+        "--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing."
+    )
+    explain: bool = options.option(
+        "--explain", is_flag=True, help="Like --dry-run, and say why each step must run."
+    )
+
+
 @click.command(
     "build",
     epilog=options.examples(
@@ -36,23 +64,11 @@ _LOOK_BYTES = 1 << 16
 @options.remote
 @options.artifacts
 @options.overrides
-@click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
+@options.group("given", BuildOptions)
 @options.jobs
-@click.option(
-    "--keep-going/--fail-fast",
-    default=True,
-    show_default=True,
-    help="Whether other steps still run after one has failed.",
-)
 @options.timeout("step")
-@click.option(
-    "--no-latency", is_flag=True, help="Judge accuracy alone; waits for no other measurement."
-)
-@click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
 @options.ray
-@click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
-@click.option("--explain", is_flag=True, help="Like --dry-run, and say why each step must run.")
 @options.as_json
 @options.verbose
 def command(
@@ -60,16 +76,11 @@ def command(
     store: Path | None,
     artifacts: Path | None,
     overrides: tuple[str, ...],
-    only: tuple[str, ...],
+    given: BuildOptions,
     jobs: int | None,
-    keep_going: bool,
     timeout: float,
-    no_latency: bool,
-    remeasure: bool,
     trust: bool,
     ray: str | None,
-    dry_run: bool,
-    explain: bool,
     as_json: bool,
 ) -> int:
     """Build, measure and judge every variant of RECIPE.
@@ -79,16 +90,16 @@ def command(
     code and its reason.
     """
     kept = options.opened(store)
-    overrides = (*overrides, *(["latency.mode=off"] if no_latency else ()))
-    if dry_run or explain:
+    overrides = (*overrides, *(["latency.mode=off"] if given.no_latency else ()))
+    if given.dry_run or given.explain:
         from optcli.pipeline.preview import preview
 
         lines, record = preview(
             recipe,
             store=kept,
             overrides=overrides,
-            only=only,
-            explain=explain,
+            only=given.only,
+            explain=given.explain,
             trust=trust,
             tell=options.warn,
         )
@@ -99,6 +110,7 @@ def command(
         from optcli import report as forms
         from optcli.cli import reports
         from optcli.pipeline import build
+        from optcli.pipeline.execute import BuildSettings
         from optcli.pipeline.jobs import usual_jobs
 
         report = build(
@@ -106,13 +118,9 @@ def command(
             store=kept,
             artifacts=reports.root_to_write(artifacts),
             overrides=overrides,
-            only=only,
-            jobs=jobs or usual_jobs(ray),
-            keep_going=keep_going,
-            timeout_s=timeout,
-            remeasure=remeasure,
-            trust=trust,
-            ray=ray,
+            only=given.only,
+            settings=BuildSettings(jobs or usual_jobs(ray), given.keep_going, timeout, trust, ray),
+            remeasure=given.remeasure,
             observer=progress,
         )
     show(report, forms.table(report), as_json=as_json)

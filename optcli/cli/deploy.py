@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,89 @@ class _Engine(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+@dataclass(frozen=True)
+class DeploymentOptions:
+    """What `optcli deploy` alone takes."""
+
+    engine: str = options.option(
+        "--target",
+        required=True,
+        type=_Engine(registry.names("optcli.serving.targets")),
+        help="The server to write for.",
+    )
+    plan: Path | None = options.option(
+        "--plan",
+        type=options.FILE,
+        metavar="FILE",
+        help="A plan that `optcli plan --json` printed.  [default: a plan for the recipe's `slo`]",
+    )
+    out: Path | None = options.option(
+        "--out",
+        type=options.OUT_PATH,
+        metavar="FOLDER",
+        help="A new or empty folder.  [default: VARIANT-TARGET]",
+    )
+    name: str | None = options.option(
+        "--name", help="The model's name on the server.  [default: the variant's]"
+    )
+    storage_uri: str | None = options.option(
+        "--storage-uri",
+        metavar="URI",
+        help="For kserve: where the cluster finds a copy of the repository, such as"
+        " pvc://models/digits.",
+    )
+    canary_traffic: str | None = options.option(
+        "--canary-traffic",
+        metavar="SHARE",
+        help="For kserve: the share of the live requests that VARIANT gets, where another one is"
+        " served by the same --name: 10%.",
+    )
+    wait: str | None = options.option(
+        "--wait", help="For ray: the longest wait for a batch: 10ms.  [default: the plan's]"
+    )
+    priority: tuple[str, ...] = options.option(
+        "--priority",
+        multiple=True,
+        metavar="NAME=SHARE",
+        help="Priorities that requests may name, with their shares, the most urgent first."
+        "  [default: the plan's]",
+    )
+    images: bool = options.option(
+        "--images",
+        is_flag=True,
+        help="For ray and triton: also take JPEG and PNG images, and answer classes or boxes.",
+    )
+    cache: str | None = options.option(
+        "--cache",
+        metavar="PLACE",
+        help="For ray: keep answers in `memory`, or in a Redis such as redis://127.0.0.1:6379/0.",
+    )
+    cache_ttl: str | None = options.option(
+        "--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]"
+    )
+    sample_inputs: int | None = options.option(
+        "--sample-inputs",
+        type=click.IntRange(1, 4096),
+        metavar="N",
+        help="For ray: keep statistics of N inputs a day, drawn at random, for `optcli loadtest"
+        " --drift`.",
+    )
+    known_answers: str | None = options.option(
+        "--known-answers",
+        metavar="URI",
+        help="Answers that `optcli infer` wrote with this variant: the cache has them from the start.",
+    )
+    grpc: bool = options.option(
+        "--grpc", is_flag=True, help="For ray: also speak the protocol over gRPC, on port 9000."
+    )
+    force: bool = options.option(
+        "--force",
+        is_flag=True,
+        help="Deploy although the plan's curve is from another build or from a busy machine or, for"
+        " ray, the wait is too short.",
+    )
+
+
 @click.command(
     "deploy",
     epilog=options.examples(
@@ -57,74 +141,7 @@ class _Engine(click.Choice[str]):
 )
 @click.argument("variant")
 @click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
-@click.option(
-    "--target",
-    "engine",
-    required=True,
-    type=_Engine(registry.names("optcli.serving.targets")),
-    help="The server to write for.",
-)
-@click.option(
-    "--plan",
-    type=options.FILE,
-    metavar="FILE",
-    help="A plan that `optcli plan --json` printed.  [default: a plan for the recipe's `slo`]",
-)
-@click.option(
-    "--out",
-    type=options.OUT_PATH,
-    metavar="FOLDER",
-    help="A new or empty folder.  [default: VARIANT-TARGET]",
-)
-@click.option("--name", help="The model's name on the server.  [default: the variant's]")
-@click.option(
-    "--storage-uri",
-    metavar="URI",
-    help="For kserve: where the cluster finds a copy of the repository, such as pvc://models/digits.",
-)
-@click.option(
-    "--canary-traffic",
-    metavar="SHARE",
-    help="For kserve: the share of the live requests that VARIANT gets, where another one is served by"
-    " the same --name: 10%.",
-)
-@click.option("--wait", help="For ray: the longest wait for a batch: 10ms.  [default: the plan's]")
-@click.option(
-    "--priority",
-    multiple=True,
-    metavar="NAME=SHARE",
-    help="Priorities that requests may name, with their shares, the most urgent first."
-    "  [default: the plan's]",
-)
-@click.option(
-    "--images",
-    is_flag=True,
-    help="For ray and triton: also take JPEG and PNG images, and answer classes or boxes.",
-)
-@click.option(
-    "--cache",
-    metavar="PLACE",
-    help="For ray: keep answers in `memory`, or in a Redis such as redis://127.0.0.1:6379/0.",
-)
-@click.option("--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]")
-@click.option(
-    "--sample-inputs",
-    type=click.IntRange(1, 4096),
-    metavar="N",
-    help="For ray: keep statistics of N inputs a day, drawn at random, for `optcli loadtest --drift`.",
-)
-@click.option(
-    "--known-answers",
-    metavar="URI",
-    help="Answers that `optcli infer` wrote with this variant: the cache has them from the start.",
-)
-@click.option("--grpc", is_flag=True, help="For ray: also speak the protocol over gRPC, on port 9000.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Deploy although the plan's curve is from another build or from a busy machine or, for ray,"
-    " the wait is too short.",
-)
+@options.group("given", DeploymentOptions)
 @options.artifacts
 @options.trust
 @options.store
@@ -133,21 +150,7 @@ class _Engine(click.Choice[str]):
 def command(
     variant: str,
     where: Path | None,
-    engine: str,
-    plan: Path | None,
-    out: Path | None,
-    name: str | None,
-    storage_uri: str | None,
-    canary_traffic: str | None,
-    wait: str | None,
-    priority: tuple[str, ...],
-    images: bool,
-    cache: str | None,
-    cache_ttl: str | None,
-    sample_inputs: int | None,
-    known_answers: str | None,
-    grpc: bool,
-    force: bool,
+    given: DeploymentOptions,
     artifacts: Path | None,
     trust: bool,
     store: Path | None,
@@ -161,54 +164,57 @@ def command(
     folder has the plan, a golden request with its response, and a README with the commands. optcli
     reads its files back and compares them with the model. It needs the extra `serve`.
     """
-    from optcli.serving import quantities, targets
+    from optcli.serving import quantities as q
+    from optcli.serving import targets
     from optcli.serving.deploy import deploy, lines
+    from optcli.serving.targets import ServerOptions
 
-    given = {
-        "storage_uri": storage_uri,
-        "canary_traffic": canary_traffic,
-        "wait_ms": wait,
-        "images": images,
-        "cache": cache,
-        "sample_inputs": sample_inputs,
-        "known_answers": known_answers,
-        "grpc": grpc,
+    values = {
+        "storage_uri": given.storage_uri,
+        "canary_traffic": given.canary_traffic,
+        "wait_ms": given.wait,
+        "images": given.images,
+        "cache": given.cache,
+        "sample_inputs": given.sample_inputs,
+        "known_answers": given.known_answers,
+        "grpc": given.grpc,
     }
-    kind = targets.find(engine)
+    kind = targets.find(given.engine)
     for option, (said, instead) in _FOR_SOME.items():
-        if given[option] in (None, False) or option in kind.takes:
+        if values[option] in (None, False) or option in kind.takes:
             continue
-        message = said.format(engine)
+        message = said.format(given.engine)
         hint = instead.format(" or ".join(targets.taking(option)))
         message, hint = kind.why_not.get(option, (message, hint))
         raise UsageError(message, place=f"--{option.removesuffix('_ms').replace('_', '-')}", hint=hint)
-    if cache_ttl is not None and cache is None:
+    if given.cache_ttl is not None and given.cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
-    priorities = quantities.priorities(priority, "--priority")
+    traffic = given.canary_traffic
+    priorities = q.priorities(given.priority, "--priority")
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
             variant,
             place.report,
             place.path,
-            out or Path(f"{variant}-{engine}"),
-            engine=engine,
-            plan=plan,
+            given.out or Path(f"{variant}-{given.engine}"),
+            engine=given.engine,
+            plan=given.plan,
             recipe=place.recipe,
-            name=name,
-            storage_uri=storage_uri,
-            canary_traffic=None
-            if canary_traffic is None
-            else quantities.share(canary_traffic, "--canary-traffic"),
-            wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
-            priorities=priorities,
-            images=images,
-            cache=cache,
-            cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
-            sample_inputs=sample_inputs or 0,
-            known_answers=known_answers,
-            grpc=grpc,
-            force=force,
+            name=given.name,
+            options=ServerOptions(
+                storage_uri=given.storage_uri,
+                canary_traffic=None if traffic is None else q.share(traffic, "--canary-traffic"),
+                wait_ms=None if given.wait is None else q.milliseconds(given.wait, "--wait"),
+                images=given.images,
+                cache=given.cache,
+                cache_ttl_s=q.seconds(given.cache_ttl or "1h", "--cache-ttl"),
+                sample_inputs=given.sample_inputs or 0,
+                known_answers=given.known_answers,
+                grpc=given.grpc,
+                force=given.force,
+                priorities=priorities,
+            ),
             trust=trust,
             store=place.opened(store),
             observer=progress,

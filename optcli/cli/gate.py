@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,70 @@ if TYPE_CHECKING:
     from optcli.results.gate import GateReport
 
 
+@dataclass(frozen=True)
+class GateOptions:
+    """What `optcli gate` alone takes."""
+
+    reference: str = options.option(
+        "--baseline",
+        required=True,
+        metavar="NAME|FILE|URL|git:REV",
+        help="What to compare with: a saved baseline, its file or URL, or the recipe at a commit.",
+    )
+    only: tuple[str, ...] = options.option(
+        "--variant",
+        multiple=True,
+        help="Judge this variant; may be repeated. Default: those that the recipe or the baseline marks"
+        " `gate: true`, else those that they recommend.",
+    )
+    baseline_python: Path | None = options.option(
+        "--baseline-python",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="VENV",
+        help="Run the baseline in this virtual environment (or Python), to judge new library versions.",
+    )
+    accept: tuple[str, ...] = options.option(
+        "--accept",
+        multiple=True,
+        metavar="KIND,...",
+        help="Allow that this changed since the baseline, such as evaluation,bar. Kinds: evaluation,"
+        " preparation, postprocess, metric, code, bar, rule, threads, runner, variants, inputs,"
+        " libraries, untracked-model, untracked-data, committed, terms.",
+    )
+    on_inconclusive: Literal["fail", "pass"] | None = options.option(
+        "--on-inconclusive",
+        type=click.Choice(["fail", "pass"]),
+        help="What an inconclusive result counts as; default: exit code 5. `pass` holds for noise"
+        " alone: what was not compared, or changed without --accept, still gives 5.",
+    )
+    ray: str | None = options.option(
+        "--ray",
+        metavar="auto|HOST:PORT",
+        help="The Ray cluster of the devices that gate.devices names: the one here, or that of an"
+        " address.",
+    )
+    confirm: bool | None = options.option(
+        "--confirm/--no-confirm",
+        default=None,
+        help="Measure a failing variant once more; it fails only if both runs fail.",
+    )
+    history: Path | None = options.option(
+        "--history",
+        type=options.OUT_FILE,
+        help="Append the figures to this file; `optcli history` shows them.",
+    )
+    markdown: Path | None = options.option(
+        "--markdown", type=options.OUT_FILE, help="Write a comment for a pull request."
+    )
+    junit: Path | None = options.option("--junit", type=options.OUT_FILE, help="Write JUnit XML.")
+    gitlab_metrics: Path | None = options.option(
+        "--gitlab-metrics", type=options.OUT_FILE, help="Write a metrics report for GitLab."
+    )
+    benchmark_json: Path | None = options.option(
+        "--benchmark-json", type=options.OUT_FILE, help="Write JSON for github-action-benchmark."
+    )
+
+
 @click.command(
     "gate",
     epilog=options.examples(
@@ -25,19 +90,11 @@ if TYPE_CHECKING:
     ),
 )
 @options.recipe
+@options.group("given", GateOptions)
 @click.option(
-    "--baseline",
-    "reference",
-    required=True,
-    metavar="NAME|FILE|URL|git:REV",
-    help="What to compare with: a saved baseline, its file or URL, or the recipe at a commit.",
-)
-@click.option(
-    "--variant",
-    "only",
-    multiple=True,
-    help="Judge this variant; may be repeated. Default: those that the recipe or the baseline marks"
-    " `gate: true`, else those that they recommend.",
+    "--trust",
+    is_flag=True,
+    help="Run code in a baseline or a model from elsewhere, where you know who made it.",
 )
 @options.store
 @options.remote
@@ -45,72 +102,17 @@ if TYPE_CHECKING:
 @options.overrides
 @options.jobs_here
 @options.timeout("step")
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Run code in a baseline or a model from elsewhere, where you know who made it.",
-)
-@click.option(
-    "--baseline-python",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="VENV",
-    help="Run the baseline in this virtual environment (or Python), to judge new library versions.",
-)
-@click.option(
-    "--accept",
-    multiple=True,
-    metavar="KIND,...",
-    help="Allow that this changed since the baseline, such as evaluation,bar. Kinds: evaluation,"
-    " preparation, postprocess, metric, code, bar, rule, threads, runner, variants, inputs, libraries,"
-    " untracked-model, untracked-data, committed, terms.",
-)
-@click.option(
-    "--on-inconclusive",
-    type=click.Choice(["fail", "pass"]),
-    help="What an inconclusive result counts as; default: exit code 5. `pass` holds for noise alone:"
-    " what was not compared, or changed without --accept, still gives 5.",
-)
-@click.option(
-    "--ray",
-    metavar="auto|HOST:PORT",
-    help="The Ray cluster of the devices that gate.devices names: the one here, or that of an address.",
-)
-@click.option(
-    "--confirm/--no-confirm",
-    default=None,
-    help="Measure a failing variant once more; it fails only if both runs fail.",
-)
-@click.option(
-    "--history",
-    type=options.OUT_FILE,
-    help="Append the figures to this file; `optcli history` shows them.",
-)
-@click.option("--markdown", type=options.OUT_FILE, help="Write a comment for a pull request.")
-@click.option("--junit", type=options.OUT_FILE, help="Write JUnit XML.")
-@click.option("--gitlab-metrics", type=options.OUT_FILE, help="Write a metrics report for GitLab.")
-@click.option("--benchmark-json", type=options.OUT_FILE, help="Write JSON for github-action-benchmark.")
 @options.as_json
 @options.verbose
 def command(
     recipe: Path,
-    reference: str,
-    only: tuple[str, ...],
+    given: GateOptions,
+    trust: bool,
     store: Path | None,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     jobs: int | None,
     timeout: float,
-    trust: bool,
-    baseline_python: Path | None,
-    accept: tuple[str, ...],
-    on_inconclusive: Literal["fail", "pass"] | None,
-    ray: str | None,
-    confirm: bool | None,
-    history: Path | None,
-    markdown: Path | None,
-    junit: Path | None,
-    gitlab_metrics: Path | None,
-    benchmark_json: Path | None,
     as_json: bool,
 ) -> int:
     """Compare RECIPE's variants with a baseline: optcli measures both now, on this machine, in turns.
@@ -127,31 +129,31 @@ def command(
     with Progress() as progress:
         report = gate(
             recipe,
-            reference,
+            given.reference,
             Options(
-                only=only,
+                only=given.only,
                 overrides=overrides,
                 jobs=jobs or usual_jobs(),
                 timeout_s=timeout,
                 trust=trust,
-                baseline_python=baseline_python,
-                on_inconclusive=on_inconclusive,
-                confirm=confirm,
-                ray=ray,
-                history=history,
-                accept=accepted(accept),
+                baseline_python=given.baseline_python,
+                on_inconclusive=given.on_inconclusive,
+                confirm=given.confirm,
+                ray=given.ray,
+                history=given.history,
+                accept=accepted(given.accept),
             ),
             store=options.opened(store),
             artifacts=reports.root_to_write(artifacts),
             observer=progress,
         )
     document = shown.document(report)
-    if markdown is not None:
-        options.write(markdown, markdown_text.markdown(document))
+    if given.markdown is not None:
+        options.write(given.markdown, markdown_text.markdown(document))
     forms: dict[Path | None, Callable[[GateReport], str]] = {
-        junit: shown.junit,
-        gitlab_metrics: shown.gitlab_metrics,
-        benchmark_json: shown.benchmark_json,
+        given.junit: shown.junit,
+        given.gitlab_metrics: shown.gitlab_metrics,
+        given.benchmark_json: shown.benchmark_json,
     }
     for path, form in forms.items():
         if path is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,80 @@ class _BatchSize(click.ParamType[int | None]):
         return int(value)
 
 
+@dataclass(frozen=True)
+class InferenceOptions:
+    """What `optcli infer` alone takes."""
+
+    source: str = options.option(
+        "--input",
+        required=True,
+        metavar="URI",
+        help="A folder of images or tar files, a .tar file, or a Parquet list with the column `path`.",
+    )
+    target: str = options.option(
+        "--output",
+        required=True,
+        metavar="URI",
+        help="A new folder for the answers, or the folder of a run to go on with.",
+    )
+    batch_size: int | None = options.option(
+        "--batch-size",
+        type=_BatchSize(),
+        default="auto",
+        show_default=True,
+        help="Images in a call; `auto` first measures 1, 8, 16, 32 and 64 on this machine.",
+    )
+    per_shard: int = options.option(
+        "--shard",
+        type=click.IntRange(1),
+        default=500,
+        show_default=True,
+        help="The most images in a shard, whose answers share a file.",
+    )
+    form: Literal["parquet", "jsonl"] = options.option(
+        "--format",
+        type=click.Choice(["parquet", "jsonl"]),
+        default="parquet",
+        show_default=True,
+        help="The format of the files of answers.",
+    )
+    raw: bool = options.option(
+        "--raw", is_flag=True, help="Write the model's outputs in place of classes or boxes."
+    )
+    workers: int | None = options.option(
+        "--workers",
+        type=click.IntRange(1),
+        help="How many copies of the model work at a time.  [default: as many as the cores allow; in"
+        " a long run on this machine one for each core]",
+    )
+    address: str = options.option(
+        "--ray",
+        default="local",
+        show_default=True,
+        metavar="ADDRESS",
+        help="Where workers run: `local` is this machine alone, `auto` the Ray cluster that runs here,"
+        " HOST:PORT another.",
+    )
+    cost_per_hour: float | None = options.option(
+        "--cost-per-hour",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Price of this machine for an hour, or of a worker in a cluster: the summary then says"
+        " what 1,000 images cost.",
+    )
+    pictures: int = options.option(
+        "--pictures",
+        type=click.IntRange(0, 1000),
+        default=0,
+        show_default=True,
+        help="Draw the first N images with their answers, as JPEGs in the folder `pictures` of the"
+        " output.",
+        metavar="N",
+    )
+    restart: bool = options.option(
+        "--restart", is_flag=True, help="Remove the answers that are there, and begin anew."
+    )
+
+
 @click.command(
     "infer",
     epilog=options.examples(
@@ -36,74 +111,7 @@ class _BatchSize(click.ParamType[int | None]):
 )
 @click.argument("variant")
 @click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
-@click.option(
-    "--input",
-    "source",
-    required=True,
-    metavar="URI",
-    help="A folder of images or tar files, a .tar file, or a Parquet list with the column `path`.",
-)
-@click.option(
-    "--output",
-    "target",
-    required=True,
-    metavar="URI",
-    help="A new folder for the answers, or the folder of a run to go on with.",
-)
-@click.option(
-    "--batch-size",
-    type=_BatchSize(),
-    default="auto",
-    show_default=True,
-    help="Images in a call; `auto` first measures 1, 8, 16, 32 and 64 on this machine.",
-)
-@click.option(
-    "--shard",
-    "per_shard",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="The most images in a shard, whose answers share a file.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["parquet", "jsonl"]),
-    default="parquet",
-    show_default=True,
-    help="The format of the files of answers.",
-)
-@click.option("--raw", is_flag=True, help="Write the model's outputs in place of classes or boxes.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="How many copies of the model work at a time.  [default: as many as the cores allow; in a long"
-    " run on this machine one for each core]",
-)
-@click.option(
-    "--ray",
-    "address",
-    default="local",
-    show_default=True,
-    metavar="ADDRESS",
-    help="Where workers run: `local` is this machine alone, `auto` the Ray cluster that runs here,"
-    " HOST:PORT another.",
-)
-@click.option(
-    "--cost-per-hour",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Price of this machine for an hour, or of a worker in a cluster: the summary then says what"
-    " 1,000 images cost.",
-)
-@click.option(
-    "--pictures",
-    type=click.IntRange(0, 1000),
-    default=0,
-    show_default=True,
-    help="Draw the first N images with their answers, as JPEGs in the folder `pictures` of the output.",
-    metavar="N",
-)
-@click.option("--restart", is_flag=True, help="Remove the answers that are there, and begin anew.")
+@options.group("given", InferenceOptions)
 @options.artifacts
 @options.trust
 @options.store
@@ -112,17 +120,7 @@ class _BatchSize(click.ParamType[int | None]):
 def command(
     variant: str,
     where: Path | None,
-    source: str,
-    target: str,
-    batch_size: int | None,
-    per_shard: int,
-    form: Literal["parquet", "jsonl"],
-    raw: bool,
-    workers: int | None,
-    address: str,
-    cost_per_hour: float | None,
-    pictures: int,
-    restart: bool,
+    given: InferenceOptions,
     artifacts: Path | None,
     trust: bool,
     store: Path | None,
@@ -136,9 +134,9 @@ def command(
     needs the extra `ray`.
     """
     from optcli.report.inference_text import lines
-    from optcli.serving.inference import infer
+    from optcli.serving.inference import InferenceSettings, infer
 
-    if source.rstrip("/") == target.rstrip("/"):
+    if given.source.rstrip("/") == given.target.rstrip("/"):
         raise UsageError(
             "answers would lie among the images", place="--output", hint="name another folder"
         )
@@ -148,17 +146,19 @@ def command(
             variant,
             place.report,
             place.path,
-            source,
-            target,
-            batch_size=batch_size,
-            per_shard=per_shard,
-            form=form,
-            raw=raw,
-            workers=workers,
-            address=address,
-            cost_per_hour=cost_per_hour,
-            restart=restart,
-            pictures=pictures,
+            given.source,
+            given.target,
+            settings=InferenceSettings(
+                batch_size=given.batch_size,
+                per_shard=given.per_shard,
+                form=given.form,
+                raw=given.raw,
+                workers=given.workers,
+                address=given.address,
+                cost_per_hour=given.cost_per_hour,
+                restart=given.restart,
+                pictures=given.pictures,
+            ),
             recipe=place.recipe,
             trust=trust,
             store=place.opened(store),

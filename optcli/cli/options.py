@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,29 @@ OUT_PATH = OutputPath(path_type=Path)
 def examples(*commands: str) -> str:
     """The end of a verb's help."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
+def option(*flags: str, **attributes: Any) -> Any:
+    """A field of a dataclass whose value is an option of the command line, as `click.option` has it."""
+    return dataclasses.field(metadata={"flags": flags, "attributes": attributes})
+
+
+def group(name: str, kind: type[Any]) -> Callable[[Command], Command]:
+    """The options that are fields of `kind`: a verb gets them as one, in its parameter `name`."""
+    members = dataclasses.fields(kind)
+
+    def gathered(function: Command) -> Any:
+        @functools.wraps(function)
+        def call(**values: Any) -> Any:
+            own = {each.name: values.pop(each.name) for each in members}
+            return function(**values, **{name: kind(**own)})
+
+        for each in reversed(members):
+            named = click.option(*each.metadata["flags"], each.name, **each.metadata["attributes"])
+            call = named(call)
+        return call
+
+    return gathered
 
 
 store = click.option(

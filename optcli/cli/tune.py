@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,50 @@ from optcli.errors.paths import shown
 from optcli.settings.tuning import Objective
 
 
+@dataclass(frozen=True)
+class TuningOptions:
+    """What `optcli tune` alone takes."""
+
+    minutes: float | None = options.option(
+        "--minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        help="The time budget. Default: what the recipe's tune section says, else 15. With --from:"
+        " 30; a trial that runs then is still finished.",
+    )
+    objective: Objective | None = options.option(
+        "--objective",
+        type=click.Choice(get_args(Objective)),
+        help="What to improve. Default: what the recipe's tune section says, else p50.",
+    )
+    batch_size: int | None = options.option(
+        "--batch-size",
+        type=click.IntRange(1),
+        help="The batch size that the objective is about. Default: all of latency.batch_sizes.",
+    )
+    seed: int | None = options.option(
+        "--seed", type=click.IntRange(0), help="The seed, in place of the recipe's."
+    )
+    out: Path | None = options.option(
+        "--out",
+        type=options.OUT_FILE,
+        help="The recipe to write. Default: NAME.tuned.yaml beside the recipe.",
+    )
+    restart: bool = options.option(
+        "--restart", is_flag=True, help="Forget the trials of an earlier run."
+    )
+    start: str | None = options.option(
+        "--from", metavar="VARIANT", help="Repair the accuracy of this quantized variant instead."
+    )
+    trials: int | None = options.option(
+        "--trials",
+        type=click.IntRange(1),
+        help="With --from, the largest number of trials. Default: 16.",
+    )
+    write: bool = options.option(
+        "--write", is_flag=True, help="With --from, apply the patch to the recipe."
+    )
+
+
 @click.command(
     "tune",
     epilog=options.examples(
@@ -22,38 +67,7 @@ from optcli.settings.tuning import Objective
     ),
 )
 @click.argument("where", required=False, type=options.FILE, metavar="[RECIPE|REPORT]")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    help="The time budget. Default: what the recipe's tune section says, else 15. With --from: 30; a"
-    " trial that runs then is still finished.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice(get_args(Objective)),
-    help="What to improve. Default: what the recipe's tune section says, else p50.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1),
-    help="The batch size that the objective is about. Default: all of latency.batch_sizes.",
-)
-@click.option("--seed", type=click.IntRange(0), help="The seed, in place of the recipe's.")
-@click.option(
-    "--out",
-    type=options.OUT_FILE,
-    help="The recipe to write. Default: NAME.tuned.yaml beside the recipe.",
-)
-@click.option("--restart", is_flag=True, help="Forget the trials of an earlier run.")
-@click.option(
-    "--from", "start", metavar="VARIANT", help="Repair the accuracy of this quantized variant instead."
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    help="With --from, the largest number of trials. Default: 16.",
-)
-@click.option("--write", is_flag=True, help="With --from, apply the patch to the recipe.")
+@options.group("given", TuningOptions)
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
 @options.ray
 @options.jobs
@@ -66,15 +80,7 @@ from optcli.settings.tuning import Objective
 @options.verbose
 def command(
     where: Path | None,
-    minutes: float | None,
-    objective: Objective | None,
-    batch_size: int | None,
-    seed: int | None,
-    out: Path | None,
-    restart: bool,
-    start: str | None,
-    trials: int | None,
-    write: bool,
+    given: TuningOptions,
     trust: bool,
     ray: str | None,
     jobs: int | None,
@@ -103,10 +109,15 @@ def command(
     whether it is faster, 1 if none is inside, 130 after a Ctrl-C before anything was found.
     """
     _require_together(
-        start,
-        {"--objective": objective, "--batch-size": batch_size, "--seed": seed, "--out": out}
-        | {"--restart": restart or None},
-        {"--trials": trials, "--write": write or None},
+        given.start,
+        {
+            "--objective": given.objective,
+            "--batch-size": given.batch_size,
+            "--seed": given.seed,
+            "--out": given.out,
+        }
+        | {"--restart": given.restart or None},
+        {"--trials": given.trials, "--write": given.write or None},
     )
     recipe, built = _recipe_and_report(where, artifacts)
     if built is not None and built.is_from_elsewhere and not trust:
@@ -116,6 +127,7 @@ def command(
             hint=f"look into {shown(recipe)} and name that, or add --trust",
         )
     from optcli import tuning
+    from optcli.pipeline.execute import BuildSettings
     from optcli.pipeline.jobs import usual_jobs
 
     root = built.own_store(store) if built else store
@@ -123,34 +135,31 @@ def command(
         "store": options.opened(root),
         "artifacts": built.root if built else reports.root_to_write(artifacts),
         "overrides": overrides,
-        "jobs": jobs or usual_jobs(ray),
-        "timeout_s": timeout,
-        "trust": trust,
-        "ray": ray,
+        "settings": BuildSettings(jobs or usual_jobs(ray), True, timeout, trust, ray),
     }
     with Progress() as progress:
         common["observer"] = progress
-        if start is None:
+        if given.start is None:
             search = tuning.tune(
                 recipe,
-                minutes=minutes,
-                objective=objective,
-                batch_size=batch_size,
-                seed=seed,
-                out=out,
-                restart=restart,
+                minutes=given.minutes,
+                objective=given.objective,
+                batch_size=given.batch_size,
+                seed=given.seed,
+                out=given.out,
+                restart=given.restart,
                 **common,
             )
         else:
             result = tuning.repair(
                 recipe,
-                start,
-                trials=trials or 16,
-                max_seconds=60 * (minutes or 30.0),
-                write=write,
+                given.start,
+                trials=given.trials or 16,
+                max_seconds=60 * (given.minutes or 30.0),
+                write=given.write,
                 **common,
             )
-    if start is None:
+    if given.start is None:
         from optcli.report.tuning_words import tuning_text
         from optcli.tuning.search import INTERRUPTED
 

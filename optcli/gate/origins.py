@@ -28,7 +28,7 @@ from optcli.gate.baseline import interpreter_of, versions_in
 from optcli.gate.baselines import Baseline, CheckedOut
 from optcli.gate.choosing import suggested_by
 from optcli.observer import Observer
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.plan import source_of
 from optcli.pipeline.terms import judging_code, judging_files, terms_of
@@ -122,7 +122,7 @@ def opened(
     artifacts: Path,
     store: Store,
     observer: Observer,
-    settings: Settings,
+    settings: BuildSettings,
     options: Options,
     folder: Path,
 ) -> Iterator[Origin]:
@@ -193,7 +193,7 @@ class _Commit(Origin):
     _there: CheckedOut
     _store: Store
     _observer: Observer
-    _settings: Settings
+    _settings: BuildSettings
     _options: Options
     _folder: Path
     _unreadable: str = ""

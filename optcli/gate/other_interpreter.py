@@ -13,7 +13,7 @@ from optcli.gate.baselines import Baseline
 from optcli.gate.choosing import suggested_by
 from optcli.gate.side import kept_of, why_not_built
 from optcli.observer import Observer, Silent
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load
@@ -37,7 +37,7 @@ class BuildRequest:
     names: tuple[str, ...]
     store: Path
     artifacts: Path
-    settings: Settings
+    settings: BuildSettings
     remote: RemotePlace | None = None
 
 
@@ -63,10 +63,7 @@ def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
         store=Store(asked.store, asked.remote),
         artifacts=asked.artifacts,
         overrides=asked.overrides,
-        jobs=asked.settings.jobs,
-        timeout_s=asked.settings.timeout_s,
-        trust=asked.settings.trust,
-        at_home=True,
+        settings=replace(asked.settings, at_home=True),
         observer=observer,
     )
     return suggested_by(report)

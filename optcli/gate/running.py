@@ -23,7 +23,7 @@ from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.pipeline import labels, view
 from optcli.pipeline.devices import Device, place_of
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.on_devices import joined
 from optcli.pipeline.phases import Phases
@@ -61,7 +61,7 @@ def gate(
     observer = observer or Silent()
     kept = Store.of(store)
     root = (artifacts or Path("artifacts")).absolute()
-    settings = Settings(options.jobs, True, options.timeout_s, options.trust)
+    settings = BuildSettings(options.jobs, True, options.timeout_s, options.trust)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
     _require_own_places(folder, kept.root)

@@ -13,7 +13,7 @@ from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer, Silent
 from optcli.pipeline import device_reports, devices, labels, on_devices, pictures, report_files, view
 from optcli.pipeline.accuracy import EvaluationContext, judge
-from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
+from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import Recipe
@@ -32,13 +32,8 @@ def build(
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
-    jobs: int = 1,
-    keep_going: bool = True,
-    timeout_s: float = 3600.0,
+    settings: BuildSettings | None = None,
     remeasure: bool = False,
-    trust: bool = False,
-    ray: str | None = None,
-    at_home: bool = False,
     observer: Observer | None = None,
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
@@ -46,28 +41,26 @@ def build(
     `store` is a folder, or a `Store` with a remote one; it defaults to OPTCLI_STORE with
     OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
-    `--set`, `timeout_s` bounds each step. `trust` says that the person knows who made the model.
-    `ray` has passes and evaluations run on a Ray cluster: `auto`, the address of its head, or `local`.
-    `at_home` measures on this machine alone, whatever devices the recipe names.
+    `--set`. `settings` say how many steps run at a time, for how long and where, and whom to trust.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
     `MissingError` where a required variant cannot be built here, or no node of the cluster is a device
     of the recipe. A step that fails costs its variants: they are in the report, and in its `exit_code`.
     """
     began = environment.now()
     observer = observer or Silent()
+    settings = settings or BuildSettings()
     phases = Phases()
     kept = Store.of(store)
-    require_ray(ray, kept)
+    require_ray(settings.ray, kept)
     with ExitStack() as stack:
         stack.enter_context(kept.connected(observer.warned))
         unsettled = planned(Path(recipe), kept, overrides, only)
         labels.say(unsettled.recipe, observer)
-        if at_home:
+        if settings.at_home:
             unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name
-        around = stack.enter_context(on_devices.reached(ray, unsettled, kept, observer))
-        how = Settings(jobs, keep_going, timeout_s, trust, ray)
-        made = make(unsettled, kept, observer, how, phases, remeasure=remeasure)
+        around = stack.enter_context(on_devices.reached(settings.ray, unsettled, kept, observer))
+        made = make(unsettled, kept, observer, settings, phases, remeasure=remeasure)
         to_do, built = made.plan, made.artifacts
         with view.alone(folder, observer):
             for variant in to_do.variants:
@@ -77,15 +70,15 @@ def build(
                     view.remove(folder / variant.name)
             on_devices.clear(folder)
             # Before anything is measured: what is wrong with the data is found here.
-            with phases.take("accuracy"), evaluating_nodes(ray, kept, observer) as nodes:
+            with phases.take("accuracy"), evaluating_nodes(settings.ray, kept, observer) as nodes:
                 judging = EvaluationContext(
                     to_do.recipe,
                     to_do.role_keys.get("evaluation", ""),
                     kept,
                     folder / "logs",
                     observer,
-                    timeout_s,
-                    jobs,
+                    settings.timeout_s,
+                    settings.jobs,
                     remeasure,
                     nodes,
                 )

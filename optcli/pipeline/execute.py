@@ -51,11 +51,13 @@ _diagnosis = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Settings:
+class BuildSettings:
     """How a build is carried out; nothing here changes what is made.
 
-    `trust` says that the person knows who made the model. `ray` is the cluster whose nodes run the
-    passes: `auto`, an address or `local`; None: this machine, without Ray.
+    So many `jobs` run at a time, and each step may take `timeout_s`. With `keep_going` other steps
+    still run after one has failed. `trust` says that the person knows who made the model. `ray` is the
+    cluster whose nodes run the passes: `auto`, an address or `local`; None: this machine, without Ray.
+    `at_home`: variants are measured on this machine alone, whatever devices the recipe names.
     """
 
     jobs: int = 1
@@ -63,6 +65,7 @@ class Settings:
     timeout_s: float = 3600.0
     trust: bool = False
     ray: str | None = None
+    at_home: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def evaluating_nodes(ray: str | None, store: Store, observer: Observer) -> Itera
 class Execution:
     """Carries out the steps of one plan. Use as a context manager: leaving it ends the fork server."""
 
-    def __init__(self, plan: Plan, store: Store, observer: Observer, settings: Settings) -> None:
+    def __init__(self, plan: Plan, store: Store, observer: Observer, settings: BuildSettings) -> None:
         self._plan = plan
         self._store = store
         self._observer = observer

@@ -12,7 +12,7 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
-from optcli.pipeline.execute import Execution, Settings, StepResult
+from optcli.pipeline.execute import BuildSettings, Execution, StepResult
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.phases import Phases
@@ -67,7 +67,7 @@ def make(
     to_do: Plan,
     store: Store,
     observer: Observer,
-    settings: Settings,
+    settings: BuildSettings,
     phases: Phases,
     *,
     remeasure: bool = False,

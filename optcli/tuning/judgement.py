@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from optcli.errors import ExitCode
 from optcli.errors.paths import shown
 from optcli.observer import Observer
 from optcli.pipeline import reporting
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.recipe import Recipe
 from optcli.report import Advice
 from optcli.results import Estimate, Latency, Report, VariantReport
@@ -47,7 +48,7 @@ def build(
     spare_s: float,
     store: Store,
     artifacts: Path | None,
-    settings: Settings,
+    settings: BuildSettings,
     observer: Observer,
 ) -> Report:
     """Write the tuned recipe at `path` and build it; the timed calls take about `spare_s`.
@@ -74,11 +75,7 @@ def build(
         path,
         store=store,
         artifacts=artifacts,
-        jobs=settings.jobs,
-        timeout_s=settings.timeout_s,
-        trust=settings.trust,
-        ray=settings.ray,
-        at_home=True,
+        settings=replace(settings, at_home=True),
         observer=observer,
     )
 

@@ -17,7 +17,7 @@ from optcli.accuracy import require_metric
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
-from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
+from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
 from optcli.results.repair import Repair, Trial
@@ -43,10 +43,7 @@ def repair(
     store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
-    jobs: int = 1,
-    timeout_s: float = 3600.0,
-    trust: bool = False,
-    ray: str | None = None,
+    settings: BuildSettings | None = None,
     observer: Observer | None = None,
     ranking: Ranking = by_own_error,
 ) -> Repair:
@@ -54,7 +51,7 @@ def repair(
 
     Ends with the first trial that is inside and faster than its own float parent beyond doubt, after so
     many `trials`, or so many seconds (no trial begins later); the one that runs is finished. `ranking`
-    names the operators, the worst first, from the float model and the quantized one. `trust` and `ray`
+    names the operators, the worst first, from the float model and the quantized one. `settings`
     are those of a build. `write` applies the patch to the recipe's file.
 
     Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
@@ -73,9 +70,9 @@ def repair(
     require_metric(read.accuracy)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
     kept = Store.of(store)
-    require_ray(ray, kept)
-    with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
-        settings = Settings(jobs, True, timeout_s, trust, ray)
+    settings = settings or BuildSettings()
+    require_ray(settings.ray, kept)
+    with kept.connected(observer.warned), evaluating_nodes(settings.ray, kept, observer) as nodes:
         repairs = Repairs(Workshop(kept, folder, observer, settings, nodes), read, name, index)
         first, built, parent, judged = repairs.first()
         _require_something_to_do(first, name)

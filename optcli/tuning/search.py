@@ -16,7 +16,7 @@ from optcli.errors import UsageError, counted
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
 from optcli.pipeline.accuracy_elsewhere import Nodes
-from optcli.pipeline.execute import Settings, evaluating_nodes, require_ray
+from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.report import tuning_findings, tuning_words
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
@@ -52,10 +52,7 @@ def tune(
     store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
-    jobs: int = 1,
-    timeout_s: float = 3600.0,
-    trust: bool = False,
-    ray: str | None = None,
+    settings: BuildSettings | None = None,
     observer: Observer | None = None,
 ) -> Tuning:
     """Search for the fastest artifact that keeps the recipe's accuracy bar, within so many minutes.
@@ -64,8 +61,8 @@ def tune(
     needed, but for the baseline. The finalists are written as variants of `out`, by default
     NAME.tuned.yaml beside the recipe, and built into `artifacts`. A search that was killed goes on with
     the trials that it finished, unless `restart`. An interrupt (`KeyboardInterrupt`) ends the search,
-    and what was found so far is judged. With `ray`, as in a build, nodes of a cluster run the
-    passes and evaluate; this machine times.
+    and what was found so far is judged. `settings` are those of a build; with `ray` nodes of a cluster
+    run the passes and evaluate, and this machine times.
 
     Raises `RecipeError` and `UsageError` for what is wrong with the recipe, and what keeps the network
     from being built as it is.
@@ -77,9 +74,9 @@ def tune(
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
     tuned_recipe.require_place(path, start.recipe)
     kept = Store.of(store)
-    settings = Settings(jobs, True, timeout_s, trust, ray)
-    require_ray(ray, kept)
-    with kept.connected(observer.warned), evaluating_nodes(ray, kept, observer) as nodes:
+    settings = settings or BuildSettings()
+    require_ray(settings.ray, kept)
+    with kept.connected(observer.warned), evaluating_nodes(settings.ray, kept, observer) as nodes:
         found = _found(start, kept, artifacts, settings, nodes, observer, began, restart=restart)
         return _judged(found, path, artifacts)
 
@@ -124,7 +121,7 @@ def _found(
     start: Start,
     kept: Store,
     artifacts: Path | None,
-    settings: Settings,
+    settings: BuildSettings,
     nodes: Nodes | None,
     observer: Observer,
     began: float,

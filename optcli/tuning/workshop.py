@@ -17,7 +17,7 @@ from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.accuracy_elsewhere import Nodes
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases
@@ -39,7 +39,7 @@ class Workshop:
     store: Store
     folder: Path
     observer: Observer
-    settings: Settings
+    settings: BuildSettings
     nodes: Nodes | None = None
     until: float | None = None
 
@@ -47,7 +47,7 @@ class Workshop:
         """The same, with all that it does ended after so many seconds."""
         return replace(self, until=time.monotonic() + max(1.0, seconds))
 
-    def _in_time(self) -> Settings:
+    def _in_time(self) -> BuildSettings:
         """The settings, with as long a timeout as there is time. Raises `StepError` where none is."""
         if self.until is None:
             return self.settings

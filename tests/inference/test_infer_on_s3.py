@@ -17,7 +17,7 @@ from optcli.errors import InputError, StoreError, UsageError
 from optcli.pipeline import ray_session
 from optcli.results import Report
 from optcli.results.inference import Inference
-from optcli.serving.inference import infer
+from optcli.serving.inference import InferenceSettings, infer
 from optcli.serving.inference.listing import listing
 from optcli.serving.inference.output import Output
 from optcli.serving.prediction import storage
@@ -49,11 +49,8 @@ def run(project: Project, bucket: Bucket, **options: Any) -> Inference:
         path,
         f"{bucket.url}/in",
         f"{bucket.url}/out",
-        per_shard=5,
-        batch_size=4,
-        form="jsonl",
+        settings=InferenceSettings(per_shard=5, batch_size=4, form="jsonl", **options),
         store=Store(project.store),
-        **options,
     )
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from optcli.errors import UsageError
 from optcli.results import Report
-from optcli.serving.inference import infer, pictures
+from optcli.serving.inference import InferenceSettings, infer, pictures
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output
 
@@ -89,4 +89,4 @@ def test_raw_outputs_are_refused_before_anything_runs() -> None:
     nothing: Any = None
     report: Report = nothing
     with pytest.raises(UsageError, match="raw outputs cannot be drawn"):
-        infer("v", report, Path(), "in", "out", raw=True, pictures=1)
+        infer("v", report, Path(), "in", "out", settings=InferenceSettings(raw=True, pictures=1))

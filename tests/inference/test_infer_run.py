@@ -21,7 +21,7 @@ from optcli.environment import usable_cores
 from optcli.pipeline import build, ray_session
 from optcli.results import Report
 from optcli.results.inference import Inference
-from optcli.serving.inference import infer
+from optcli.serving.inference import InferenceSettings, infer
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,8 @@ def run(project: Path, target: Path, **options: Any) -> Inference:
         path,
         str(project / "stored"),
         str(target),
-        **{"per_shard": 10, "batch_size": 4, "store": Store(project / "store"), **options},
+        settings=InferenceSettings(**{"per_shard": 10, "batch_size": 4, **options}),
+        store=Store(project / "store"),
     )
 
 

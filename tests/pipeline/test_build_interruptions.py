@@ -147,7 +147,7 @@ step_workers.spawn, execute._LAST_WORDS_S = slowly, 0.1
 signal.signal(signal.SIGINT, signal.default_int_handler)
 places = dict(zip(("store", "artifacts"), map(Path, sys.argv[1:])))
 try:
-    build(Path("recipe.yaml"), timeout_s=40.0, **places)
+    build(Path("recipe.yaml"), settings=execute.BuildSettings(timeout_s=40.0), **places)
 except KeyboardInterrupt:
     deadline = time.monotonic() + 20
     while any(map(psutil.pid_exists, started)) and time.monotonic() < deadline:

@@ -13,7 +13,7 @@ import faulty_remote
 import numpy as np
 import pytest
 from faulty_remote import HASTY, QUICK
-from tiny_project import DATA, Heard, Project, project_in
+from tiny_project import DATA, Heard, Project, build_options, project_in
 
 from optcli.artifact import CODE, Format
 from optcli.errors import ExitCode, InputError
@@ -54,7 +54,7 @@ class Machine:
             store=self.store,
             artifacts=self.root / "artifacts",
             observer=self.heard,
-            **options,
+            **build_options(options),
         )
 
     @property

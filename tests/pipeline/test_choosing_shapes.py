@@ -12,7 +12,7 @@ from optcli.errors import StepError
 from optcli.measure.latency import shapes as comparing
 from optcli.measure.latency.shapes import Comparison
 from optcli.pipeline import places
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.store import Store
@@ -63,7 +63,7 @@ def compared(monkeypatch, made_once, project):
 def runners(project, heard=None, **how):
     store = Store(project.store)
     to_do = planned(project.folder / "recipe.yaml", store, (), ())
-    made = make(to_do, store, heard or Heard(), Settings(), Phases(), **how)
+    made = make(to_do, store, heard or Heard(), BuildSettings(), Phases(), **how)
     return {each.name: each for each in made.plan.variants}
 
 

@@ -9,6 +9,7 @@ from optcli import environment
 from optcli.errors import MissingError, UsageError
 from optcli.files.digest import FileDigests
 from optcli.pipeline import build, devices, keys
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.on_ray import device_nodes, measuring
 from optcli.pipeline.on_ray import devices as on_cluster
@@ -81,7 +82,12 @@ def test_a_device_of_a_cluster_needs_ray(project):
     heard = Heard()
     for ray, found in ((None, "found no --ray"), ("local", "found --ray local")):
         with pytest.raises(UsageError, match=found) as caught:
-            build(project.folder / "recipe.yaml", store=project.store, ray=ray, observer=heard)
+            build(
+                project.folder / "recipe.yaml",
+                store=project.store,
+                settings=BuildSettings(ray=ray),
+                observer=heard,
+            )
         assert caught.value.place == "devices.edge"
         assert "--ray auto" in caught.value.hint
     assert heard.built == [], "nothing was made before"

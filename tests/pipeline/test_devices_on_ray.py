@@ -14,7 +14,7 @@ import pytest
 from needs import REPOSITORY
 from noted_measuring import NOTES, noted
 from ray_cluster import RayCluster, wait_for
-from tiny_project import DATA, HEAD, Heard, Project
+from tiny_project import DATA, HEAD, Heard, Project, build_options
 
 from optcli import environment
 from optcli.errors import ExitCode, MissingError, UsageError
@@ -85,9 +85,7 @@ def built(
         store=kept,
         artifacts=project.artifacts,
         observer=heard,
-        ray=address,
-        jobs=2,
-        **options,  # type: ignore[arg-type]
+        **build_options({"ray": address, "jobs": 2, **options}),
     )
     return report, heard
 

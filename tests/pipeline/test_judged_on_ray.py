@@ -11,6 +11,7 @@ from ray_cluster import RayCluster, built, wait_for
 from tiny_project import DATA, Heard, Project, write_images
 
 from optcli.pipeline import build
+from optcli.pipeline.execute import BuildSettings
 from optcli.results import Report
 from optcli.store import Store
 
@@ -146,7 +147,7 @@ def test_without_a_cluster_that_answers_it_is_evaluated_here(project: Project) -
         store=Store.at(project.store, f"file://{project.folder.parent}/remote"),
         artifacts=project.artifacts,
         observer=heard,
-        ray="127.0.0.1:1",
+        settings=BuildSettings(ray="127.0.0.1:1"),
     )
     assert accuracies(report) == wanted
     assert {machine for machine, _ in machines(notes)} == {"here"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from needs import REPOSITORY
 from ray_cluster import RayCluster
-from tiny_project import Heard
+from tiny_project import Heard, build_options
 
 from optcli.artifact import Format
 from optcli.pipeline import build
@@ -50,7 +50,7 @@ class Machine:
             overrides=HURRIED,
             only=only,
             observer=self.heard,
-            **options,  # type: ignore[arg-type]
+            **build_options(options),
         )
 
     @property

@@ -19,6 +19,7 @@ from optcli.files.digest import FileDigests, of_bytes
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.pipeline import build, step
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.messages import PassRequest
 from optcli.pipeline.on_ray import cluster, fit, maker, node, parcels
@@ -353,7 +354,7 @@ def test_a_build_that_finds_all_does_not_start_ray(project, monkeypatch):
         store=project.store,
         artifacts=project.artifacts,
         observer=heard,
-        ray="local",
+        settings=BuildSettings(ray="local"),
     )
     assert {each.status for each in report.variants.values()} == {"cached"}
 

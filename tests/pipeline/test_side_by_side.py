@@ -7,7 +7,7 @@ import pytest
 
 from optcli import environment
 from optcli.observer import Silent
-from optcli.pipeline.execute import Execution, Settings, StepResult
+from optcli.pipeline.execute import BuildSettings, Execution, StepResult
 from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.making import planned
 from optcli.store import Store
@@ -59,7 +59,7 @@ def test_a_step_that_trains_has_no_other_beside_it(project, monkeypatch):
 
     monkeypatch.setattr(Execution, "_do", do)
     monkeypatch.setattr(Execution, "_look_again", lambda self: None)
-    with Execution(plan, Store(project.store), Silent(), Settings(jobs=2)) as execution:
+    with Execution(plan, Store(project.store), Silent(), BuildSettings(jobs=2)) as execution:
         assert len(execution.run()) == 5
     assert {"export_onnx", "torchscript"} in together
     assert all(names == {"finetune"} for names in together if "finetune" in names)

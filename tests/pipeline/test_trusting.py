@@ -10,7 +10,7 @@ from tiny_project import DATA, HEAD
 from optcli import workers
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError, TrustError
-from optcli.pipeline import build, trusting
+from optcli.pipeline import trusting
 from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.making import planned
 from optcli.store import Store
@@ -201,7 +201,5 @@ def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(
     with pytest.raises(TrustError, match="made with --trust") as failure:
         project.build()
     assert "--trust" in failure.value.hint
-    again = build(
-        project.folder / "recipe.yaml", store=project.store, artifacts=project.artifacts, trust=True
-    )
+    again = project.build(trust=True)
     assert again.variants["plain"].status == "cached"

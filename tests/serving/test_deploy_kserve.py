@@ -24,6 +24,7 @@ from optcli.serving.deploy import instructions, kserve, model_configuration
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.interface import Interface
 from optcli.serving.deploy.model_configuration import Batching, Served
+from optcli.serving.targets import ServerOptions
 
 FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
 # What KServe takes from Kubernetes, as far as optcli writes it.
@@ -231,7 +232,7 @@ def test_a_bundle_has_repository_and_manifests(tmp_path, plan, monkeypatch):
     with pytest.raises(UsageError, match="a cluster needs a place"):
         deploying.deploy("small", report, tmp_path / "report.json", out, **given)
     deployed = deploying.deploy(
-        "small", report, tmp_path / "report.json", out, storage_uri=URI, **given
+        "small", report, tmp_path / "report.json", out, options=ServerOptions(storage_uri=URI), **given
     )
     assert deployed.files == (
         "README.md",

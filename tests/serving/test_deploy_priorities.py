@@ -19,6 +19,7 @@ from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.deploy import kserve, model_configuration, plans, ray_lanes, repository
+from optcli.serving.targets import ServerOptions
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 
@@ -39,7 +40,7 @@ def plan() -> Plan:
     return sealed_plan(curve="6ms+4ms*b", slo={"p95_ms": 120}, priorities=SHARES, batch=None)
 
 
-def deployed(folder: Path, plan: Plan | None, **asked: Any) -> Any:
+def deployed(folder: Path, plan: Plan | None, engine: str = "ray", **options: Any) -> Any:
     """A small variant, deployed into `out`; without a plan by the recipe's own promise."""
     if not (folder / "model").exists():
         onnx_model(folder / "model", {"image": ["batch", 3, 4, 4]})
@@ -47,14 +48,20 @@ def deployed(folder: Path, plan: Plan | None, **asked: Any) -> Any:
     (folder / "recipe.yaml").write_text(RECIPE)
     if plan is not None:
         (folder / "plan.json").write_text(plan.to_json())
-        asked["plan"] = folder / "plan.json"
     report = Report.model_construct(
         recipe=RecipeSummary.model_construct(name="r", path=str(folder / "recipe.yaml"))
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deploying, "open_built", lambda *_, **__: built)
         return deploying.deploy(
-            "small", report, folder / "report.json", folder / "out", name="net", **asked
+            "small",
+            report,
+            folder / "report.json",
+            folder / "out",
+            engine=engine,
+            plan=None if plan is None else folder / "plan.json",
+            name="net",
+            options=ServerOptions(**options),
         )
 
 

@@ -11,7 +11,7 @@ from optcli.data import DataSettings
 from optcli.errors import RunnerError, StepError
 from optcli.measure.profiling import Finding
 from optcli.observer import Silent
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.results import Accuracy, Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.settings.accuracy import AccuracySettings
@@ -37,7 +37,7 @@ def test_nothing_begins_after_the_time_of_a_trial(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(workshop, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    place = Workshop(Store(tmp_path), tmp_path, Silent(), Settings(timeout_s=50.0))
+    place = Workshop(Store(tmp_path), tmp_path, Silent(), BuildSettings(timeout_s=50.0))
     assert place._in_time().timeout_s == 50.0
     limited = place.within(30.0)
     assert limited._in_time().timeout_s == 30.0

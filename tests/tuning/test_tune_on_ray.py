@@ -13,7 +13,7 @@ import optcli
 from optcli.cli import run
 from optcli.errors import StepError, UsageError
 from optcli.observer import Silent
-from optcli.pipeline.execute import Settings, evaluating_nodes
+from optcli.pipeline.execute import BuildSettings, evaluating_nodes
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, load
 from optcli.settings.latency import LatencySettings
@@ -56,7 +56,7 @@ def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
     read = load(project(tmp_path, VARIANTS))
     asked = LatencySettings.model_validate({"batch_sizes": (1,), "launches": 1, "max_seconds": 0.2})
     heard, before = Heard(), cluster.results()
-    settings = Settings(jobs=4, ray=cluster.address)
+    settings = BuildSettings(jobs=4, ray=cluster.address)
     far_store = remote_store(tmp_path / "far")
     with (
         far_store.connected(heard.warned),
@@ -66,7 +66,7 @@ def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
         made = far.make(read)
         judged = far.judge(made, "int8")
         measured = far.measure(made, ("plain", "int8"), asked, 0)
-    here = Workshop(Store(tmp_path / "here"), tmp_path, Silent(), Settings())
+    here = Workshop(Store(tmp_path / "here"), tmp_path, Silent(), BuildSettings())
     alone = here.make(read)
     assert artifact(made, "int8").key == artifact(alone, "int8").key
     assert artifact(made, "int8").digest == artifact(alone, "int8").digest
@@ -84,8 +84,7 @@ def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
         minutes=0.6,
         store=remote_store(tmp_path),
         artifacts=tmp_path / "artifacts",
-        jobs=4,
-        ray=cluster.address,
+        settings=BuildSettings(jobs=4, ray=cluster.address),
         observer=heard,
     )
     first = found.trials[0]
@@ -108,7 +107,12 @@ def test_a_search_has_its_trials_made_where_it_is_told(
     for address in (None, "local", "10.0.0.1:6379"):
         store = remote_store(tmp_path)
         with pytest.raises(StepError, match="enough"):
-            optcli.tune(project(tmp_path), store=store, artifacts=tmp_path / "out", ray=address)
+            optcli.tune(
+                project(tmp_path),
+                store=store,
+                artifacts=tmp_path / "out",
+                settings=BuildSettings(ray=address),
+            )
     assert [each.settings.ray for each in heard] == [None, "local", "10.0.0.1:6379"]
     assert [each.nodes is not None for each in heard] == [False, False, True]
 
@@ -122,7 +126,7 @@ def test_a_repair_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
             trials=1,
             store=remote_store(tmp_path),
             artifacts=tmp_path / "artifacts",
-            ray=cluster.address,
+            settings=BuildSettings(ray=cluster.address),
             observer=heard,
         )
     assert not [note for note in heard.notes if HERE in note], heard.notes

@@ -13,7 +13,7 @@ from optcli.files import regular_files
 from optcli.observer import Observer, Silent
 from optcli.pipeline import reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all, subjects
-from optcli.pipeline.execute import Settings
+from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import Made, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load
@@ -68,7 +68,7 @@ def verify_answers(
             to_do,
             kept,
             observer,
-            Settings(jobs, True, timeout_s, trust, None),
+            BuildSettings(jobs, True, timeout_s, trust, None),
             Phases(),
             remeasure=False,
         )

@@ -21,9 +21,9 @@ from optcli.pipeline.trusting import require_trust_without_wall
 from optcli.results import Report
 from optcli.results.outcomes import Result
 from optcli.serving import targets
-from optcli.serving.deploy import caching, instructions, plans, ray_lanes
+from optcli.serving.deploy import instructions, plans, ray_lanes
 from optcli.serving.deploy.interface import Interface, LookRequest
-from optcli.serving.targets import Asked, Deployment, Target
+from optcli.serving.targets import Deployment, ServerOptions, Target
 from optcli.store import Store
 from optcli.workers import run
 
@@ -75,79 +75,44 @@ def deploy(
     plan: Path | None = None,
     recipe: Path | None = None,
     name: str | None = None,
-    storage_uri: str | None = None,
-    canary_traffic: float | None = None,
-    wait_ms: float | None = None,
-    priorities: Mapping[str, float] | None = None,
-    images: bool = False,
-    cache: str | None = None,
-    cache_ttl_s: float = caching.TTL_S,
-    sample_inputs: int = 0,
-    known_answers: str | None = None,
-    grpc: bool = False,
-    force: bool = False,
+    options: ServerOptions | None = None,
     trust: bool = False,
     store: Store | None = None,
     observer: Observer | None = None,
 ) -> Deployed:
     """Write what a server reads for a variant of the build whose report lies at `path`.
 
-    For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
-    where `storage_uri` is the place from which the cluster fetches the repository, and `canary_traffic`
-    the share of the requests that goes to it while another model is served by its name. For `ray` it is
-    a bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
-
-    `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
-    here; a plan in a file has its own. In Ray each is an application with replicas of its own, in
-    Triton they share one queue.
-
-    `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
-    `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
-    `sample_inputs`: that of `ray` keeps statistics of so many inputs a day, for `loadtest --drift`.
-    `known_answers`: the URI of answers that `optcli infer` wrote with this variant, which are hits of
-    the cache from the start. `grpc`: that of `ray` speaks the protocol over gRPC as well.
+    For `triton` that is a model repository; for `kserve` the repository with manifests that serve it.
+    For `ray` it is a bundle: an app for Ray Serve with everything that it needs.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote, and is made again where it was for another server; without it the plan
     is made of the recipe's `slo` and the measured curve. `name` is the model's on the server, by
-    default the variant's. `force` deploys a plan that rests on another curve, or on one of a busy
-    machine, and a wait that is too short for sealed batches. `trust` is that of a build; programs from
-    elsewhere always need it: no server is confined.
+    default the variant's. `trust` is that of a build; programs from elsewhere always need it: no server
+    is confined.
 
     Raises `UsageError` for a plan that this variant cannot carry out, `UnfitError` for one that decides
     nothing, `InputError` for a format that the server does not run and a configuration that does not
     fit the model, `MissingError` without tritonclient, or without Ray.
     """
     observer = observer or Silent()
-    target = targets.find(engine)(
-        Asked(
-            storage_uri=storage_uri,
-            canary_traffic=canary_traffic,
-            wait_ms=wait_ms,
-            images=images,
-            cache=cache,
-            cache_ttl_s=cache_ttl_s,
-            sample_inputs=sample_inputs,
-            known_answers=known_answers,
-            grpc=grpc,
-            force=force,
-        )
-    )
+    options = options or ServerOptions()
+    target = targets.find(engine)(options)
     name = _checked_name(name or variant, target)
-    _require_priorities(priorities, plan)
+    _require_priorities(options.priorities, plan)
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     if built.artifact.foreign and built.artifact.format in SCANNED:
         require_trust_without_wall(_NO_WALL, str(built.artifact.path), trust=trust)
     target.take(built)
     if plan is None:
-        made = plans.of_recipe(variant, report, path, recipe, observer, engine, priorities)
+        made = plans.of_recipe(variant, report, path, recipe, observer, engine, options.priorities)
         place, again = report.recipe.path, ""
     else:
         read, place = plans.read(plan), str(plan)
         made, again = plans.for_target(read, engine, variant, report, path, observer)
-    plans.require_usable(made, place, force=force)
-    doubts = list(plans.doubts(made, variant, report, path, force=force))
+    plans.require_usable(made, place, force=options.force)
+    doubts = list(plans.doubts(made, variant, report, path, force=options.force))
     target.require(made)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ from optcli.store import Store
 from optcli.workers import run
 from optcli.workers.memory import available_bytes
 
-__all__ = ["infer"]
+__all__ = ["InferenceSettings", "infer"]
 
 PER_SHARD = 500
 _SIZES = (1, 8, 16, 32, 64)
@@ -50,6 +50,27 @@ _LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
 _COMPUTING = 0.9
 
 
+@dataclass(frozen=True)
+class InferenceSettings:
+    """How images are answered.
+
+    `batch_size` None: the fastest that was measured here. `workers` None: as many as this machine has
+    cores for. `cost_per_hour` is that of this machine, or of one worker of a cluster. With `raw` the
+    answers are the outputs themselves. A shard has at most `per_shard` images. The first `pictures`
+    images are drawn with their answers. `restart` removes the answers that are there.
+    """
+
+    batch_size: int | None = None
+    per_shard: int = PER_SHARD
+    form: Form = "parquet"
+    raw: bool = False
+    workers: int | None = None
+    address: str = ray_session.LOCAL
+    cost_per_hour: float | None = None
+    restart: bool = False
+    pictures: int = 0
+
+
 def infer(
     variant: str,
     report: Report,
@@ -57,15 +78,7 @@ def infer(
     source: str,
     target: str,
     *,
-    batch_size: int | None = None,
-    per_shard: int = PER_SHARD,
-    form: Form = "parquet",
-    raw: bool = False,
-    workers: int | None = None,
-    address: str = ray_session.LOCAL,
-    cost_per_hour: float | None = None,
-    restart: bool = False,
-    pictures: int = 0,
+    settings: InferenceSettings | None = None,
     recipe: Path | None = None,
     trust: bool = False,
     store: Store | None = None,
@@ -73,13 +86,9 @@ def infer(
 ) -> Inference:
     """Answer all images below the URI `source` with a variant of the build whose report is at `path`.
 
-    Images are prepared, and outputs turned into classes or boxes, as the recipe says; with `raw` the
-    answers are the outputs themselves. Answers go below the URI `target`, a file for each shard of at
-    most `per_shard` images. Shards that are there already are not answered again. `batch_size` None:
-    the fastest that was measured here. `workers` None: as many as this machine has cores for.
-    `cost_per_hour` is that of this machine, or of one worker of a cluster. The first `pictures` images
-    are drawn with their answers, in the folder `pictures` of `target`. `recipe` and `trust` are those
-    of `open_built`.
+    Images are prepared, and outputs turned into classes or boxes, as the recipe says. Answers go below
+    the URI `target`, a file for each shard, pictures into its folder `pictures`. Shards that are there
+    already are not answered again. `recipe` and `trust` are those of `open_built`.
 
     Raises `UsageError` for an input without images, an output that holds something else, pictures of
     raw outputs, and a recipe that does not say how an image becomes an input; `MissingError` without
@@ -87,36 +96,41 @@ def infer(
     """
     began = time.monotonic()
     observer = observer or Silent()
-    if pictures and raw:
+    settings = settings or InferenceSettings()
+    if settings.pictures and settings.raw:
         raise UsageError(
             "raw outputs cannot be drawn", place="--pictures", hint="leave out --raw or --pictures"
         )
-    ray_session.require(address, "optcli infer", ray_data.PACKAGES)
+    ray_session.require(settings.address, "optcli infer", ray_data.PACKAGES)
     named = source, target
     # Workers have another current folder.
     source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
-    listed = listing(source, per_shard)
-    recorded = {} if restart else stored_answers.recorded(target)
-    size = batch_size or _recorded(recorded, "batch_size")
+    listed = listing(source, settings.per_shard)
+    recorded = {} if settings.restart else stored_answers.recorded(target)
+    size = settings.batch_size or _recorded(recorded, "batch_size")
     # Where every shard has its answers, no speed is of interest.
-    timed = size is None or restart or not is_finished(target, form, listed)
+    timed = size is None or settings.restart or not is_finished(target, settings.form, listed)
     probed = _probed(built, path, size, timed=timed)
     chosen = size or _fastest(probed.images_per_s)
-    told = stored_answers.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=raw))
+    told = stored_answers.taking_stored(
+        of_recipe.image_serving(built, probed.outputs, raw=settings.raw)
+    )
     images_per_s = probed.images_per_s.get(chosen, math.inf)
-    threads = _threads(built, listed, recorded, workers, address, probed.memory_bytes, images_per_s)
+    threads = _threads(
+        built, listed, recorded, settings.workers, settings.address, probed.memory_bytes, images_per_s
+    )
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,
-        form,
-        _identity(built, listed, chosen, form, told) | {"threads": threads},
-        tuple(each.name for each in probed.outputs) if raw else _columns(columns),
+        settings.form,
+        _identity(built, listed, chosen, settings.form, told) | {"threads": threads},
+        tuple(each.name for each in probed.outputs) if settings.raw else _columns(columns),
         _beside(told.postprocess),
     )
-    finished = kept.begin(listed, restart=restart)
+    finished = kept.begin(listed, restart=settings.restart)
     cores = environment.usable_cores()
-    count = workers or max(1, cores // threads)
+    count = settings.workers or max(1, cores // threads)
     options = _options(built, count, threads)
     package = built.runner.requires().packages
     work = Work(
@@ -131,35 +145,37 @@ def infer(
         chosen,
         _REMOTE_READERS if "://" in source else _LOCAL_READERS,
         threads,
-        _fills(built, address, count * threads, cores),
+        _fills(built, settings.address, count * threads, cores),
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    priced = 1 if address == ray_session.LOCAL else count
-    cost_per_s = None if cost_per_hour is None else cost_per_hour * priced / 3600
+    priced = 1 if settings.address == ray_session.LOCAL else count
+    cost_per_s = None if settings.cost_per_hour is None else settings.cost_per_hour * priced / 3600
     run_of = _Run(listed, kept, set(finished), observer, threads, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
-        with ray_session.started(address, max(cores, count * threads)):
+        with ray_session.started(settings.address, max(cores, count * threads)):
             run_of.carry_out(
                 ray_data.answered(
                     missing,
                     work,
-                    packed(built.artifact) if address != ray_session.LOCAL else None,
+                    packed(built.artifact) if settings.address != ray_session.LOCAL else None,
                     workers=count,
                     cores=threads,
                     variables=type(built.runner).model_validate(options).environment(),
                 )
             )
     kept.tidy()
-    costs = {size: _cost(cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
-    drawn = drawing.write(pictures, listed, kept, source, told.images) if pictures else 0
+    costs = {size: _cost(settings.cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
+    drawn = (
+        drawing.write(settings.pictures, listed, kept, source, told.images) if settings.pictures else 0
+    )
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
         variant=variant,
         input=named[0],
         output=named[1],
-        form=form,
+        form=settings.form,
         images=listed.images,
         shards=len(listed.shards),
         shards_before=len(finished),
@@ -171,7 +187,7 @@ def infer(
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
         pictures=drawn,
-        cost_per_1000=_cost(cost_per_hour, priced, run_of.images_per_s),
+        cost_per_1000=_cost(settings.cost_per_hour, priced, run_of.images_per_s),
         notes=(*told.notes, *built.samples.notes),
         **run_of.figures(),
     )

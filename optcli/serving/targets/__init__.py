@@ -26,8 +26,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a person asks of a server beside the variant and the plan: options of `optcli deploy`."""
+class ServerOptions:
+    """What a server shall do beside the variant and the plan: options of `optcli deploy`.
+
+    For `kserve`, `storage_uri` is the place from which the cluster fetches the repository, and
+    `canary_traffic` the share of the requests that goes to it while another model is served by its
+    name. For `ray`, `wait_ms` replaces the plan's wait; `cache` keeps answers for `cache_ttl_s`
+    seconds, in `memory` or in a Redis (its URL); `known_answers` is the URI of answers that `optcli
+    infer` wrote with this variant, which are hits of the cache from the start; `sample_inputs` keeps
+    statistics of so many inputs a day, for `loadtest --drift`; `grpc` speaks the protocol over gRPC as
+    well. `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or
+    boxes. `force` deploys a plan that rests on another curve, or on one of a busy machine, and a wait
+    that is too short for sealed batches.
+
+    `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
+    here; a plan in a file has its own. In Ray each is an application with replicas of its own, in
+    Triton they share one queue.
+    """
 
     storage_uri: str | None = None
     canary_traffic: float | None = None
@@ -39,6 +54,7 @@ class Asked:
     known_answers: str | None = None
     grpc: bool = False
     force: bool = False
+    priorities: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +99,8 @@ class Target(ABC):
     sends a batch, and `batches` whether it joins requests at all. `overhead` is what a plan takes for
     its work beside the model, keys of a plan file's `overhead`, where nothing was measured; `scales`
     says whether each machine of a cluster has a process that takes requests. `takes` are the fields of
-    `Asked` that it has a use for, `why_not` a message and a hint for others, where there is more to
-    say. `samples` is how many prepared samples it writes.
+    `ServerOptions` that it has a use for, `why_not` a message and a hint for others, where there is
+    more to say. `samples` is how many prepared samples it writes.
     """
 
     title: ClassVar[str]
@@ -97,9 +113,9 @@ class Target(ABC):
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}
     samples: ClassVar[int] = 0
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         """Raises `MissingError` without what it writes with, `UsageError` for what is asked wrongly."""
-        self.asked = asked
+        self.options = options
 
     @abstractmethod
     def take(self, built: BuiltVariant) -> None:

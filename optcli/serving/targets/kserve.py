@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from optcli.serving.deploy import instructions, kserve, repository
-from optcli.serving.targets import Asked, Deployment, Written
+from optcli.serving.targets import Deployment, ServerOptions, Written
 from optcli.serving.targets.triton import Triton
 
 
@@ -23,17 +23,17 @@ class Kserve(Triton):
         )
     }
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
-        self._uri = kserve.checked_uri(asked.storage_uri)
-        kserve.checked_traffic(asked.canary_traffic)
+    def __init__(self, options: ServerOptions) -> None:
+        super().__init__(options)
+        self._uri = kserve.checked_uri(options.storage_uri)
+        kserve.checked_traffic(options.canary_traffic)
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         plan = deployment.plan
         served, notes = self._served(deployment)
         repository.write(folder / kserve.REPOSITORY, deployment.built, served, plan)
         kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
-        traffic = self.asked.canary_traffic
+        traffic = self.options.canary_traffic
         inference = kserve.inference_of(served, plan, self._uri, traffic)
         kserve.write(folder / kserve.SERVICE, inference)
         manifests = (kserve.RUNTIME, kserve.SERVICE)

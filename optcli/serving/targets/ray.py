@@ -24,7 +24,7 @@ from optcli.serving.deploy import (
 )
 from optcli.serving.deploy import samples as samples_file
 from optcli.serving.deploy.ray_runtimes import Runtime
-from optcli.serving.targets import Asked, Declared, Deployment, Target, Written
+from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
@@ -43,11 +43,11 @@ class Ray(Target):
     )
     samples: ClassVar[int] = samples_file.MOST
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         ray_config.schema()
-        if asked.cache is not None:
-            asked = replace(asked, cache=caching.checked_place(asked.cache))
-        super().__init__(asked)
+        if options.cache is not None:
+            options = replace(options, cache=caching.checked_place(options.cache))
+        super().__init__(options)
         self._runtime: Runtime
         self._lanes: tuple[ray_lanes.Lane, ...] = ()
 
@@ -55,7 +55,7 @@ class Ray(Target):
         self._runtime = ray_runtimes.runtime_of(built)
 
     def require(self, plan: Plan) -> None:
-        self._lanes = ray_lanes.lanes_of(plan, self.asked.wait_ms, force=self.asked.force)
+        self._lanes = ray_lanes.lanes_of(plan, self.options.wait_ms, force=self.options.force)
 
     @classmethod
     def declared(
@@ -65,18 +65,18 @@ class Ray(Target):
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         built, interface, plan = deployment.built, deployment.interface, deployment.plan
-        name, path, asked = deployment.name, deployment.path, self.asked
+        name, path, options = deployment.name, deployment.path, self.options
         more = extras.extras_of(
             built,
             interface,
             name,
             path.parent / "logs" / f"{built.name}.deploy.log",
-            images=asked.images,
-            cache=asked.cache,
-            cache_ttl_s=asked.cache_ttl_s,
-            sample_inputs=asked.sample_inputs,
-            known=asked.known_answers,
-            grpc=asked.grpc,
+            images=options.images,
+            cache=options.cache,
+            cache_ttl_s=options.cache_ttl_s,
+            sample_inputs=options.sample_inputs,
+            known=options.known_answers,
+            grpc=options.grpc,
         )
         static = built.effective.get("shapes") == "static"
         known = plans.measured(built.name, deployment.report, path) if static else None

@@ -23,7 +23,7 @@ from optcli.serving.deploy import (
 )
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.model_configuration import Served
-from optcli.serving.targets import Asked, Declared, Deployment, Target, Written
+from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
 from optcli.settings import TensorSpec
 
 # How an engine's sidecar writes the types of its inputs and outputs.
@@ -38,8 +38,8 @@ class Triton(Target):
     semantics: ClassVar[Semantics] = "oldest-age"
     takes: ClassVar[frozenset[str]] = frozenset({"images"})
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
+    def __init__(self, options: ServerOptions) -> None:
+        super().__init__(options)
         model_configuration.messages()
         self._backend: Backend
 
@@ -73,7 +73,7 @@ class Triton(Target):
         monitoring.write(folder, name, plan, monitoring.of_triton(name, plan))
         notes.append(monitoring.note("localhost:8002/metrics"))
         steps = instructions.for_triton(served)
-        if self.asked.images:
+        if self.options.images:
             serving = extras.images_of(built, deployment.interface)
             ensemble.write(folder, name, serving)
             notes += serving.notes
