@@ -268,8 +268,8 @@ def cpu() -> dict[str, Any]:
     fields = _cpu_fields()
     model = fields.get("model name") or platform.processor() or platform.machine()
     matters = ("avx", "amx", "fma", "sse4", "f16c", "asimd", "sve", "i8mm", "bf16")
-    kept = sorted(flag for flag in _cpu_flags(fields) if flag.startswith(matters))
-    return {"model": model, "machine": platform.machine(), "flags": kept}
+    flags = sorted(flag for flag in _cpu_flags(fields) if flag.startswith(matters))
+    return {"model": model, "machine": platform.machine(), "flags": flags}
 
 
 def isa() -> str:

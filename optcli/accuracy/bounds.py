@@ -82,10 +82,10 @@ def resampled(drops: np.ndarray, largest: float, count: float, tail: float) -> t
     import numpy as np
 
     share = np.random.default_rng(_SEED).beta(1, count, len(drops))
-    kept = (1 - share) * drops
+    remaining = (1 - share) * drops
     return (
-        float(np.quantile(kept - share * largest, tail)),
-        float(np.quantile(kept + share * largest, 1 - tail)),
+        float(np.quantile(remaining - share * largest, tail)),
+        float(np.quantile(remaining + share * largest, 1 - tail)),
     )
 
 

@@ -70,7 +70,7 @@ class Detector:
         place = f"postprocess.{self._kind}"
         size = meta.get("network_size", size)
         try:
-            found, noted = postprocess.decoded(
+            decoded, noted = postprocess.decoded(
                 self._kind, self._how, outputs, size, image, self._classes, refuse=self._refuse
             )
         except postprocess.MisreadError as error:
@@ -79,7 +79,7 @@ class Detector:
             raise InputError(str(error), place=place, hint=_HINTS[self._kind]) from error
         self.noted.update(noted)
         placement = {"scale": (1.0, 1.0), "padding": (0, 0), "original_size": size, **meta}
-        there = instances.in_original(found, placement, self._how, size)
+        there = instances.in_original(decoded, placement, self._how, size)
         limits = placement["original_size"]
         if self._guessed and not detections.sensible(there["boxes"], there["scores"], limits):
             self.noted["no_boxes"] += 1
@@ -122,12 +122,12 @@ def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -
 
 def notes(noted: Mapping[str, int]) -> list[DecodingNote]:
     """What `Detector.noted` counted."""
-    found = []
+    texts = []
     for text, images in noted.items():
         kind, *figures = text.split()
         note = {"kind": kind, "images": images, "figures": figures}
-        found.append(DecodingNote.model_validate(note))
-    return found
+        texts.append(DecodingNote.model_validate(note))
+    return texts
 
 
 def said(note: DecodingNote) -> str:

@@ -47,8 +47,8 @@ def records(decoded: Sequence[Any] | None) -> dict[str, np.ndarray]:
         labels = np.asarray(each["labels"], np.int64).reshape(-1)
         parts.append((np.full(len(best), number), boxes[best], scores[best], labels[best]))
         bests.append(best)
-    found = dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
-    return {**found, **objects.records(decoded, bests)}
+    flat = dict(zip(NAMES, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    return {**flat, **objects.records(decoded, bests)}
 
 
 def pairs(decoded: Sequence[Any] | None, targets: Sequence[Any]) -> dict[str, np.ndarray]:
@@ -58,18 +58,18 @@ def pairs(decoded: Sequence[Any] | None, targets: Sequence[Any]) -> dict[str, np
     if decoded is None or not all(_are_detections(each) for each in decoded):
         return {}
     labels, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for found, target in zip(decoded, targets, strict=True):
+    for detections, target in zip(decoded, targets, strict=True):
         if not (isinstance(target, dict) and {"boxes", "labels"} <= target.keys()):
             return {}
-        scores = np.asarray(found["scores"], np.float64).reshape(-1)
+        scores = np.asarray(detections["scores"], np.float64).reshape(-1)
         best = np.argsort(-scores, kind="stable")[:_MOST]
-        boxes = np.asarray(found["boxes"], np.float64).reshape(-1, 4)[best]
+        boxes = np.asarray(detections["boxes"], np.float64).reshape(-1, 4)[best]
         truths = np.asarray(target["boxes"], np.float64).reshape(-1, 4)
         near = _overlaps(truths, boxes) >= _SAME_PLACE
         placed = near.any(axis=1)
         labels.append(np.asarray(target["labels"], np.int64).reshape(-1)[placed])
         first = near[placed].argmax(axis=1) if placed.any() else np.zeros(0, int)
-        classes.append(np.asarray(found["labels"], np.int64).reshape(-1)[best][first])
+        classes.append(np.asarray(detections["labels"], np.int64).reshape(-1)[best][first])
     return dict(zip(PAIRS, (np.concatenate(labels), np.concatenate(classes)), strict=True))
 
 
@@ -105,18 +105,18 @@ def of_both(variant: Evaluation, baseline: Evaluation) -> Both | None:
         odd = sum(note.images for note in baseline.decoding if note.kind in ("misread", "no_boxes"))
         if odd > _ODD_IMAGES * baseline.samples:
             return None
-    mine, theirs = ([each.array(name) for name in NAMES] for each in (variant, baseline))
-    if any(each is None for each in (*mine, *theirs)):
+    candidate, reference = ([each.array(name) for name in NAMES] for each in (variant, baseline))
+    if any(each is None for each in (*candidate, *reference)):
         return None
     corners = [Objects.of(each).corners for each in (variant, baseline)]
     if all(each is not None for each in corners):
-        mine, theirs = [*mine, corners[0]], [*theirs, corners[1]]
-    return mine, theirs  # type: ignore[return-value]
+        candidate, reference = [*candidate, corners[0]], [*reference, corners[1]]
+    return candidate, reference  # type: ignore[return-value]
 
 
 def compare(
-    mine: Sequence[np.ndarray],
-    theirs: Sequence[np.ndarray],
+    candidate: Sequence[np.ndarray],
+    reference: Sequence[np.ndarray],
     images: int,
     score: float,
     have: tuple[Objects, Objects] = (Objects(), Objects()),
@@ -130,7 +130,7 @@ def compare(
     import numpy as np
 
     confident = max(score, CONFIDENT)
-    pairs = [matched(mine, theirs, image, confident) for image in range(images)]
+    pairs = [matched(candidate, reference, image, confident) for image in range(images)]
     in_image = np.repeat(np.arange(images), [len(pair[1]) for pair in pairs])
     own, other, strangers = (
         np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros((0, 7)) for i in range(3)
@@ -155,7 +155,7 @@ def compare(
 
 
 def matched(
-    mine: Sequence[Any], theirs: Sequence[Any], image: int, confident: float
+    candidate: Sequence[Any], reference: Sequence[Any], image: int, confident: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the variant and of the baseline for each confident one of its; new ones.
 
@@ -166,7 +166,7 @@ def matched(
     """
     import numpy as np
 
-    a, b = (_rows(each, image) for each in (mine, theirs))
+    a, b = (_rows(each, image) for each in (candidate, reference))
     a, sure = a[a[:, 4] >= confident / 2], b[b[:, 4] >= confident]
     own = np.full((len(sure), 7), np.nan)
     free = np.ones(len(a), bool)
@@ -179,21 +179,21 @@ def matched(
         )
         return polygons.overlaps(*rotated)
 
-    overlap = overlaps(sure, a, (theirs, mine))
+    overlap = overlaps(sure, a, (reference, candidate))
     for index, row in enumerate(sure):
         near = np.flatnonzero(free & (overlap[index] >= _SAME_PLACE))
         if len(near):
             best = near[np.lexsort((-overlap[index, near], a[near, 5] != row[5]))[0]]
             own[index], free[best] = a[best], False
     # What the baseline sees there too, with whatever score, is not new.
-    seen = (overlaps(a, b, (mine, theirs)) >= _SAME_PLACE).any(axis=1)
+    seen = (overlaps(a, b, (candidate, reference)) >= _SAME_PLACE).any(axis=1)
     return own, sure, a[free & (a[:, 4] >= confident) & ~seen]
 
 
-def _rows(found: Sequence[Any], image: int) -> np.ndarray:
+def _rows(detections: Sequence[Any], image: int) -> np.ndarray:
     import numpy as np
 
-    samples, boxes, scores, labels = found[:4]
+    samples, boxes, scores, labels = detections[:4]
     here = np.flatnonzero(samples == image)
     columns = (boxes[here], scores[here, None], labels[here, None], here[:, None])
     rows: np.ndarray = np.concatenate([np.asarray(each, np.float64) for each in columns], axis=1)

@@ -23,13 +23,13 @@ def output_distances(outputs: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> d
     """
     import numpy as np
 
-    count = min(min(len(mine), len(theirs)) for _, mine, theirs in outputs)
+    count = min(min(len(candidate), len(reference)) for _, candidate, reference in outputs)
     noise, signal = np.zeros(count), np.zeros(count)
     whole, distances = _Sums(), []
-    for name, mine, theirs in outputs:
+    for name, candidate, reference in outputs:
         sums = _Sums()
-        whole_numbers = mine.dtype.kind in "iub" and theirs.dtype.kind in "iub"
-        for start, a, b in _chunks(mine[:count], theirs[:count]):
+        whole_numbers = candidate.dtype.kind in "iub" and reference.dtype.kind in "iub"
+        for start, a, b in _chunks(candidate[:count], reference[:count]):
             whole.add(a, b)
             sums.add(a, b)
             rows = slice(start, start + len(a))
@@ -42,12 +42,12 @@ def output_distances(outputs: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> d
                 noise[rows] += _by_row(a - b)
                 signal[rows] += _by_row(b)
         distances.append(sums.distance(name, whole_numbers))
-    far = int(np.count_nonzero(noise * 10 ** (FAR_DB / 10) > signal))
+    far_off_count = int(np.count_nonzero(noise * 10 ** (FAR_DB / 10) > signal))
     return {
         **whole.figures(),
         "signal": whole.signal,
         "samples": count,
-        "far_samples": far,
+        "far_samples": far_off_count,
         "worst": min(distances, key=_order),
     }
 
@@ -66,14 +66,16 @@ def _by_row(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _chunks(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _chunks(
+    candidate: np.ndarray, reference: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Matching rows as float64, few enough at a time that memory does not grow with the set."""
     import numpy as np
 
-    step = max(1, _CHUNK_BYTES // max(1, 8 * math.prod(mine.shape[1:])))
-    for start in range(0, len(mine), step):
-        rows = slice(start, min(start + step, len(mine)))
-        yield start, np.asarray(mine[rows], np.float64), np.asarray(theirs[rows], np.float64)
+    step = max(1, _CHUNK_BYTES // max(1, 8 * math.prod(candidate.shape[1:])))
+    for start in range(0, len(candidate), step):
+        rows = slice(start, min(start + step, len(candidate)))
+        yield start, np.asarray(candidate[rows], np.float64), np.asarray(reference[rows], np.float64)
 
 
 class _Sums:
@@ -84,13 +86,13 @@ class _Sums:
         self._noise = self._power = self._dot = self._absolute = self._largest = 0.0
         self._count = 0
 
-    def add(self, mine: np.ndarray, theirs: np.ndarray) -> None:
+    def add(self, candidate: np.ndarray, reference: np.ndarray) -> None:
         import numpy as np
 
-        difference = np.abs(mine - theirs)
-        self.signal += float(np.sum(theirs * theirs))
-        self._power += float(np.sum(mine * mine))
-        self._dot += float(np.sum(mine * theirs))
+        difference = np.abs(candidate - reference)
+        self.signal += float(np.sum(reference * reference))
+        self._power += float(np.sum(candidate * candidate))
+        self._dot += float(np.sum(candidate * reference))
         self._noise += float(np.sum(difference * difference))
         self._absolute += float(difference.sum())
         self._largest = max(self._largest, float(difference.max(initial=0.0)))

@@ -13,20 +13,20 @@ _KINDS = {"i": "whole numbers", "u": "whole numbers", "b": "truth values", "c": 
 
 
 def paired(
-    mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]
+    candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
 ) -> list[tuple[StoredOutput, StoredOutput]]:
     """Outputs that belong together: by name where the names are the same, else by position."""
-    names = {output.name: output for output in mine}
-    if set(names) == {output.name for output in theirs}:
-        return [(names[output.name], output) for output in theirs]
-    return list(zip(mine, theirs, strict=False))
+    names = {output.name: output for output in candidate}
+    if set(names) == {output.name for output in reference}:
+        return [(names[output.name], output) for output in reference]
+    return list(zip(candidate, reference, strict=False))
 
 
 def changes(
-    mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]
+    candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
 ) -> tuple[InterfaceChange, ...]:
     """How the outputs of a variant differ from the baseline's; empty where they do not."""
-    return (*_names(mine, theirs), *_values(mine, theirs))
+    return (*_names(candidate, reference), *_values(candidate, reference))
 
 
 def said(change: InterfaceChange) -> str:
@@ -42,8 +42,10 @@ def said(change: InterfaceChange) -> str:
     }[change.what]
 
 
-def _names(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iterator[InterfaceChange]:
-    now, before = [output.name for output in mine], [output.name for output in theirs]
+def _names(
+    candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
+) -> Iterator[InterfaceChange]:
+    now, before = [output.name for output in candidate], [output.name for output in reference]
     if len(now) != len(before):
         sizes = (counted(len(each), "output") for each in (before, now))
         counts = {**dict(zip(("before", "after"), sizes, strict=True)), "comparable": False}
@@ -63,8 +65,10 @@ def _names(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iter
                 )
 
 
-def _values(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iterator[InterfaceChange]:
-    for now, before in paired(mine, theirs):
+def _values(
+    candidate: Sequence[StoredOutput], reference: Sequence[StoredOutput]
+) -> Iterator[InterfaceChange]:
+    for now, before in paired(candidate, reference):
         place: dict[str, Any] = {"output": before.name, "comparable": False}
         if now.shape != before.shape:
             shapes = {"before": _shape(before.shape), "after": _shape(now.shape)}

@@ -44,18 +44,18 @@ def better_order(evaluation: Evaluation, orders: Mapping[str, Sequence[int]]) ->
         return None
     count = len(label) if clusters is None else bounds.effective(clusters)
     best: tuple[float, str] | None = None
-    for said, number in _tried(label, predicted, orders):
+    for order_text, number in _tried(label, predicted, orders):
         then = number == predicted
         share = count / len(label)
         gained, lost = share * np.sum(then & ~right), share * np.sum(right & ~then)
         _, most = bounds.counted(float(lost), float(gained), count, _TAIL)
         if -most > _GAIN and (best is None or then.mean() > best[0] + _NEAR):
-            best = float(then.mean()), said
+            best = float(then.mean()), order_text
     if best is None:
         return None
-    share, said = best
+    share, order_text = best
     now = 100 * right.mean()
-    return f"{100 * share:.1f} % of the {what} would be right with {said}, and {now:.1f} % are"
+    return f"{100 * share:.1f} % of the {what} would be right with {order_text}, and {now:.1f} % are"
 
 
 def _tried(
@@ -79,8 +79,8 @@ def _tried(
         changed = labels.renaming(label, predicted, classes)
         seen = np.bincount(label, minlength=classes)
         moved = [f"{old} as {changed[old]}" for old in np.argsort(-seen) if changed[old] != old]
-        said = f"the classes in another order, such as label {', '.join(moved[:_SHOWN])}"
-        yield said, labels.renamed(label, predicted, classes)
+        order_text = f"the classes in another order, such as label {', '.join(moved[:_SHOWN])}"
+        yield order_text, labels.renamed(label, predicted, classes)
 
 
 def _from_a_class_on(label: np.ndarray, predicted: np.ndarray, step: int) -> tuple[int, np.ndarray]:

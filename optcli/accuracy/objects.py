@@ -60,20 +60,20 @@ def records(decoded: Sequence[Mapping[str, Any]], best: Sequence[np.ndarray]) ->
     """Records of what the `best` detections of each image have, where those of all images have it."""
     import numpy as np
 
-    found: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray] = {}
     for name in _POINTS:
         key = name.removeprefix("found_")
         if all(key in each for each in decoded):
             parts = [np.asarray(each[key], np.float32) for each in decoded]
             if len({part.shape[1:] for part in parts}) == 1 and parts[0].ndim == 3:
-                found[name] = np.concatenate([p[b] for p, b in zip(parts, best, strict=True)])
+                columns[name] = np.concatenate([p[b] for p, b in zip(parts, best, strict=True)])
     if all("masks" in each for each in decoded):
         masks = [encoded(each["masks"][i]) for each, b in zip(decoded, best, strict=True) for i in b]
         texts = [_bytes(each["counts"]) for each in masks]
-        found["found_mask_size"] = np.array([each["size"] for each in masks], np.int32).reshape(-1, 2)
-        found["found_mask_length"] = np.array([len(each) for each in texts], np.int64)
-        found["found_mask_text"] = np.frombuffer(b"".join(texts), np.uint8)
-    return found
+        columns["found_mask_size"] = np.array([each["size"] for each in masks], np.int32).reshape(-1, 2)
+        columns["found_mask_length"] = np.array([len(each) for each in texts], np.int64)
+        columns["found_mask_text"] = np.frombuffer(b"".join(texts), np.uint8)
+    return columns
 
 
 def encoded(mask: np.ndarray | Mapping[str, Any]) -> dict[str, Any]:
@@ -92,25 +92,25 @@ def _bytes(counts: str | bytes) -> bytes:
 
 
 def changes(
-    mine: Objects, theirs: Objects, own: np.ndarray, other: np.ndarray, sizes: np.ndarray
+    candidate: Objects, reference: Objects, own: np.ndarray, other: np.ndarray, sizes: np.ndarray
 ) -> dict[str, Any]:
     """How far what pairs of detections have lies apart, as fields of `DetectionChange`.
 
     `own` and `other` are the numbers of the paired detections, `sizes` `[pairs]` the roots of the areas
     of the baseline's boxes.
     """
-    found: dict[str, Any] = {}
-    if mine.masks is not None and theirs.masks is not None:
-        pairs = [(mine.masks[a], theirs.masks[b]) for a, b in zip(own, other, strict=True)]
-        found |= _masks(pairs)
-    if mine.keypoints is not None and theirs.keypoints is not None:
-        found |= _keypoints(mine.keypoints[own], theirs.keypoints[other], sizes)
-    if mine.corners is not None and theirs.corners is not None:
-        found |= _turns(mine.corners[own], theirs.corners[other])
-    return found
+    figures: dict[str, Any] = {}
+    if candidate.masks is not None and reference.masks is not None:
+        pairs = [(candidate.masks[a], reference.masks[b]) for a, b in zip(own, other, strict=True)]
+        figures |= _masks(pairs)
+    if candidate.keypoints is not None and reference.keypoints is not None:
+        figures |= _keypoints(candidate.keypoints[own], reference.keypoints[other], sizes)
+    if candidate.corners is not None and reference.corners is not None:
+        figures |= _turns(candidate.corners[own], reference.corners[other])
+    return figures
 
 
-def differ(mine: Objects, theirs: Objects, own: int, other: int, box: np.ndarray) -> bool:
+def differ(candidate: Objects, reference: Objects, own: int, other: int, box: np.ndarray) -> bool:
     """Whether two detections that are paired have another mask, other keypoints or another angle.
 
     `box` is the baseline's.
@@ -118,7 +118,7 @@ def differ(mine: Objects, theirs: Objects, own: int, other: int, box: np.ndarray
     import numpy as np
 
     size = np.sqrt(np.clip(box[2:] - box[:2], 0, None).prod())
-    apart = changes(mine, theirs, np.array([own]), np.array([other]), np.array([size]))
+    apart = changes(candidate, reference, np.array([own]), np.array([other]), np.array([size]))
     moved = apart.get("keypoint_distance", 0) > _MOVED or apart.get("turn_degrees", 0) > _TURNED
     return moved or bool(apart.get("other_masks", 0))
 
@@ -138,34 +138,39 @@ def _masks(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict
     return {"mask_iou": shared / union, "other_masks": others} if union else {}
 
 
-def _keypoints(mine: np.ndarray, theirs: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
+def _keypoints(candidate: np.ndarray, reference: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
     """Of the keypoints that are visible in the baseline: distances in parts of the object's size."""
     import numpy as np
 
-    if mine.shape != theirs.shape or not mine.size:
+    if candidate.shape != reference.shape or not candidate.size:
         return {}
-    seen = theirs[:, :, 2] >= _VISIBLE if theirs.shape[2] > 2 else np.ones(theirs.shape[:2], bool)
+    seen = (
+        reference[:, :, 2] >= _VISIBLE if reference.shape[2] > 2 else np.ones(reference.shape[:2], bool)
+    )
     if not seen.any():
         return {}
-    apart = np.linalg.norm(mine[:, :, :2] - theirs[:, :, :2], axis=2) / np.maximum(sizes, 1e-9)[:, None]
+    apart = (
+        np.linalg.norm(candidate[:, :, :2] - reference[:, :, :2], axis=2)
+        / np.maximum(sizes, 1e-9)[:, None]
+    )
     counts = seen.sum(axis=0)
     each = np.divide((apart * seen).sum(axis=0), counts, out=np.zeros(len(counts)), where=counts > 0)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "keypoint_distance": float(apart[seen].mean()),
         "moved_keypoints": tuple(np.flatnonzero(each > _MOVED).tolist()),
     }
-    if theirs.shape[2] > 2:
-        found["keypoints_seen"] = float((mine[:, :, 2] >= _VISIBLE)[seen].mean())
-    return found
+    if reference.shape[2] > 2:
+        figures["keypoints_seen"] = float((candidate[:, :, 2] >= _VISIBLE)[seen].mean())
+    return figures
 
 
-def _turns(mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+def _turns(candidate: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
     """The mean angle between boxes that are longer than wide, in degrees."""
     import numpy as np
 
     directions = []
-    is_long = np.ones(len(mine), bool)
-    for corners in (mine, theirs):
+    is_long = np.ones(len(candidate), bool)
+    for corners in (candidate, reference):
         edges = corners[:, 1:3] - corners[:, :2]
         lengths = np.linalg.norm(edges, axis=2)
         longest = edges[np.arange(len(edges)), lengths.argmax(axis=1)]

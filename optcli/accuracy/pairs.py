@@ -54,9 +54,9 @@ def compare(
             place=str(variant.folder),
             hint="evaluate both again: optcli build --remeasure",
         )
-    mine, theirs, agreement = variant.array("predicted"), baseline.array("predicted"), None
-    if mine is not None and theirs is not None and len(mine):
-        agreement = float((mine == theirs).mean())
+    candidate, reference, agreement = variant.array("predicted"), baseline.array("predicted"), None
+    if candidate is not None and reference is not None and len(candidate):
+        agreement = float((candidate == reference).mean())
     comparison: dict[str, Any] = {
         "samples": variant.samples,
         "output_error": output_error(variant, baseline, meanings, score),
@@ -102,10 +102,10 @@ def compare(
 
 def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any] | None:
     """Counts of samples that changed sides, and what follows; None for metrics of another kind."""
-    mine, theirs = variant.array("correct"), baseline.array("correct")
-    if mine is None or theirs is None:
+    candidate, reference = variant.array("correct"), baseline.array("correct")
+    if candidate is None or reference is None:
         return None
-    regressed, improved = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
+    regressed, improved = int((reference & ~candidate).sum()), int((candidate & ~reference).sum())
     value = (regressed - improved) / variant.samples
     count = bounds.effective(_clusters(variant))
     share = count / variant.samples
@@ -117,7 +117,7 @@ def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> di
         "regressed": regressed,
         "improved": improved,
         "mcnemar_p": mcnemar(regressed, improved),
-        "classes": _class_changes(variant.array("label"), mine, theirs),
+        "classes": _class_changes(variant.array("label"), candidate, reference),
     }
 
 
@@ -139,12 +139,12 @@ def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) 
 
 def _embedded(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any] | None:
     """Value and drop of embeddings that are compared with the baseline's; None for other metrics."""
-    mine, theirs = variant.array("embedding"), baseline.array("embedding")
-    if mine is None or theirs is None:
+    candidate, reference = variant.array("embedding"), baseline.array("embedding")
+    if candidate is None or reference is None:
         return None
     metric, clusters = Cosine(), _clusters(variant)
-    cosine = {"cosine": cosines(mine, theirs)}
-    own = {"cosine": cosines(theirs, theirs)}
+    cosine = {"cosine": cosines(candidate, reference)}
+    own = {"cosine": cosines(reference, reference)}
     drops, without = (
         again(metric, own, clusters) - again(metric, cosine, clusters)
         for again in (resampling.resampled, resampling.left_out)
@@ -156,8 +156,8 @@ def _embedded(variant: Evaluation, baseline: Evaluation, confidence: float) -> d
 
 def _sizes_differ(variant: Evaluation, baseline: Evaluation) -> bool:
     """Whether embeddings that a metric pairs have other sizes."""
-    mine, theirs = variant.array("embedding"), baseline.array("embedding")
-    return mine is not None and theirs is not None and mine.shape != theirs.shape
+    candidate, reference = variant.array("embedding"), baseline.array("embedding")
+    return candidate is not None and reference is not None and candidate.shape != reference.shape
 
 
 def _intervals(
@@ -200,15 +200,15 @@ def _largest(variant: Evaluation, baseline: Evaluation) -> float | None:
 
 def _per_class(variant: Evaluation, baseline: Evaluation) -> tuple[ClassFigure, ...]:
     """The metric of every class that either has."""
-    mine, theirs = _by_class(variant), _by_class(baseline)
+    candidate, reference = _by_class(variant), _by_class(baseline)
     return tuple(
         ClassFigure(
             label=label,
-            samples=(mine.get(label) or theirs[label])[0],
-            value=mine[label][1] if label in mine else 0.0,
-            baseline=theirs[label][1] if label in theirs else None,
+            samples=(candidate.get(label) or reference[label])[0],
+            value=candidate[label][1] if label in candidate else 0.0,
+            baseline=reference[label][1] if label in reference else None,
         )
-        for label in sorted({*mine, *theirs})
+        for label in sorted({*candidate, *reference})
     )
 
 
@@ -222,19 +222,19 @@ def _by_class(evaluation: Evaluation) -> dict[int, tuple[int, float]]:
     return {int(a): (int(b), float(c)) for a, b, c in zip(label, samples, value, strict=True)}
 
 
-def _finite(sign: int, mine: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray:
+def _finite(sign: int, candidate: np.ndarray | None, reference: np.ndarray | None) -> np.ndarray:
     """What is lost in each resample where both have a value."""
     import numpy as np
 
-    if mine is None or theirs is None:
+    if candidate is None or reference is None:
         return np.zeros(0)
-    drops: np.ndarray = sign * (theirs - mine)
+    drops: np.ndarray = sign * (reference - candidate)
     finite: np.ndarray = drops[np.isfinite(drops)]
     return finite
 
 
 def _class_changes(
-    label: np.ndarray | None, mine: np.ndarray, theirs: np.ndarray
+    label: np.ndarray | None, candidate: np.ndarray, reference: np.ndarray
 ) -> tuple[ClassChange, ...]:
     """The classes that lost or gained most samples, the worst loss first."""
     import numpy as np
@@ -244,7 +244,13 @@ def _class_changes(
     count = int(label.max(initial=0)) + 1
     sizes, lost, gained, now, before = (
         np.bincount(label[chosen], minlength=count)
-        for chosen in (np.ones(len(label), bool), theirs & ~mine, mine & ~theirs, mine, theirs)
+        for chosen in (
+            np.ones(len(label), bool),
+            reference & ~candidate,
+            candidate & ~reference,
+            candidate,
+            reference,
+        )
     )
     order = np.lexsort((-lost, -np.abs(lost - gained)))
     changed = [int(number) for number in order[:_CLASSES_SHOWN] if lost[number] or gained[number]]
@@ -276,7 +282,7 @@ def output_error(
     infinite at other places. Infinities that both have, as of a mask, are equal.
     """
     pairs = interface.paired(variant.outputs, baseline.outputs)
-    constant = [mine.constant and not theirs.constant for mine, theirs in pairs]
+    constant = [candidate.constant and not reference.constant for candidate, reference in pairs]
     # What another machine answered may be classes or detections, and no outputs.
     changed = interface.changes(variant.outputs, baseline.outputs) if variant.outputs else ()
     stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
@@ -300,8 +306,8 @@ def output_error(
     if not (comparable and variant.finite and baseline.finite) or facts["infinite_elsewhere"]:
         return OutputError(**facts, compared=False)
     rows = [
-        (theirs.name, *_without_infinities(variant.rows(mine), baseline.rows(theirs)))
-        for mine, theirs in stored
+        (reference.name, *_without_infinities(variant.rows(candidate), baseline.rows(reference)))
+        for candidate, reference in stored
     ]
     distances = output_distances(rows)
     zero = distances.pop("signal") == 0
@@ -309,9 +315,12 @@ def output_error(
     known = {each.output: each for each in meanings}
     distances["parts"] = tuple(
         distance
-        for name, mine, theirs in rows
+        for name, candidate, reference in rows
         for distance in parts.part_distances(
-            known.get(name) or OutputMeaning(name, (Part("unknown"),), "unknown"), mine, theirs, score
+            known.get(name) or OutputMeaning(name, (Part("unknown"),), "unknown"),
+            candidate,
+            reference,
+            score,
         )
     )
     return OutputError(**facts, **distances)
@@ -321,21 +330,21 @@ def _alike_infinite(variant: Evaluation, baseline: Evaluation) -> bool:
     """Whether the outputs of every sample are infinite at the same places."""
     import numpy as np
 
-    mine, theirs = (each.array("infinite") for each in (variant, baseline))
-    if mine is None or theirs is None:
-        return mine is theirs
-    return np.array_equal(mine, theirs)
+    candidate, reference = (each.array("infinite") for each in (variant, baseline))
+    if candidate is None or reference is None:
+        return candidate is reference
+    return np.array_equal(candidate, reference)
 
 
-def _without_infinities(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _without_infinities(candidate: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows with 0 where both are infinite; the rows themselves where nothing is."""
     import numpy as np
 
-    infinite = np.isinf(theirs) if theirs.dtype.kind == "f" else np.zeros(1, bool)
+    infinite = np.isinf(reference) if reference.dtype.kind == "f" else np.zeros(1, bool)
     if not infinite.any():
-        return mine, theirs
-    count = min(len(mine), len(theirs))
-    return tuple(np.where(infinite[:count], 0, each[:count]) for each in (mine, theirs))  # type: ignore[return-value]
+        return candidate, reference
+    count = min(len(candidate), len(reference))
+    return tuple(np.where(infinite[:count], 0, each[:count]) for each in (candidate, reference))  # type: ignore[return-value]
 
 
 def _all_constant(evaluation: Evaluation) -> bool:

@@ -65,34 +65,38 @@ class _Slices:
 
 
 def part_distances(
-    meaning: OutputMeaning, mine: np.ndarray, theirs: np.ndarray, score: float
+    meaning: OutputMeaning, candidate: np.ndarray, reference: np.ndarray, score: float
 ) -> tuple[PartDistance, ...]:
-    """The distance of each part of an output; `mine` and `theirs` are rows `[samples, ...]`.
+    """The distance of each part of an output; `candidate` and `reference` are rows `[samples, ...]`.
 
     `score` is the one from which detections are used. Whole numbers, and outputs without dimensions or
     with fewer than two samples, have no parts.
     """
-    if min(len(mine), len(theirs)) < 2 or mine.dtype.kind != "f" or theirs.dtype.kind != "f":
+    if (
+        min(len(candidate), len(reference)) < 2
+        or candidate.dtype.kind != "f"
+        or reference.dtype.kind != "f"
+    ):
         return ()
     return tuple(
         distance
-        for part in _with_class_numbers(meaning.parts, theirs)
-        for distance in _distances(meaning.output, part, part.of(mine), part.of(theirs), score)
+        for part in _with_class_numbers(meaning.parts, reference)
+        for distance in _distances(meaning.output, part, part.of(candidate), part.of(reference), score)
     )
 
 
 def _distances(
-    output: str, part: Part, mine: np.ndarray, theirs: np.ndarray, score: float
+    output: str, part: Part, candidate: np.ndarray, reference: np.ndarray, score: float
 ) -> Iterator[PartDistance]:
     import numpy as np
 
     if part.kind == "class_numbers":
-        yield _agreement(output, part, mine, theirs)
+        yield _agreement(output, part, candidate, reference)
         return
     dimensions = [
-        axis for axis, size in enumerate(mine.shape[1:]) if part.axis in (None, axis) and size > 1
+        axis for axis, size in enumerate(candidate.shape[1:]) if part.axis in (None, axis) and size > 1
     ]
-    slices = {axis: _slices(mine, theirs, axis) for axis in dimensions or [WHOLE]}
+    slices = {axis: _slices(candidate, reference, axis) for axis in dimensions or [WHOLE]}
     first = next(iter(slices))
     axis, groups = first, [np.arange(len(slices[first].low))]
     if part.kind == "unknown":
@@ -131,21 +135,21 @@ def _distances(
         )
 
 
-def _with_class_numbers(parts: Sequence[Part], theirs: np.ndarray) -> Sequence[Part]:
+def _with_class_numbers(parts: Sequence[Part], reference: np.ndarray) -> Sequence[Part]:
     """The parts; of an unknown output one slice of whole numbers among others is class numbers."""
     import numpy as np
 
-    if [part.kind for part in parts] != ["unknown"] or parts[0].axis is not None or theirs.ndim < 3:
+    if [part.kind for part in parts] != ["unknown"] or parts[0].axis is not None or reference.ndim < 3:
         return parts
-    whole = theirs == np.round(theirs)
-    for axis in range(1, theirs.ndim):
-        size = theirs.shape[axis]
-        others = tuple(i for i in range(theirs.ndim) if i != axis)
+    whole = reference == np.round(reference)
+    for axis in range(1, reference.ndim):
+        size = reference.shape[axis]
+        others = tuple(i for i in range(reference.ndim) if i != axis)
         if not 4 < size <= MOST_SLICES:  # a box and its class at least
             continue
         numbers = np.flatnonzero(whole.all(axis=others))
         if len(numbers) == 1:
-            values = np.take(theirs, numbers[0], axis)
+            values = np.take(reference, numbers[0], axis)
             if values.min() >= 0 and values.max() >= 1 and np.ptp(values) > 0:
                 at = int(numbers[0])
                 cut = [("unknown", 0, at), ("class_numbers", at, at + 1), ("unknown", at + 1, size)]
@@ -153,34 +157,34 @@ def _with_class_numbers(parts: Sequence[Part], theirs: np.ndarray) -> Sequence[P
     return parts
 
 
-def _agreement(output: str, part: Part, mine: np.ndarray, theirs: np.ndarray) -> PartDistance:
+def _agreement(output: str, part: Part, candidate: np.ndarray, reference: np.ndarray) -> PartDistance:
     """Class numbers agree or do not: the noise is the share of those that differ."""
     import numpy as np
 
-    differing = float((mine != theirs).mean())
-    still = np.ptp(mine) > 0 or np.ptp(theirs) == 0
+    differing = float((candidate != reference).mean())
+    still = np.ptp(candidate) > 0 or np.ptp(reference) == 0
     return PartDistance(
         output=output,
         part=part.kind,
         axis=None if part.axis is None else part.axis + 1,
         of=None if part.stop is None else (part.start, part.stop),
         sqnr_db=-10 * math.log10(differing) if differing else None,
-        max_abs=float(np.abs(mine - theirs).max(initial=0.0)),
-        low=float(theirs.min()),
-        high=float(theirs.max()),
+        max_abs=float(np.abs(candidate - reference).max(initial=0.0)),
+        low=float(reference.min()),
+        high=float(reference.max()),
         dead=() if still else (part.start,),
         dead_count=0 if still else 1,
     )
 
 
-def _slices(mine: np.ndarray, theirs: np.ndarray, axis: int) -> _Slices:
+def _slices(candidate: np.ndarray, reference: np.ndarray, axis: int) -> _Slices:
     """Figures of the slices along a dimension of a sample."""
     import numpy as np
 
-    count = min(len(mine), len(theirs))
+    count = min(len(candidate), len(reference))
     if axis == WHOLE:
-        return _block(mine[:count].reshape(count, 1, -1), theirs[:count].reshape(count, 1, -1))
-    moved = [np.moveaxis(rows[:count], axis + 1, 1) for rows in (mine, theirs)]
+        return _block(candidate[:count].reshape(count, 1, -1), reference[:count].reshape(count, 1, -1))
+    moved = [np.moveaxis(rows[:count], axis + 1, 1) for rows in (candidate, reference)]
     each = max(1, math.prod(moved[0].shape[2:]))
     step = max(1, _BLOCK_VALUES // (each * count))
     blocks = []
@@ -192,11 +196,11 @@ def _slices(mine: np.ndarray, theirs: np.ndarray, axis: int) -> _Slices:
     )
 
 
-def _block(mine: np.ndarray, theirs: np.ndarray) -> _Slices:
+def _block(candidate: np.ndarray, reference: np.ndarray) -> _Slices:
     """Figures of slices `[samples, slices, values]`."""
     import numpy as np
 
-    a, b = mine.astype(np.float64), theirs.astype(np.float64)
+    a, b = candidate.astype(np.float64), reference.astype(np.float64)
     difference = a - b
     every = (0, 2)
     return _Slices(

@@ -67,8 +67,8 @@ class _Chosen:
     """
 
     picture: Picture
-    mine: tuple[Marked, ...] = ()
-    theirs: tuple[Marked, ...] = ()
+    candidate: tuple[Marked, ...] = ()
+    reference: tuple[Marked, ...] = ()
     maps: tuple[np.ndarray, np.ndarray] | None = None
 
 
@@ -93,7 +93,7 @@ def draw(request: PicturesRequest, channel: Channel) -> Pictures:
         files = _drawn(shown, images, side, quality)
         if sum(map(len, files.values())) <= MOST_BYTES:
             break
-    kept: dict[str, list[Picture]] = {name: [] for name in shown}
+    pictures: dict[str, list[Picture]] = {name: [] for name in shown}
     taken: dict[str, bytes] = {}
     # The first of every variant, then the second: where there is no room, the last are left out.
     for place in range(_WORST + _RANDOM):
@@ -104,10 +104,10 @@ def draw(request: PicturesRequest, channel: Channel) -> Pictures:
             new = {file: files[file] for file in (picture.file, picture.baseline_file)}
             if sum(map(len, {**taken, **new}.values())) <= MOST_BYTES:
                 taken |= new
-                kept[name].append(picture)
+                pictures[name].append(picture)
     for file, content in taken.items():
         (request.out / Path(file).name).write_bytes(content)
-    return Pictures(variants={name: tuple(each) for name, each in kept.items() if each})
+    return Pictures(variants={name: tuple(each) for name, each in pictures.items() if each})
 
 
 def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
@@ -131,7 +131,7 @@ def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
         )
         if seen is None:
             continue
-        looked_at = range(len(seen.mine) if isinstance(seen, _Mapped) else len(ids))
+        looked_at = range(len(seen.candidate) if isinstance(seen, _Mapped) else len(ids))
         differences = [seen.difference(index) for index in looked_at]
         different = [index for index in looked_at if differences[index] > 0]
         # Of equal ones those that another variant shows already: their pictures are shared.
@@ -166,8 +166,8 @@ class _Names(tuple[str, ...]):
 class _Detected:
     """The detections of a variant and of the baseline."""
 
-    mine: list[np.ndarray]
-    theirs: list[np.ndarray]
+    candidate: list[np.ndarray]
+    reference: list[np.ndarray]
     have: tuple[Objects, Objects]
     names: _Names
     confident: float
@@ -181,7 +181,7 @@ class _Detected:
         return None if both is None else cls(*both, have, names, max(score, CONFIDENT))
 
     def difference(self, index: int) -> float:
-        own, other, new = detections.matched(self.mine, self.theirs, index, self.confident)
+        own, other, new = detections.matched(self.candidate, self.reference, index, self.confident)
         # NaN is lost.
         return float((own[:, 5] != other[:, 5]).sum() + len(new) + self._moved(own, other))
 
@@ -196,7 +196,7 @@ class _Detected:
     def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         import numpy as np
 
-        own, other, new = detections.matched(self.mine, self.theirs, index, self.confident)
+        own, other, new = detections.matched(self.candidate, self.reference, index, self.confident)
         lost, same = np.isnan(own[:, 0]), own[:, 5] == other[:, 5]
         counts = {"of": len(other), "lost": lost.sum(), "renamed": (~lost & ~same).sum()}
         counts["moved"] = self._moved(own, other)
@@ -206,12 +206,12 @@ class _Detected:
             | {name: int(count) for name, count in counts.items()}
         )
         ours, base = self.have
-        mine = (
+        candidate = (
             *self._marked(np.concatenate([own[~lost & ~same], new]), NEW, ours),
             *self._marked(other[lost], LOST, base),
             *self._marked(own[same], BOTH, ours),
         )
-        return _Chosen(picture, mine, tuple(self._marked(other, BOTH, base)))
+        return _Chosen(picture, candidate, tuple(self._marked(other, BOTH, base)))
 
     def _marked(
         self, rows: np.ndarray, colour: tuple[int, int, int], have: Objects
@@ -234,29 +234,29 @@ class _Mapped:
     They have at most as many pixels a side as a picture.
     """
 
-    mine: np.ndarray
-    theirs: np.ndarray
+    candidate: np.ndarray
+    reference: np.ndarray
     names: _Names
 
     @classmethod
     def of(
         cls, variant: Evaluation, baseline: Evaluation, names: _Names, output: str | None
     ) -> _Mapped | None:
-        for mine, theirs in interface.paired(variant.outputs, baseline.outputs):
-            if theirs.name == output and mine.file is not None and theirs.file is not None:
-                both = _classes_of(variant.rows(mine)), _classes_of(baseline.rows(theirs))
+        for candidate, reference in interface.paired(variant.outputs, baseline.outputs):
+            if reference.name == output and candidate.file is not None and reference.file is not None:
+                both = _classes_of(variant.rows(candidate)), _classes_of(baseline.rows(reference))
                 return cls(*both, names) if both[0].shape == both[1].shape else None
         return None
 
     def difference(self, index: int) -> float:
-        return float((self.mine[index] != self.theirs[index]).mean())
+        return float((self.candidate[index] != self.reference[index]).mean())
 
     def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
-        maps = self.mine[index], self.theirs[index]
+        maps = self.candidate[index], self.reference[index]
         files = {"file": _file(image, variant), "baseline_file": _file(image, "")}
         about = {"image": image, "chosen": chosen, **files, "changed": self.difference(index)}
-        mine, theirs = (tuple(names_in(each, self.names.said)) for each in maps)
-        return _Chosen(Picture.model_validate(about), mine, theirs, maps)
+        candidate, reference = (tuple(names_in(each, self.names.said)) for each in maps)
+        return _Chosen(Picture.model_validate(about), candidate, reference, maps)
 
 
 def _classes_of(rows: np.ndarray) -> np.ndarray:
@@ -280,31 +280,33 @@ def _classes_of(rows: np.ndarray) -> np.ndarray:
 class _Classified:
     """The answers of two classifiers."""
 
-    mine: dict[str, np.ndarray]
-    theirs: dict[str, np.ndarray]
+    candidate: dict[str, np.ndarray]
+    reference: dict[str, np.ndarray]
     names: _Names
 
     @classmethod
     def of(cls, variant: Evaluation, baseline: Evaluation, names: _Names) -> _Classified | None:
         wanted = ("predicted", "confidence", "label")
-        mine, theirs = (
+        candidate, reference = (
             {name: array for name in wanted if (array := each.array(name)) is not None}
             for each in (variant, baseline)
         )
-        both = "predicted" in mine and "predicted" in theirs
-        return cls(mine, theirs, names) if both else None
+        both = "predicted" in candidate and "predicted" in reference
+        return cls(candidate, reference, names) if both else None
 
     def difference(self, index: int) -> float:
-        if self.mine["predicted"][index] == self.theirs["predicted"][index]:
+        if self.candidate["predicted"][index] == self.reference["predicted"][index]:
             return 0.0
-        return float(self.theirs["confidence"][index]) if "confidence" in self.theirs else 1.0
+        return float(self.reference["confidence"][index]) if "confidence" in self.reference else 1.0
 
     def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         file = _file(image, "")
         answers: dict[str, Answer | None] = {
-            "answer": self._answer(self.mine, "predicted", index),
-            "baseline_answer": self._answer(self.theirs, "predicted", index),
-            "target": self._answer(self.theirs, "label", index) if "label" in self.theirs else None,
+            "answer": self._answer(self.candidate, "predicted", index),
+            "baseline_answer": self._answer(self.reference, "predicted", index),
+            "target": self._answer(self.reference, "label", index)
+            if "label" in self.reference
+            else None,
         }
         about = {"image": image, "chosen": chosen, "file": file, "baseline_file": file, **answers}
         return _Chosen(Picture.model_validate(about))
@@ -327,7 +329,7 @@ def _images(request: PicturesRequest, ids: set[str]) -> dict[str, _Sized]:
 
     from optcli.data import steps
 
-    settings, found = request.data, dict[str, _Sized]()
+    settings, sized = request.data, dict[str, _Sized]()
     prepare = settings.prepare or Preparation()
     plain = Preparation(orient=prepare.orient, channel_order="rgb")
     samples = data.open(settings.model_copy(update={"prepare": None}), request.folder, request.inputs)
@@ -349,8 +351,8 @@ def _images(request: PicturesRequest, ids: set[str]) -> dict[str, _Sized]:
             image = Image.fromarray(flat.copy()).convert("RGB")
             size = image.size
             image.thumbnail((_KEPT, _KEPT))
-            found[item.id] = image, size
-    return found
+            sized[item.id] = image, size
+    return sized
 
 
 def _drawn(
@@ -360,7 +362,7 @@ def _drawn(
     files: dict[str, bytes] = {}
     for each in (each for of_variant in shown.values() for each in of_variant):
         picture = each.picture
-        sides = ((picture.baseline_file, each.theirs, 1), (picture.file, each.mine, 0))
+        sides = ((picture.baseline_file, each.reference, 1), (picture.file, each.candidate, 0))
         for file, marked, place in sides:
             if file not in files and each.maps is not None:
                 shown_map = each.maps[place]

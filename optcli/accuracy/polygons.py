@@ -25,8 +25,8 @@ def overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     a, b = first[one] - origin, second[other] - origin
     shared[one, other] = _bounded(a, b, shared=True) + _bounded(b, a, shared=False)
     union = _areas(first)[:, None] + _areas(second)[None] - shared
-    found: np.ndarray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return found
+    overlap: np.ndarray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return overlap
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ def better_preparation(
     A fresh process opens the artifact and tries them all.
     """
     runner = runners.find(request.runner).model_validate(request.options)
-    found = workers.run(
+    better = workers.run(
         "optcli.accuracy.preparations:look",
         request,
         Better,
@@ -100,7 +100,7 @@ def better_preparation(
         timeout_s=timeout_s,
         confined=() if request.artifact.foreign else None,
     )
-    return found.said
+    return better.said
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ def better(answer: Answer, prepare: Preparation | None, places: Sequence[int], n
         return None
     sign = 1 if now.metric.better() == "higher" else -1
     best, words, other = sign * _value(now), "", prepare
-    for said, candidate in others(prepare):
+    for change_text, candidate in others(prepare):
         then = answer(candidate, chooses)
         if then is not None and (value := sign * _value(then)) > best:
-            best, words, other = value, said, candidate
+            best, words, other = value, change_text, candidate
     if not words:
         return None
     before, after = answer(prepare, counts), answer(other, counts)
@@ -183,11 +183,11 @@ def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:
     orders = {"": {}, f"channel_order: {order}": {"channel_order": order}}
     if given.get("channel_order") == "grey":
         orders = {"": {}}
-    for said, change in orders.items():
+    for change_text, change in orders.items():
         for scale, values in {"": {}, **_SCALES}.items():
             other = Preparation(**{**given, **change, **values})
             if other_values(now, resolved(other)):
-                yield ", ".join(filter(None, (said, scale))), other
+                yield ", ".join(filter(None, (change_text, scale))), other
 
 
 def _answered(

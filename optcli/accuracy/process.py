@@ -185,16 +185,16 @@ def look(run: Run, samples: SampleSet, largest: int, fewest: int) -> Stability:
     return Stability(repeat_error=repeat, batch_error=alone, samples=count)
 
 
-def _apart(mine: np.ndarray, theirs: np.ndarray, whole: np.ndarray | None = None) -> float:
-    """Largest difference over the largest value of `whole` (default: `theirs`); 1 for other shapes."""
+def _apart(candidate: np.ndarray, reference: np.ndarray, whole: np.ndarray | None = None) -> float:
+    """Largest difference over the largest value of `whole` (or `reference`); 1 for other shapes."""
     import numpy as np
 
-    if mine.shape != theirs.shape:
+    if candidate.shape != reference.shape:
         return 1.0
-    if mine.dtype.kind != "f":
-        return float(not np.array_equal(mine, theirs))
-    a, b = mine.astype(np.float64), theirs.astype(np.float64)
-    largest = np.abs(theirs if whole is None else whole).max(initial=0.0)
+    if candidate.dtype.kind != "f":
+        return float(not np.array_equal(candidate, reference))
+    a, b = candidate.astype(np.float64), reference.astype(np.float64)
+    largest = np.abs(reference if whole is None else whole).max(initial=0.0)
     # NaN on both sides is the same; what is not finite is a verdict of its own.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):

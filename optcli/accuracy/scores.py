@@ -27,17 +27,17 @@ def change_of(variant: Evaluation, baseline: Evaluation, score: float) -> ScoreC
     """
     both = detections.of_both(variant, baseline)
     if both is not None:
-        mine, theirs = (each[detections.NAMES.index("found_score")] for each in both)
-        return _change(mine, theirs, "detections", max(score, CONFIDENT))
+        candidate, reference = (each[detections.NAMES.index("found_score")] for each in both)
+        return _change(candidate, reference, "detections", max(score, CONFIDENT))
     own, other = variant.array("confidence"), baseline.array("confidence")
     return None if own is None or other is None else _change(own, other, "answers", _LIKELY)
 
 
-def _change(mine: np.ndarray, theirs: np.ndarray, of: str, threshold: float) -> ScoreChange:
+def _change(candidate: np.ndarray, reference: np.ndarray, of: str, threshold: float) -> ScoreChange:
     import numpy as np
 
-    count, before = (int((scores >= threshold).sum()) for scores in (mine, theirs))
-    equal = float(np.sort(mine)[-before]) if 0 < before <= len(mine) else None
+    count, before = (int((scores >= threshold).sum()) for scores in (candidate, reference))
+    equal = float(np.sort(candidate)[-before]) if 0 < before <= len(candidate) else None
     record = {"of": of, "threshold": threshold, "count": count, "baseline": before, "equal": equal}
     return ScoreChange.model_validate(record)
 

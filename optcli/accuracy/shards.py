@@ -79,9 +79,9 @@ class Part:
                 self._finite &= not (np.isnan(array).any() or (array.size and infinities.all()))
                 infinite += _infinities(array, len(infinite))
             self._outputs[name].add(array, len(seen.ids), self.count)
-        kept = {**self._predicted(seen), **moved(records, self.count), "content": contents}
-        kept["infinite"] = infinite
-        self._records.append(kept)
+        columns = {**self._predicted(seen), **moved(records, self.count), "content": contents}
+        columns["infinite"] = infinite
+        self._records.append(columns)
         self._ids.extend(seen.ids)
 
     def write(

@@ -34,8 +34,8 @@ _TURN = 5.0
 
 def dead(error: OutputError) -> str | None:
     """Which parts vary in the baseline and are constant here, in a sentence; None where all live."""
-    found = [_dead(part) for part in error.parts if part.dead_count]
-    return "; ".join(found) or None
+    sentences = [_dead(part) for part in error.parts if part.dead_count]
+    return "; ".join(sentences) or None
 
 
 def _dead(part: PartDistance) -> str:
@@ -163,41 +163,42 @@ def _scaled(part: PartDistance) -> bool:
     return (part.scale - 1) ** 2 >= 0.5 * 10 ** (-part.sqnr_db / 10)
 
 
-def _lost(found: DetectionChange) -> Iterator[str]:
+def _lost(change: DetectionChange) -> Iterator[str]:
     """What became of the baseline's confident detections."""
-    confident = counted(found.confident, "detection")
-    sure = f"of the baseline's {confident} with a score of {found.score:g} or more"
-    if found.same_place < _FOUND * found.confident:
-        yield (f"it finds {found.same_place / found.confident:.0%} {sure}, less than {_FOUND:.0%}")
-    elif found.same < _SAME * found.confident and found.confident - found.same > 1:
-        yield f"{found.same} {sure} have one of the same class in the same place, under {_SAME:.0%}"
-    if found.score_ratio is not None and abs(found.score_ratio - 1) > _SCORES:
-        yield f"the scores of the same detections are {found.score_ratio:.2f} times the baseline's"
-    if found.shift is not None and found.shift > _EDGES:
-        yield f"their edges are shifted by {found.shift:.1%} of the boxes' size on average"
-    if found.new > _NEW * found.confident and found.new > 1:
-        yield f"{found.new} detections are new, where the baseline sees nothing"
-    yield from _changed_objects(found)
-    for label, same, of in found.classes[:3]:
+    confident = counted(change.confident, "detection")
+    sure = f"of the baseline's {confident} with a score of {change.score:g} or more"
+    if change.same_place < _FOUND * change.confident:
+        yield (f"it finds {change.same_place / change.confident:.0%} {sure}, less than {_FOUND:.0%}")
+    elif change.same < _SAME * change.confident and change.confident - change.same > 1:
+        yield f"{change.same} {sure} have one of the same class in the same place, under {_SAME:.0%}"
+    if change.score_ratio is not None and abs(change.score_ratio - 1) > _SCORES:
+        yield f"the scores of the same detections are {change.score_ratio:.2f} times the baseline's"
+    if change.shift is not None and change.shift > _EDGES:
+        yield f"their edges are shifted by {change.shift:.1%} of the boxes' size on average"
+    if change.new > _NEW * change.confident and change.new > 1:
+        yield f"{change.new} detections are new, where the baseline sees nothing"
+    yield from _changed_objects(change)
+    for label, same, of in change.classes[:3]:
         yield f"of class {label} {same} of {of} are left"
 
 
-def _changed_objects(found: DetectionChange) -> Iterator[str]:
+def _changed_objects(change: DetectionChange) -> Iterator[str]:
     """What became of the masks, keypoints and angles of the same detections."""
-    if found.mask_iou is not None and found.mask_iou < _MASKS:
-        yield f"the masks of the same detections overlap by {found.mask_iou:.0%}, under {_MASKS:.0%}"
-    elif found.other_masks > max(1, _OTHER_MASKS * found.same):
-        yield f"{found.other_masks} of the same {counted(found.same, 'detection')} have another mask"
-    distance = found.keypoint_distance
+    if change.mask_iou is not None and change.mask_iou < _MASKS:
+        yield f"the masks of the same detections overlap by {change.mask_iou:.0%}, under {_MASKS:.0%}"
+    elif change.other_masks > max(1, _OTHER_MASKS * change.same):
+        yield f"{change.other_masks} of the same {counted(change.same, 'detection')} have another mask"
+    distance = change.keypoint_distance
     if distance is not None and distance > _KEYPOINTS:
         yield (
             f"the keypoints of the same detections lie {distance:.1%} of an object's size apart, over"
             f" {_KEYPOINTS:.0%}"
         )
-    elif found.moved_keypoints:
-        listed = ", ".join(map(str, found.moved_keypoints[:5]))
+    elif change.moved_keypoints:
+        listed = ", ".join(map(str, change.moved_keypoints[:5]))
         yield f"of the same detections the keypoints {listed} lie elsewhere"
-    if found.keypoints_seen is not None and found.keypoints_seen < _SEEN:
-        yield f"of the keypoints that the baseline sees {found.keypoints_seen:.0%} are seen"
-    if found.turn_degrees is not None and found.turn_degrees > _TURN:
-        yield f"the rotated boxes of the same detections are turned by {found.turn_degrees:.0f} degrees"
+    if change.keypoints_seen is not None and change.keypoints_seen < _SEEN:
+        yield f"of the keypoints that the baseline sees {change.keypoints_seen:.0%} are seen"
+    if change.turn_degrees is not None and change.turn_degrees > _TURN:
+        turn = f"{change.turn_degrees:.0f} degrees"
+        yield f"the rotated boxes of the same detections are turned by {turn}"

@@ -59,9 +59,9 @@ def verdicts(
     # What the baseline has too is said there.
     notes = [each for each in accuracy.decoding if is_baseline or each.kind == "misread"]
     for each in notes:
-        told = _advice("decoding", decoding.said(each))
+        advice = _advice("decoding", decoding.said(each))
         few = each.kind in _LIMITS and each.images < _FEW_IMAGES * accuracy.samples
-        answers.append(told.model_copy(update={"outcome": "accept"}) if few else told)
+        answers.append(advice.model_copy(update={"outcome": "accept"}) if few else advice)
     if is_baseline:
         for reason in accuracy.doubts:
             answers.append(_advice("labels", reason).model_copy(update={"blocking": True}))

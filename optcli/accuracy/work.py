@@ -145,8 +145,8 @@ class Work:
     def run(self, model: Runner, batch: Batch) -> dict[str, np.ndarray]:
         """The model's outputs; inputs get the artifact's own names and element types."""
         feed = {
-            theirs.name: batch.inputs[ours.name].astype(theirs.dtype, copy=False)
-            for ours, theirs in zip(self.request.inputs, self.request.feeds, strict=True)
+            reference.name: batch.inputs[ours.name].astype(reference.dtype, copy=False)
+            for ours, reference in zip(self.request.inputs, self.request.feeds, strict=True)
         }
         return model.run(feed)
 
@@ -204,12 +204,12 @@ class Work:
 
         `before` it were so many samples, which had labels.
         """
-        found = detections.records(seen.decoded)
-        found |= detections.pairs(seen.decoded, seen.targets)
+        columns = detections.records(seen.decoded)
+        columns |= detections.pairs(seen.decoded, seen.targets)
         if self.metric is None or self.request.settings is None:
-            return found
+            return columns
         self.require_labels(seen, before)
-        return {**self.metric.records(seen), **found}
+        return {**self.metric.records(seen), **columns}
 
     def require_labels(self, seen: Predictions, before: int = 0) -> None:
         """Raise `InputError` where the metric needs labels and these samples, or some, have none."""

@@ -180,10 +180,10 @@ def command(
         "grpc": given.grpc,
     }
     kind = targets.find(given.engine)
-    for option, (said, instead) in _FOR_SOME.items():
+    for option, (sentence, instead) in _FOR_SOME.items():
         if values[option] in (None, False) or option in kind.takes:
             continue
-        message = said.format(given.engine)
+        message = sentence.format(given.engine)
         hint = instead.format(" or ".join(targets.taking(option)))
         message, hint = kind.why_not.get(option, (message, hint))
         raise UsageError(message, place=f"--{option.removesuffix('_ms').replace('_', '-')}", hint=hint)

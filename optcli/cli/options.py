@@ -96,8 +96,8 @@ def opened(store: Path | None) -> Store:
     from optcli.store import Store
 
     committed_links.refuse(Store.default_root(store))
-    said = click.get_current_context().meta
-    return Store.at(store, said.get("remote_store"), read_only=said.get("remote_readonly", False))
+    given = click.get_current_context().meta
+    return Store.at(store, given.get("remote_store"), read_only=given.get("remote_readonly", False))
 
 
 def warn(step: str, message: str) -> None:

@@ -93,9 +93,9 @@ def command(
         except KeyboardInterrupt:
             click.echo("stopping after the accepted requests are answered", err=True)
             return
-        said = "; ".join(server.said[-3:])
+        last_lines = "; ".join(server.said[-3:])
         raise RunnerError(
-            f"the server ended by itself{f': {said}' if said else ''}",
+            f"the server ended by itself{f': {last_lines}' if last_lines else ''}",
             place=str(folder),
             hint="--log FILE keeps the server's log",
         )

@@ -47,9 +47,9 @@ def steps_of(preset: str) -> dict[str, Any]:
 def _checked(preset: str) -> Mapping[str, Any]:
     folder = _folder(preset)
     processor = processor_of(folder, preset)
-    said = declared(processor, preset)
+    declared_settings = declared(processor, preset)
     whys = []
-    for steps in _readings(said):
+    for steps in _readings(declared_settings):
         # The two backends of transformers resize differently by a few levels; Pillow's is as exact.
         for backend in (None, "pil"):
             whys.append(_difference(processor_of(folder, preset, backend), steps, preset))
@@ -62,13 +62,13 @@ def _checked(preset: str) -> Mapping[str, Any]:
     )
 
 
-def _readings(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _readings(declared_settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What settings may mean: some processors round sizes, or resize for a later crop, unsaid."""
-    yield dict(said)
-    if "longest" in said:
-        yield {**said, "multiple_of": 16}
-    if isinstance(said.get("resize"), int):
-        yield {**said, "resize": int(said["resize"] * 256 / 224)}
+    yield dict(declared_settings)
+    if "longest" in declared_settings:
+        yield {**declared_settings, "multiple_of": 16}
+    if isinstance(declared_settings.get("resize"), int):
+        yield {**declared_settings, "resize": int(declared_settings["resize"] * 256 / 224)}
 
 
 def _folder(preset: str) -> Path:
@@ -178,9 +178,10 @@ def _sizes(has: Mapping[str, Any], fill: tuple[float, ...], place: str) -> dict[
         return {"letterbox": {"size": (box, box), "fill": fill, "align": "top_left"}}
     if not size and divisor:
         return {"multiple_of": divisor}
-    kept = ", keeping the aspect ratio" if has.get("keep_aspect_ratio") else ""
+    ratio_text = ", keeping the aspect ratio" if has.get("keep_aspect_ratio") else ""
     raise InputError(
-        f"the processor resizes to {size or 'a size of its own'}{kept}: `prepare` has no such size",
+        f"the processor resizes to {size or 'a size of its own'}{ratio_text}:"
+        " `prepare` has no such size",
         place=place,
         hint=f"{_HINT}; one size for all images is resize: [HEIGHT, WIDTH]",
     )

@@ -228,11 +228,11 @@ def _in_order(table: Table, index: _Index) -> str:
 def _labels(table: Table, paths: str, wanted: str | None) -> str:
     """The column of the labels. Raises `InputError`."""
     others = [name for name in table.columns if name != paths]
-    found = column_of(others, wanted, str(table.path))
-    if found is None and others and (len(others) == 1 or all(name.isdecimal() for name in others)):
-        found = others[0]
-    if found is None:
+    column = column_of(others, wanted, str(table.path))
+    if column is None and others and (len(others) == 1 or all(name.isdecimal() for name in others)):
+        column = others[0]
+    if column is None:
         message = f"it is not known which column has the labels: {excerpt(', '.join(others), 200)}"
         hint = "target: the name of the column"
         raise InputError(message, place=str(table.path), hint=hint)
-    return found
+    return column

@@ -157,8 +157,8 @@ class Images:
             for wanted, size in zip(self._shape, value.shape, strict=True)
         )
         if not fits:
-            found, wanted = (" x ".join(map(str, shape)) for shape in (value.shape, self._shape))
-            raise ValueError(f"the image becomes {found} values, the model wants {wanted}")
+            actual, wanted = (" x ".join(map(str, shape)) for shape in (value.shape, self._shape))
+            raise ValueError(f"the image becomes {actual} values, the model wants {wanted}")
         cast = np.ascontiguousarray(value, dtype=self._dtype)
         if cast.dtype.kind == "f":
             if not np.isfinite(cast).all():

@@ -31,18 +31,18 @@ def with_map(settings: LabelSettings, folder: Path) -> LabelSettings:
     path = folder / regular_files.expanded(settings.map)
     hint = "wanted a mapping in YAML or JSON: the class of the data, and the model's number or name"
     try:
-        said = yaml.safe_load(regular_files.read(path).decode("utf-8-sig"))
+        content = yaml.safe_load(regular_files.read(path).decode("utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             f"the map of labels cannot be read: {excerpt(reason, 200)}", place=str(path), hint=hint
         ) from error
-    sound = isinstance(said, dict) and all(
-        isinstance(value, int | str) and not isinstance(value, bool) for value in said.values()
+    sound = isinstance(content, dict) and all(
+        isinstance(value, int | str) and not isinstance(value, bool) for value in content.values()
     )
     if not sound:
         raise InputError("this is no map of labels", place=str(path), hint=hint)
-    return settings.model_copy(update={"map": {str(key): value for key, value in said.items()}})
+    return settings.model_copy(update={"map": {str(key): value for key, value in content.items()}})
 
 
 class Labels:
@@ -121,12 +121,12 @@ class Labels:
         if not is_hot:
             mine = [self.of(number) for number in numbers]
             return {"labels": np.array([each for each in mine if each is not None], np.int64)}
-        said: dict[int, list[int]] = {}
+        rows_of: dict[int, list[int]] = {}
         for label, value in enumerate(row.astype(np.int64).tolist()):
             if (number := self.of(label)) is not None:
-                said.setdefault(number, []).append(value)
-        there = [number for number, values in said.items() if 1 in values]
-        absent = [number for number, values in said.items() if {*values} == {0}]
+                rows_of.setdefault(number, []).append(value)
+        there = [number for number, values in rows_of.items() if 1 in values]
+        absent = [number for number, values in rows_of.items() if {*values} == {0}]
         return {"labels": np.array(there, np.int64), "absent": np.array(absent, np.int64)}
 
     def _of_boxes(self, target: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,15 +73,15 @@ def _of_coco() -> list[str]:
 
 
 def numbered(
-    roles: Mapping[str, RoleClasses], model: ModelClasses, said: Mapping[str, LabelSettings]
+    roles: Mapping[str, RoleClasses], model: ModelClasses, settings: Mapping[str, LabelSettings]
 ) -> Numbering:
     """Number the classes of each role as the model does.
 
-    `said` is what the recipe says of a role's labels. The order is the model's where its names are
+    `settings` is what the recipe says of a role's labels. The order is the model's where its names are
     known, else training's, else that of all roles together. Raises `InputError` where it cannot be
     known, or where a class with samples is none of the model's.
     """
-    return _Numbered(dict(roles), model, said).result()
+    return _Numbered(dict(roles), model, settings).result()
 
 
 @dataclass
@@ -122,8 +122,8 @@ class _Numbered:
             "COCO's own": coco,
         }
         return {
-            said: tuple(map(other.index, names))
-            for said, other in others.items()
+            order: tuple(map(other.index, names))
+            for order, other in others.items()
             if other != list(names)
             and ({*other} == {*names} or (other is coco and {*names} < {*coco}))
             and len({*names}) == len(names)
@@ -189,8 +189,8 @@ class _Numbered:
         if ordered and len(names) == _COCO_CLASSES:
             return False
         coco = ModelClasses(tuple(_of_coco()))
-        found = sum(not name.isdecimal() and coco.find(name) is not None for name in names)
-        return found == len(names) or (len(names) < _COCO_CLASSES and 2 * found >= len(names))
+        known = sum(not name.isdecimal() and coco.find(name) is not None for name in names)
+        return known == len(names) or (len(names) < _COCO_CLASSES and 2 * known >= len(names))
 
     def _take_in_turn(self, roles: Mapping[str, RoleClasses], names: Sequence[str]) -> None:
         """Names of which none agrees stand for each other, where they are as many. Raises."""

@@ -192,8 +192,8 @@ class Preparation(Abbreviated):
     @model_serializer(mode="wrap")
     def _only_what_was_set(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plain data crosses to workers, and there too a default must not take a preset's place."""
-        told = self.model_fields_set - {"guessed"}  # which changes no sample
-        return {name: value for name, value in plain(self).items() if name in told}
+        set_fields = self.model_fields_set - {"guessed"}  # which changes no sample
+        return {name: value for name, value in plain(self).items() if name in set_fields}
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -207,20 +207,22 @@ def other_values(one: Preparation, other: Preparation) -> list[str]:
 
     Sizes, crops and filters are not looked at. Presets must be spelled out.
     """
-    found = []
+    differences = []
     if (one.channel_order == "bgr") != (other.channel_order == "bgr"):
-        found.append(
+        differences.append(
             f"channel_order {one.channel_order or 'as it is'} and {other.channel_order or 'as it is'}"
         )
     if one.range != other.range:
-        found.append(f"range {one.range and list(one.range)} and {other.range and list(other.range)}")
+        differences.append(
+            f"range {one.range and list(one.range)} and {other.range and list(other.range)}"
+        )
     mine, theirs = _extremes(one), _extremes(other)
     if any(
         not math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME) for a, b in zip(mine, theirs, strict=True)
     ):
         black_and_white = (f"{low:.3g} to {high:.3g}" for low, high in (mine[:2], theirs[:2]))
-        found.append(f"values from {' and '.join(black_and_white)} (scale, mean, std)")
-    return found
+        differences.append(f"values from {' and '.join(black_and_white)} (scale, mean, std)")
+    return differences
 
 
 def _extremes(steps: Preparation) -> list[float]:

@@ -36,12 +36,12 @@ def far_apart(samples: SampleSet, judged: Sequence[Sample] = ()) -> list[str]:
     else:
         seen = [_reach(samples[place]) for place in places]
     theirs = [_reach(sample)[1] for sample in judged]
-    said = []
+    sentences = []
     for name in seen[0][1]:
         reaches = [(who, each[name]) for who, each in seen]
-        said.append(_said(name, reaches))
-        said.append(_said_of_roles(name, _usual([reach for _, reach in reaches]), theirs))
-    return [each for each in said if each]
+        sentences.append(_said(name, reaches))
+        sentences.append(_said_of_roles(name, _usual([reach for _, reach in reaches]), theirs))
+    return [each for each in sentences if each]
 
 
 def _reach(sample: Sample) -> tuple[str, dict[str, float]]:
@@ -79,14 +79,14 @@ def _said_of_roles(name: str, usual: float, judged: Sequence[Mapping[str, float]
 
 def _said(name: str, reaches: Sequence[tuple[str, float]]) -> str:
     usual = _usual([reach for _, reach in reaches])
-    far = [(who, reach) for who, reach in reaches if usual > 0 and reach > _FAR * usual]
-    if not far:
+    wider = [(who, reach) for who, reach in reaches if usual > 0 and reach > _FAR * usual]
+    if not wider:
         return ""
-    shown = ", ".join(f"{excerpt(who)} to {reach:.3g}" for who, reach in far[:_SHOWN])
-    more = f" and {len(far) - _SHOWN} more" if len(far) > _SHOWN else ""
-    steps = _STEPS * usual / max(reach for _, reach in far)
+    shown = ", ".join(f"{excerpt(who)} to {reach:.3g}" for who, reach in wider[:_SHOWN])
+    more = f" and {len(wider) - _SHOWN} more" if len(wider) > _SHOWN else ""
+    steps = _STEPS * usual / max(reach for _, reach in wider)
     return (
-        f"{len(far)} of {len(reaches)} calibration samples reach far beyond the others in input"
+        f"{len(wider)} of {len(reaches)} calibration samples reach far beyond the others in input"
         f" {name!r}: {shown}{more}, the others to {usual:.3g}; of an INT8 range that holds all, the"
         f" others use {steps:.2g} of {_STEPS} steps: leave those out, or mend them"
     )

@@ -67,8 +67,8 @@ def labelling(
         distinct.add(label)
     if any(isinstance(label, str) for label in distinct):
         order = sorted(map(str, distinct))
-        found = {label: order.index(str(label)) for label in distinct}
-        return Labelling(found, tuple(order))
+        numbers_of = {label: order.index(str(label)) for label in distinct}
+        return Labelling(numbers_of, tuple(order))
     numbers = sorted(label for label in distinct if isinstance(label, int))
     least, most = (numbers[0], numbers[-1]) if numbers else (0, 0)
     if names is not None:
@@ -84,8 +84,8 @@ def labelling(
         wanted = f"at least {start}" if names is None else f"0 to {len(names) - 1}"
         message = f"found the label {least if least < start else most}, wanted {wanted}"
         raise InputError(message, place=place, hint="first_label: the number of the first class")
-    found = {label: label - start for label in numbers}
-    return Labelling(found, tuple(names) if names is not None else None)
+    numbers_of = {label: label - start for label in numbers}
+    return Labelling(numbers_of, tuple(names) if names is not None else None)
 
 
 def label_of(value: Any) -> Any:

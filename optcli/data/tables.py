@@ -71,15 +71,15 @@ def read(path: Path) -> Table:
 
 def _json_rows(text: str, path: Path, *, lines: bool) -> Iterator[Mapping[str, Any]]:
     """Rows of JSON: mappings, pairs, or one mapping from paths to labels. Raises ValueError."""
-    said: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else None
-    said = json.loads(text) if said is None else said
-    if isinstance(said, dict) and isinstance(said.get("labels"), list):
-        said = said["labels"]
-    if isinstance(said, dict):
-        said = list(said.items())
-    if not isinstance(said, list):
+    content: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else None
+    content = json.loads(text) if content is None else content
+    if isinstance(content, dict) and isinstance(content.get("labels"), list):
+        content = content["labels"]
+    if isinstance(content, dict):
+        content = list(content.items())
+    if not isinstance(content, list):
         raise ValueError("found no list and no mapping")
-    for number, row in enumerate(said, 1):
+    for number, row in enumerate(content, 1):
         if isinstance(row, list | tuple) and len(row) == 2:
             yield {_FILE_NAME: row[0], _LABEL: row[1]}
         elif isinstance(row, dict):

@@ -36,14 +36,14 @@ def yaml_of(path: Path, hint: str) -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        said = YAML(typ="safe", pure=True).load(text_of(path, hint))
+        content = YAML(typ="safe", pure=True).load(text_of(path, hint))
     except (YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         message = f"this is no YAML: {excerpt(reason, 200)}"
         raise InputError(message, place=str(path), hint=hint) from error
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise InputError("found no mapping in the file", place=str(path), hint=hint)
-    return {str(key): value for key, value in said.items()}
+    return {str(key): value for key, value in content.items()}
 
 
 def xml_of(path: Path, hint: str) -> Element:

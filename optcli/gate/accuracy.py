@@ -129,7 +129,7 @@ def _on(
     label: str,
 ) -> tuple[list[Comparison], list[Flag]]:
     """Compare by one recipe's evaluation data, preparation, postprocessing and metric."""
-    around = EvaluationContext(
+    context = EvaluationContext(
         recipe,
         samples,
         gating.store,
@@ -145,18 +145,18 @@ def _on(
         compared.append(incomparable.said("accuracy"))
     elif side.before is not None:
         base = _baselines(gating, f"{side.name} (baseline)", side.before)
-        result, theirs = _beside(mine, base, around)
+        result, theirs = _beside(mine, base, context)
         compared += _judged(result, theirs, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             doubts.append(few)
     if recipe.accuracy is None and side.before is not None:
         return compared, doubts
-    for name, kept, is_baselines in _anchors(gating, side, incomparable):
+    for name, variant, is_baselines in _anchors(gating, side, incomparable):
         if is_baselines:
-            base, whose = _baselines(gating, f"{name} (float, baseline)", kept), "the baseline's"
+            base, whose = _baselines(gating, f"{name} (float, baseline)", variant), "the baseline's"
         else:
-            base, whose = _subject(f"{name} (float)", kept), "its own"
-        result, theirs = _beside(mine, base, around)
+            base, whose = _subject(f"{name} (float)", variant), "its own"
+        result, theirs = _beside(mine, base, context)
         against = f" against {whose} {name}{label}"
         # Outputs count where nothing else is compared.
         compared += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
@@ -189,12 +189,12 @@ def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
     yield then, gating.before.variants.get(then), True
 
 
-def _beside(mine: Subject, base: Subject, around: EvaluationContext) -> tuple[Accuracy, Accuracy]:
-    """The accuracy of `mine` against `base`, and that of `base` itself."""
-    judged, failures = compare_all([base, mine], base.name, around)
+def _beside(candidate: Subject, base: Subject, context: EvaluationContext) -> tuple[Accuracy, Accuracy]:
+    """The accuracy of `candidate` against `base`, and that of `base` itself."""
+    judged, failures = compare_all([base, candidate], base.name, context)
     for error in failures.values():
         raise error
-    return judged[mine.name], judged[base.name]
+    return judged[candidate.name], judged[base.name]
 
 
 def _judged(
@@ -238,15 +238,15 @@ def _comparison(verdict: Verdict, result: Accuracy, *, is_outputs: bool) -> Comp
     )
 
 
-def _baselines(gating: Gating, name: str, kept: Kept) -> Subject:
+def _baselines(gating: Gating, name: str, variant: Kept) -> Subject:
     """An artifact of the baseline, in the Python that runs it."""
-    subject = _subject(name, kept)
+    subject = _subject(name, variant)
     if gating.before.interpreter is None:
         return subject
     versions = gating.before.environment["versions"]
     return replace(subject, interpreter=gating.before.interpreter, versions=versions)
 
 
-def _subject(name: str, kept: Kept) -> Subject:
-    runner = find_runner(kept.runner).model_validate(kept.options)
-    return Subject(name, kept.artifact, kept.runner, runner, kept.options)
+def _subject(name: str, variant: Kept) -> Subject:
+    runner = find_runner(variant.runner).model_validate(variant.options)
+    return Subject(name, variant.artifact, variant.runner, runner, variant.options)

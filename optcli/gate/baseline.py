@@ -67,11 +67,11 @@ def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
     return None
 
 
-def of_another_cpu(side: Side, before: Baseline, around: dict[str, Any]) -> str | None:
-    """Why a baseline does not run on the CPU of the machine `around`; None where it does."""
+def of_another_cpu(side: Side, before: Baseline, environment: dict[str, Any]) -> str | None:
+    """Why a baseline does not run on the CPU of the machine `environment`; None where it does."""
     assert side.before is not None
     bound = any("device" in step for step in side.before.made_by)
-    then, there = before.environment.get("cpu", {}), around["cpu"]
+    then, there = before.environment.get("cpu", {}), environment["cpu"]
     if bound and (then.get("machine"), then.get("flags")) != (there["machine"], there["flags"]):
         lacking = sorted(set(then.get("flags", ())) - set(there["flags"]))
         what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"

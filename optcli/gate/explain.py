@@ -59,10 +59,10 @@ def explain(
         return reasons, [], [flags.operators_not_compared(error.message)]
 
 
-def _graph(then: Kept, now: Kept) -> list[str]:
+def _graph(baseline: Kept, candidate: Kept) -> list[str]:
     """How the two networks differ: operators by type, where both can be looked into."""
     try:
-        before, after = _counts(then), _counts(now)
+        before, after = _counts(baseline), _counts(candidate)
     except OptcliError:
         return []
     words = [
@@ -70,14 +70,14 @@ def _graph(then: Kept, now: Kept) -> list[str]:
         for name in sorted({*before, *after})
         if before[name] != after[name]
     ]
-    if then.artifact.precision != now.artifact.precision:
-        words.insert(0, f"precision {then.artifact.precision}, now {now.artifact.precision}")
+    if baseline.artifact.precision != candidate.artifact.precision:
+        words.insert(0, f"precision {baseline.artifact.precision}, now {candidate.artifact.precision}")
     return [f"in the graph: {', '.join(words)}"] if words else []
 
 
-def _counts(kept: Kept) -> Counter[str]:
-    artifact = kept.artifact
-    about = {"precision": artifact.precision, "made_by": list(kept.made_by), "facts": artifact.facts}
+def _counts(variant: Kept) -> Counter[str]:
+    artifact = variant.artifact
+    about = {"precision": artifact.precision, "made_by": list(variant.made_by), "facts": artifact.facts}
     findings = inspection.look_into(
         Target("gate", "artifact", artifact.format.value, artifact.path, about, artifact.trusted)
     )
@@ -102,17 +102,17 @@ def _operators(
 
 
 def _times(
-    kept: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str, interpreter: str | None = None
+    variant: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str, interpreter: str | None = None
 ) -> dict[str, float]:
     """Milliseconds a call by type of operator; the Chrome trace is left beside the logs."""
-    artifact = kept.artifact
+    artifact = variant.artifact
     request = profiling.ProfileRequest(
         variant=name,
         recipe="gate",
         summary=reporting.artifact_summary(artifact, str(artifact.path)),
         artifact=artifact,
-        runner=kept.runner,
-        options={name: value for name, value in kept.options.items() if value is not None},
+        runner=variant.runner,
+        options={name: value for name, value in variant.options.items() if value is not None},
         inputs=tuple(inputs),
         batch_size=batch_range(inputs).min,
         trace=logs / f"{name}.trace.json",

@@ -75,11 +75,11 @@ def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
 
 def _machine(report: GateReport, device: str | None) -> str:
     """A digest of the machine that a figure was found on."""
-    around = report.environment if device is None else report.devices.get(device, {})
-    cpu, host = (around.get(name) or {} for name in ("cpu", "machine"))
+    described = report.environment if device is None else report.devices.get(device, {})
+    cpu, host = (described.get(name) or {} for name in ("cpu", "machine"))
     hardware = [host.get(name) for name in environment.HARDWARE]
     threads = report.protocol.get("threads")
-    return of_value([cpu.get("model"), hardware, around.get("cores"), threads])[:12]
+    return of_value([cpu.get("model"), hardware, described.get("cores"), threads])[:12]
 
 
 def load(path: Path) -> list[Entry]:

@@ -50,10 +50,10 @@ def threads_of(settings: GateSettings, place: Place = HERE) -> int:
     return settings.threads or max(1, int(place.environment(())["cores"]) - 1)
 
 
-def candidate(name: str, kept: Kept, settings: GateSettings, place: Place = HERE) -> Candidate:
+def candidate(name: str, variant: Kept, settings: GateSettings, place: Place = HERE) -> Candidate:
     """An artifact as the gate runs it."""
-    options = {**kept.options, "threads": threads_of(settings, place)}
-    return Candidate(name, kept.artifact, kept.runner, options)
+    options = {**variant.options, "threads": threads_of(settings, place)}
+    return Candidate(name, variant.artifact, variant.runner, options)
 
 
 def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:

@@ -146,12 +146,13 @@ def opened(
 def _confined(held: Baseline) -> Baseline:
     """The baseline with what this store made of somebody's file marked as such."""
     confined = {
-        name: kept
-        if kept.artifact.foreign or not is_from_file(kept.made_by)
+        name: variant
+        if variant.artifact.foreign or not is_from_file(variant.made_by)
         else replace(
-            kept, artifact=opened_as(kept.artifact, from_file=True, trust=kept.artifact.trusted)
+            variant,
+            artifact=opened_as(variant.artifact, from_file=True, trust=variant.artifact.trusted),
         )
-        for name, kept in held.variants.items()
+        for name, variant in held.variants.items()
     }
     return replace(held, variants=confined)
 
@@ -181,8 +182,8 @@ class _Saved(Origin):
         if python is None:
             return before
         there = interpreter_of(python)
-        around = {**before.environment, "versions": versions_in(there, packages)}
-        return replace(before, environment=around, interpreter=there)
+        environment = {**before.environment, "versions": versions_in(there, packages)}
+        return replace(before, environment=environment, interpreter=there)
 
 
 @dataclass

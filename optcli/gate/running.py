@@ -59,15 +59,15 @@ def gate(
     """
     began = environment.now()
     observer = observer or Silent()
-    kept = Store.of(store)
+    store = Store.of(store)
     root = (artifacts or Path("artifacts")).absolute()
     settings = BuildSettings(options.jobs, True, options.timeout_s, options.trust)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
-    _require_own_places(folder, kept.root)
+    _require_own_places(folder, store.root)
 
     whole = other_interpreter.BuildRequest(
-        recipe, options.overrides, (), kept.root, root, settings, kept.remote_place
+        recipe, options.overrides, (), store.root, root, settings, store.remote_place
     )
 
     def suggested() -> tuple[str, ...]:
@@ -75,22 +75,22 @@ def gate(
 
     with (
         ExitStack() as stack,
-        kept.connected(observer.warned),
-        opened(reference, recipe, root, kept, observer, settings, options, folder) as origin,
+        store.connected(observer.warned),
+        opened(reference, recipe, root, store, observer, settings, options, folder) as origin,
     ):
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
         demanded, slo = _demanded(loaded, origin, options)
-        to_do = planned(recipe, kept, options.overrides, list(names))
+        to_do = planned(recipe, store, options.overrides, list(names))
         labels.say(to_do.recipe, observer)
-        places = stack.enter_context(devices_of(options.ray, demanded, to_do, kept, observer))
-        made = make(to_do, kept, observer, settings, Phases())
+        places = stack.enter_context(devices_of(options.ray, demanded, to_do, store, observer))
+        made = make(to_do, store, observer, settings, Phases())
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})
         before = origin.made(list(names), packages)
         variants = sides(mine, before)
-        missing = [*missing, *_committed(reference, root, kept)]
-        changes = _changes(origin, made.plan.recipe, variants, missing, kept.digests, options)
-        then, now = origin.terms, terms_of(made.plan.recipe, kept.digests)
+        missing = [*missing, *_committed(reference, root, store)]
+        changes = _changes(origin, made.plan.recipe, variants, missing, store.digests, options)
+        then, now = origin.terms, terms_of(made.plan.recipe, store.digests)
         samples = of_samples(then.samples, now.samples) if then is not None else {}
         gating = Gating(
             made,
@@ -100,7 +100,7 @@ def gate(
             slo,
             changes,
             options,
-            kept,
+            store,
             folder,
             observer,
             places,
@@ -134,7 +134,7 @@ def gate(
             view.write(folder / "report.json", report.to_json() + "\n")
     if options.history is not None:
         history.append(options.history, report, history.current_commit(recipe.absolute().parent))
-    kept.digests.save()
+    store.digests.save()
     return report
 
 
@@ -230,5 +230,5 @@ def devices_of(
             )
     variants = tuple(each.name for each in plan.variants)
     devices = [Device(name, place_of(recipe, name), variants) for name in settings.devices]
-    with joined(ray, plan, devices, store, observer) as far:
-        yield tuple(far.get(name) or Here(name) for name in settings.devices)
+    with joined(ray, plan, devices, store, observer) as remote_devices:
+        yield tuple(remote_devices.get(name) or Here(name) for name in settings.devices)

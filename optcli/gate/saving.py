@@ -38,7 +38,7 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
     if not variants:
         hint = "the report says why no variant was built"
         raise UsageError("the build made no artifact", place=str(place), hint=hint)
-    kept = {}
+    packed = {}
     own = True
     inputs: tuple[TensorSpec, ...] = ()
     for name, variant in variants.items():
@@ -56,10 +56,10 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
             raise _damaged(place, f"variants.{name}.runner: wanted a name and its options")
         steps = made_by(entry, store)
         own = own and not is_fetched(lineage(entry, store))
-        kept[name] = Kept(artifact_of(entry), runner["name"], requested, steps)
+        packed[name] = Kept(artifact_of(entry), runner["name"], requested, steps)
         inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
     try:
-        return baselines.save(path, kept, inputs, report, store, own=own)
+        return baselines.save(path, packed, inputs, report, store, own=own)
     except ValidationError as error:
         raise _damaged(place, first_wrong(error)) from error
 

@@ -44,11 +44,11 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
             raise MissingError(first.what, place=variant.name, hint=first.hint)
         if variant.name not in made.artifacts:
             raise why_not_built(made, variant.name)
-        kept = _kept(made, variant)
+        variant_built = _kept(made, variant)
         use = made.plan.recipe.variants[variant.name].runner
         is_open = use is None or getattr(use.configured, "shapes", None) is None
         packages = tuple(variant.runner.needs.packages)
-        judged[variant.name] = Side(variant.name, kept, packages, open_shapes=is_open)
+        judged[variant.name] = Side(variant.name, variant_built, packages, open_shapes=is_open)
     return judged
 
 
@@ -66,13 +66,15 @@ def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
     return paired
 
 
-def _shaped_as(now: Kept, then: Kept) -> Kept:
-    if now.runner != then.runner:
-        return now
+def _shaped_as(candidate: Kept, baseline: Kept) -> Kept:
+    if candidate.runner != baseline.runner:
+        return candidate
     shapes: dict[str, Any] = {
-        name: then.options.get(name) for name in ("shapes", "batch_sizes") if name in now.options
+        name: baseline.options.get(name)
+        for name in ("shapes", "batch_sizes")
+        if name in candidate.options
     }
-    return replace(now, options={**now.options, **shapes})
+    return replace(candidate, options={**candidate.options, **shapes})
 
 
 def runner_changes(side: Side) -> list[Change]:
@@ -90,12 +92,12 @@ def runner_changes(side: Side) -> list[Change]:
     ]
 
 
-def _settings(kept: Kept) -> dict[str, Any]:
+def _settings(variant: Kept) -> dict[str, Any]:
     """The runner's settings with today's defaults, so that a new one is no change."""
     try:
-        settings = find_runner(kept.runner).model_validate(kept.options).model_dump(mode="json")
+        settings = find_runner(variant.runner).model_validate(variant.options).model_dump(mode="json")
     except (OptcliError, ValueError):
-        settings = dict(kept.options)
+        settings = dict(variant.options)
     return {name: value for name, value in settings.items() if name not in _OWN}
 
 

@@ -48,8 +48,10 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
     timing: list[Flag] = []
     samples: list[str] = []
     for place in gating.places:
-        found, doubts, files = _latency_at(gating, side, variants * len(gating.places), apart, place)
-        compared += [_named(each, place.name) for each in found]
+        compared_here, doubts, files = _latency_at(
+            gating, side, variants * len(gating.places), apart, place
+        )
+        compared += [_named(each, place.name) for each in compared_here]
         timing += [each for each in doubts if each not in timing]
         samples += files
     limit = gating.settings.max_size_growth
@@ -165,8 +167,10 @@ def _apart_on(gating: Gating, side: Side, place: Place) -> Incomparable | None:
     if gating.before.interpreter is not None:
         return Incomparable(f"the baseline's own interpreter is not on {place.name}")
     assert side.before is not None
-    around = place.environment(side.packages)
-    if side.before.artifact.format in NATIVE and (why := of_another_cpu(side, gating.before, around)):
+    environment = place.environment(side.packages)
+    if side.before.artifact.format in NATIVE and (
+        why := of_another_cpu(side, gating.before, environment)
+    ):
         return Incomparable(why)
     return None
 

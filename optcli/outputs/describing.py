@@ -103,21 +103,23 @@ def describe(
                 place=f"outputs.{name}",
                 hint=did_you_mean(name, names, f"name one of {', '.join(names)}"),
             )
-    said = {name: _of_settings(outputs[names.index(name)], each) for name, each in settings.items()}
-    said = {**_of_decoding(outputs, postprocess), **said}
+    by_recipe = {
+        name: _of_settings(outputs[names.index(name)], each) for name, each in settings.items()
+    }
+    by_recipe = {**_of_decoding(outputs, postprocess), **by_recipe}
     read = metric_output or (names[0] if names else None)
     if postprocess is None and metric_reads is not None and read in names:
-        said.setdefault(str(read), (Part(metric_reads),))
+        by_recipe.setdefault(str(read), (Part(metric_reads),))
     known = exported(metadata or {})
     written = {} if known is None else of_exporter(outputs, known)
-    return tuple(_meaning(output, said, written) for output in outputs)
+    return tuple(_meaning(output, by_recipe, written) for output in outputs)
 
 
 def _meaning(
-    output: Output, said: Mapping[str, tuple[Part, ...]], written: Mapping[str, tuple[Part, ...]]
+    output: Output, by_recipe: Mapping[str, tuple[Part, ...]], written: Mapping[str, tuple[Part, ...]]
 ) -> OutputMeaning:
-    if output.name in said:
-        return OutputMeaning(output.name, said[output.name], "recipe")
+    if output.name in by_recipe:
+        return OutputMeaning(output.name, by_recipe[output.name], "recipe")
     if output.name in written:
         return OutputMeaning(output.name, written[output.name], "metadata")
     if output.shape is not None and len(output.shape) == 1 and "float" in output.dtype:
@@ -235,14 +237,14 @@ def _parts(
     outputs: Sequence[Output], wanted: Mapping[str, tuple[int, list[Sized]]]
 ) -> dict[str, tuple[Part, ...]]:
     """Parts of outputs `[rows, columns]`; outputs of another shape are left out."""
-    found = {}
+    parts = {}
     for output in outputs:
         if output.name not in wanted or output.shape is None or len(output.shape) != 2:
             continue
         axis, sizes = wanted[output.name]
         if output.shape[axis] >= sum(size or 0 for _, size in sizes):
-            found[output.name] = tuple(p for p in _along(axis, sizes, output.shape[axis]) if _holds(p))
-    return found
+            parts[output.name] = tuple(p for p in _along(axis, sizes, output.shape[axis]) if _holds(p))
+    return parts
 
 
 def _holds(part: Part) -> bool:
@@ -278,13 +280,13 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
         (0, [("boxes", 4), ("scores", classes), *behind]),
         *((1, sizes) for sizes in (in_rows if shape[0] <= MOST_ROWS else in_rows[::-1])),
     ]
-    found: dict[str, tuple[Part, ...]] = {}
+    parts: dict[str, tuple[Part, ...]] = {}
     for axis, sizes in forms:
         if len(shape) == 2 and shape[axis] == sum(size or 0 for _, size in sizes):
-            found[first.name] = tuple(_along(axis, sizes, shape[axis]))
+            parts[first.name] = tuple(_along(axis, sizes, shape[axis]))
             break
     for other in outputs[1:]:
         shape = other.shape or ()
         if known.task == "segment" and len(shape) == 3 and MASK_COEFFICIENTS in (shape[0], shape[2]):
-            found[other.name] = (Part("prototypes"),)
-    return found
+            parts[other.name] = (Part("prototypes"),)
+    return parts

@@ -44,25 +44,26 @@ def detections_apart(
     import numpy as np
     from scipy.spatial.distance import cdist
 
-    theirs, mine = _detections(expected), _detections(actual)
-    if theirs is None or mine is None or theirs.scores.shape[1] != mine.scores.shape[1]:
+    reference, candidate = _detections(expected), _detections(actual)
+    if reference is None or candidate is None or reference.scores.shape[1] != candidate.scores.shape[1]:
         return None
-    count, columns = max(len(theirs.scores), len(mine.scores)), 4 + theirs.scores.shape[1]
+    count, columns = max(len(reference.scores), len(candidate.scores)), 4 + reference.scores.shape[1]
     if count > _MOST or count**2 * columns > _MOST_DIFFERENCES:
         return None
-    size = float(np.abs(theirs.boxes).max(initial=0.0)) or 1.0
-    largest = np.ones(theirs.scores.shape[1])
+    size = float(np.abs(reference.boxes).max(initial=0.0)) or 1.0
+    largest = np.ones(reference.scores.shape[1])
     # Classes of other ranges have scales of their own, as in `scaled_parts` of rows in their places.
-    for part, scale in scaled_parts(np.abs(theirs.scores)[:, None]):
+    for part, scale in scaled_parts(np.abs(reference.scores)[:, None]):
         largest[part[2] if part is not ... else part] = scale
     first, second = (
-        np.concatenate([each.boxes / size, each.scores / largest], axis=1) for each in (theirs, mine)
+        np.concatenate([each.boxes / size, each.scores / largest], axis=1)
+        for each in (reference, candidate)
     )
-    far = cdist(first, second, "chebyshev")
-    far[theirs.groups[:, None] != mine.groups[None]] = np.inf
+    distances = cdist(first, second, "chebyshev")
+    distances[reference.groups[:, None] != candidate.groups[None]] = np.inf
     ways = (
-        far.min(axis=1, initial=np.inf)[theirs.counts],
-        far.min(axis=0, initial=np.inf)[mine.counts],
+        distances.min(axis=1, initial=np.inf)[reference.counts],
+        distances.min(axis=0, initial=np.inf)[candidate.counts],
     )
     return max(float(way.max(initial=0.0)) for way in ways)
 
@@ -71,10 +72,10 @@ def all_tie(outputs: Mapping[str, np.ndarray]) -> bool:
     """Whether outputs are detections that are all as likely: which of them are given is chance then."""
     import numpy as np
 
-    found = _detections(outputs)
-    if found is None or len(found.scores) < 2:
+    detections = _detections(outputs)
+    if detections is None or len(detections.scores) < 2:
         return False
-    best = found.scores.max(axis=1)
+    best = detections.scores.max(axis=1)
     return float(np.ptp(best)) <= _TIE * float(np.abs(best).max())
 
 
@@ -110,13 +111,15 @@ def _with_labels(
         rows = arrays[0]
         boxes, scores, labels = rows[..., :4], rows[..., 4], rows[..., 5]
     elif len(arrays) == 3:
-        found = [a for a in arrays if a.ndim in (2, 3) and a.shape[-1] == 4 and a.dtype.kind == "f"]
-        flat = [a for a in arrays if found and a.shape == found[0].shape[:-1]]
+        box_arrays = [
+            a for a in arrays if a.ndim in (2, 3) and a.shape[-1] == 4 and a.dtype.kind == "f"
+        ]
+        flat = [a for a in arrays if box_arrays and a.shape == box_arrays[0].shape[:-1]]
         whole = [a for a in flat if a.dtype.kind in "iu"]
         floats = [a for a in flat if a.dtype.kind == "f"]
-        if len(found) != 1 or len(whole) != 1 or len(floats) != 1:
+        if len(box_arrays) != 1 or len(whole) != 1 or len(floats) != 1:
             return None
-        boxes, scores, labels = found[0], floats[0], whole[0]
+        boxes, scores, labels = box_arrays[0], floats[0], whole[0]
     else:
         return None
     if boxes.ndim == 2:

@@ -102,12 +102,12 @@ def meanings(
     """
     seen = of_one_sample(outputs)
     known = list(describe(seen, settings=settings, postprocess=postprocess, metadata=metadata))
-    found = guess(outputs, inputs)
-    if found.source != "shape" or any(each.source not in ("shape", "unknown") for each in known):
+    proposal = guess(outputs, inputs)
+    if proposal.source != "shape" or any(each.source not in ("shape", "unknown") for each in known):
         return known
-    if found.kind == "pixels":
+    if proposal.kind == "pixels":
         return [OutputMeaning(outputs[0].name, (Part("class_map"),), "shape"), *known[1:]]
-    decoding = yaml.safe_load(found.postprocess or "null")
+    decoding = yaml.safe_load(proposal.postprocess or "null")
     guessed = PostprocessSettings.model_validate(decoding) if decoding else None
     return [
         replace(each, source="shape") if each.source == "recipe" else each
@@ -121,8 +121,8 @@ def decoding(
     """How to decode the outputs of a detector, as its exporter says; None where it does not."""
     if exported(metadata) is None:
         return None
-    said = yaml.safe_load(guess(outputs, inputs, metadata=metadata).postprocess or "null")
-    return PostprocessSettings.model_validate(said) if said else None
+    settings = yaml.safe_load(guess(outputs, inputs, metadata=metadata).postprocess or "null")
+    return PostprocessSettings.model_validate(settings) if settings else None
 
 
 def guessed_decoding(
@@ -133,10 +133,10 @@ def guessed_decoding(
     It leaves one where scores are logits, which some detectors turn into shares by a sigmoid and others
     by a softmax, and where more stands behind the boxes, such as masks, which nobody would look at.
     """
-    found = guess(outputs, inputs, probe=probe)
-    if found.kind != "boxes" or found.note:
+    guessed = guess(outputs, inputs, probe=probe)
+    if guessed.kind != "boxes" or guessed.note:
         return None
-    settings = PostprocessSettings.model_validate(yaml.safe_load(found.postprocess))
+    settings = PostprocessSettings.model_validate(yaml.safe_load(guessed.postprocess))
     how = settings.boxes
     choice = how is not None and (how.activation != "none" or how.prototypes or how.keypoints)
     return None if choice else settings
@@ -185,11 +185,11 @@ def _exported(
         return Guess("unknown", count, prepare=_letterbox(size), source="metadata", note=note)
     meant = of_exporter(of_one_sample(outputs), known)
     prototypes = next((name for name in meant if meant[name][0].kind == "prototypes"), None)
-    said = _decoding(parts, count, prototypes, known.keypoints)
+    lines = _decoding(parts, count, prototypes, known.keypoints)
     note = ""
     if "mask_coefficients" in kinds and prototypes is None:
         note = "its output of prototypes is not there: only the boxes of this model are judged"
-    return Guess("boxes", count, said, _letterbox(size), "metadata", note)
+    return Guess("boxes", count, lines, _letterbox(size), "metadata", note)
 
 
 def _transformers(outputs: Sequence[DeclaredOutput], known: Exported) -> Guess:
@@ -203,12 +203,13 @@ def _transformers(outputs: Sequence[DeclaredOutput], known: Exported) -> Guess:
     if known.task != "detect" or not isinstance(last, int):
         return Guess("unknown", count, source="metadata")
     softmax = known.head == "softmax"
-    said = "activation: softmax, background: last, multi_label: false" if softmax else ""
-    said = said or "activation: sigmoid"
+    activation = "activation: softmax, background: last, multi_label: false" if softmax else ""
+    activation = activation or "activation: sigmoid"
     coco = len(known.names) == _IDS_OF_COCO and "N/A" in known.names
-    said += ", numbering: coco" if coco else ""
+    activation += ", numbering: coco" if coco else ""
     boxes = (
-        f"{{boxes: {{boxes: pred_boxes, scores: logits, format: cxcywh, normalized: true, {said}}}}}"
+        "{boxes: {boxes: pred_boxes, scores: logits, format: cxcywh, normalized: true,"
+        f" {activation}}}}}"
     )
     return Guess("boxes", last - softmax, boxes, source="metadata")
 
@@ -219,24 +220,24 @@ def _decoding(
     """The decoding of candidates by columns or by rows, or of rows that are detections."""
     kinds = [part.kind for part in parts]
     finished = "class_numbers" in kinds
-    said = ["format: cxcywh"] if not finished or "angle" in kinds else []
-    said += ["transposed: true"] if parts[0].axis == 0 else []
-    said += ["objectness: true"] if "objectness" in kinds else []
-    said += [f"classes: {count}"] if not finished and kinds[-1] != "scores" else []
-    said += _more(
+    options = ["format: cxcywh"] if not finished or "angle" in kinds else []
+    options += ["transposed: true"] if parts[0].axis == 0 else []
+    options += ["objectness: true"] if "objectness" in kinds else []
+    options += [f"classes: {count}"] if not finished and kinds[-1] != "scores" else []
+    options += _more(
         prototypes if "mask_coefficients" in kinds else None,
         keypoints if "keypoints" in kinds else None,
     )
-    said += ["angle: true"] if "angle" in kinds else []
+    options += ["angle: true"] if "angle" in kinds else []
     if finished:
-        return f"{{rows: {{{', '.join(said)}}}}}"
-    return f"{{boxes: {{{', '.join([*said, 'nms: 0.65'])}}}}}"
+        return f"{{rows: {{{', '.join(options)}}}}}"
+    return f"{{boxes: {{{', '.join([*options, 'nms: 0.65'])}}}}}"
 
 
 def _more(prototypes: str | None, keypoints: tuple[int, int] | None) -> list[str]:
     """What stands behind the classes of a row."""
-    said = [] if prototypes is None else [f"prototypes: {json.dumps(prototypes)}"]
-    return said if keypoints is None else [*said, f"keypoints: [{keypoints[0]}, {keypoints[1]}]"]
+    options = [] if prototypes is None else [f"prototypes: {json.dumps(prototypes)}"]
+    return options if keypoints is None else [*options, f"keypoints: [{keypoints[0]}, {keypoints[1]}]"]
 
 
 def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | None:
@@ -258,9 +259,9 @@ def _several(outputs: Sequence[DeclaredOutput], classes: int | None) -> Guess | 
         return None
     background = classes is not None and last == classes + 1
     how = "softmax, background: last" if background else "sigmoid"
-    said = f"format: cxcywh, normalized: true, activation: {how}"
+    options = f"format: cxcywh, normalized: true, activation: {how}"
     names = f"boxes: {box}, scores: {tables[0]}"
-    return Guess("boxes", last - background, f"{{boxes: {{{names}, {said}}}}}")
+    return Guess("boxes", last - background, f"{{boxes: {{{names}, {options}}}}}")
 
 
 def _boxes(
@@ -292,9 +293,9 @@ def _boxes(
         elif count == 1 + math.prod(_KEYPOINTS) and classes != count:
             count, more = 1, _more(None, _KEYPOINTS)
             note = "these are taken for boxes with 17 keypoints"
-        said = ["format: cxcywh, transposed: true"]
-        said += [f"classes: {count}", *more] if more else []
-        boxes = f"{{boxes: {{{', '.join([*said, 'nms: 0.65'])}}}}}"
+        box_options = ["format: cxcywh, transposed: true"]
+        box_options += [f"classes: {count}", *more] if more else []
+        boxes = f"{{boxes: {{{', '.join([*box_options, 'nms: 0.65'])}}}}}"
         return Guess("boxes", count, boxes, _letterbox(size), note=note)
     if rows == 3 * cells and columns > 5:
         boxes = "{boxes: {format: cxcywh, objectness: true, nms: 0.65}}"

@@ -132,16 +132,16 @@ def in_original(
     original = how.get("original")
     scale = np.array([1.0, 1.0] if original else placement["scale"][::-1], np.float64)
     padding = np.array([0.0, 0.0] if original else placement["padding"][::-1], np.float64)
-    found = {name: detections[name] for name in ("scores", "labels")}
-    found["boxes"] = ((detections["boxes"].reshape(-1, 2, 2) - padding) / scale).reshape(-1, 4)
+    placed = {name: detections[name] for name in ("scores", "labels")}
+    placed["boxes"] = ((detections["boxes"].reshape(-1, 2, 2) - padding) / scale).reshape(-1, 4)
     if "corners" in detections:
-        found["corners"] = (detections["corners"] - padding) / scale
+        placed["corners"] = (detections["corners"] - padding) / scale
     if "keypoints" in detections:
-        found["keypoints"] = detections["keypoints"].astype(np.float64)
-        found["keypoints"][..., :2] = (found["keypoints"][..., :2] - padding) / scale
+        placed["keypoints"] = detections["keypoints"].astype(np.float64)
+        placed["keypoints"][..., :2] = (placed["keypoints"][..., :2] - padding) / scale
     if "coefficients" in detections or "maps" in detections:
-        found["masks"] = list(_masks(detections, found["boxes"], placement, size))
-    return found
+        placed["masks"] = list(_masks(detections, placed["boxes"], placement, size))
+    return placed
 
 
 def _masks(
@@ -228,8 +228,8 @@ def _changes(values: np.ndarray, y: _Line, x: _Line) -> tuple[np.ndarray, np.nda
     upper, lower = (columns[above + below, here].astype(np.float64) for below in (0, 1))
     crossing = y.pixel(above + upper / (upper - lower))
     # The first pixel that is above 0, or the first that is not.
-    found = np.where(lower > 0, np.floor(crossing) + 1, np.ceil(crossing))
-    row[between] = np.clip(found, 0, y.count)
+    first_row = np.where(lower > 0, np.floor(crossing) + 1, np.ceil(crossing))
+    row[between] = np.clip(first_row, 0, y.count)
     return column, row
 
 
@@ -264,12 +264,12 @@ def beside(how: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name, has in there.items() if has)
 
 
-def described(found: Mapping[str, Any], index: int) -> dict[str, Any]:
+def described(detections: Mapping[str, Any], index: int) -> dict[str, Any]:
     """What a detection of `in_original` has beside its box, ready for JSON."""
     extras: dict[str, Any] = {}
-    if "masks" in found:
-        extras["mask"] = found["masks"][index]
+    if "masks" in detections:
+        extras["mask"] = detections["masks"][index]
     for name in ("keypoints", "corners"):
-        if name in found:
-            extras[name] = found[name][index].tolist()
+        if name in detections:
+            extras[name] = detections[name][index].tolist()
     return extras

@@ -88,12 +88,16 @@ class Postprocess:
         if size is None:
             raise ValueError("the size of the input is needed to decode boxes")
         classes = None if self._names is None else len(self._names)
-        found, _ = decoded(self.kind, self._how, outputs, size, image, classes)
+        detections, _ = decoded(self.kind, self._how, outputs, size, image, classes)
         height, width = placement["original_size"]
-        found = instances.in_original(found, placement, self._how, size)
+        detections = instances.in_original(detections, placement, self._how, size)
         # A box ends where its image does; one that lies outside is none of it.
         edges = np.array([width, height, width, height], np.float64)
-        boxes, scores, labels = found["boxes"], found["scores"].tolist(), found["labels"].tolist()
+        boxes, scores, labels = (
+            detections["boxes"],
+            detections["scores"].tolist(),
+            detections["labels"].tolist(),
+        )
         inside = (boxes[:, 2:] > 0).all(axis=1) & (boxes[:, :2] < edges[:2]).all(axis=1)
         boxes = boxes.clip(0, edges).tolist()
         best = [
@@ -101,7 +105,7 @@ class Postprocess:
                 **self._named(labels[index]),
                 "score": scores[index],
                 "box": boxes[index],
-                **instances.described(found, index),
+                **instances.described(detections, index),
             }
             for index in np.flatnonzero(inside).tolist()
         ]

@@ -25,7 +25,7 @@ def groups_by_range(reaches: Mapping[int, np.ndarray]) -> tuple[int, list[np.nda
     """
     import numpy as np
 
-    found, widest = None, _APART
+    best, widest = None, _APART
     for axis, reach in reaches.items():
         if not 1 < len(reach) <= MOST_SLICES:
             continue
@@ -35,8 +35,8 @@ def groups_by_range(reaches: Mapping[int, np.ndarray]) -> tuple[int, list[np.nda
         np.divide(ordered[1:], ordered[:-1], out=steps, where=ordered[:-1] > 0)
         if steps.max() >= widest:
             groups = np.split(order, np.flatnonzero(steps >= _APART) + 1)
-            found, widest = (axis, [np.sort(group) for group in groups][::-1]), float(steps.max())
-    return found
+            best, widest = (axis, [np.sort(group) for group in groups][::-1]), float(steps.max())
+    return best
 
 
 def scaled_parts(reached: np.ndarray) -> Iterator[tuple[Any, float]]:
@@ -51,13 +51,13 @@ def scaled_parts(reached: np.ndarray) -> Iterator[tuple[Any, float]]:
     whole = float(reached.max(initial=0.0)) or 1.0
     axes = [axis for axis in range(1, reached.ndim) if reached.shape[axis] <= MOST_SLICES]
     others = {axis: tuple(i for i in range(reached.ndim) if i != axis) for axis in axes}
-    found = None
+    ranges = None
     if reached.size and reached.ndim > 2 and np.isfinite(whole):
-        found = groups_by_range({axis: reached.max(axis=others[axis]) for axis in axes})
-    if found is None:
+        ranges = groups_by_range({axis: reached.max(axis=others[axis]) for axis in axes})
+    if ranges is None:
         yield ..., whole
         return
-    axis, groups = found
+    axis, groups = ranges
     for members in groups:
         part = (slice(None),) * axis + (members,)
         yield part, max(float(reached[part].max()), min(_LEAST_SCALE, whole))

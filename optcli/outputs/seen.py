@@ -35,8 +35,8 @@ def facts_of(
         if shape and shape[0] == batch_size and name not in whole:
             shape[0] = None
         seen = probe_of(array) if number == 0 else None
-        said = {"probe": [seen.largest, seen.rows]} if seen is not None else {}
-        tensors.append({"name": name, "dtype": str(array.dtype), "shape": shape, **said})
+        probe = {"probe": [seen.largest, seen.rows]} if seen is not None else {}
+        tensors.append({"name": name, "dtype": str(array.dtype), "shape": shape, **probe})
     return {OUTPUT_TENSORS: tensors}
 
 
@@ -46,11 +46,11 @@ def of_facts(facts: Mapping[str, Any]) -> tuple[tuple[Declared, ...], Probe | No
     Facts of an artifact from elsewhere may be anything: where they are of another form there are none.
     """
     try:
-        found = [_Tensor.model_validate(each) for each in facts.get(OUTPUT_TENSORS) or ()]
+        tensors = [_Tensor.model_validate(each) for each in facts.get(OUTPUT_TENSORS) or ()]
     except (ValidationError, TypeError):
         return (), None
-    probe = found[0].probe if found else None
-    declared = tuple(Declared(each.name, each.shape, each.dtype) for each in found)
+    probe = tensors[0].probe if tensors else None
+    declared = tuple(Declared(each.name, each.shape, each.dtype) for each in tensors)
     return declared, None if probe is None else Probe(*probe)
 
 

@@ -25,6 +25,6 @@ def bound_to(device: str) -> dict[str, Any]:
     if device == "cpu" or not driver.present():
         return {}
     gpu = driver.devices()[0]
-    kept = {"name": gpu.name, "compute_capability": gpu.compute_capability, "driver": gpu.driver}
+    gpu_facts = {"name": gpu.name, "compute_capability": gpu.compute_capability, "driver": gpu.driver}
     # The code around the kernels is the CPU's.
-    return {"gpu": kept, "cpu": environment.cpu()}
+    return {"gpu": gpu_facts, "cpu": environment.cpu()}

@@ -62,15 +62,17 @@ class ConvertPrecision(Pass):
         why = "older ones know no bfloat16" if bf16 else "older ones cannot be read"
         model = modern(onnx_format.open(source.path), BF16_OPSET if bf16 else 7, job, why)
         nodes = model.graph.node
-        kept = chosen(nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_")
+        in_fp32 = chosen(
+            nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_"
+        )
         facts: dict[str, Any] = {"keep_io": self.keep_io}
         if not bf16:
-            kept |= out_of_range(model, job, facts)
-        kept |= not_in(self.precision, model) | rounded_too_much(self.precision, model)
+            in_fp32 |= out_of_range(model, job, facts)
+        in_fp32 |= not_in(self.precision, model) | rounded_too_much(self.precision, model)
         job.progress(None, f"converting to {self.precision}")
-        converted = halved(model, self.precision, kept, self.keep_io)
+        converted = halved(model, self.precision, in_fp32, self.keep_io)
         onnx_format.save(converted, job.out)
-        types = sorted({node.op_type for node in nodes if node.name in kept})
-        facts |= {"kept_in_fp32": sorted(kept), "kept_in_fp32_types": types}
+        types = sorted({node.op_type for node in nodes if node.name in in_fp32})
+        facts |= {"kept_in_fp32": sorted(in_fp32), "kept_in_fp32_types": types}
         facts["opset"] = opset_of(converted)
         return Made(precision=self.precision, facts=facts)

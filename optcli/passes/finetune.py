@@ -315,11 +315,11 @@ class Finetune(Pass):
             job.warn("augment: without a teacher nothing says which views are harmless")
             return None
         torch_modules.evaluating(teacher[0])
-        found = harmless(teacher[1], loss, examples, min(self._batch_size(job), len(examples)))
-        if isinstance(found, str):
-            job.warn(f"augment: {found}; training without it")
+        views = harmless(teacher[1], loss, examples, min(self._batch_size(job), len(examples)))
+        if isinstance(views, str):
+            job.warn(f"augment: {views}; training without it")
             return None
-        return found
+        return views
 
     def _divided(self, examples: ExampleSet, job: Job) -> tuple[ExampleSet, ExampleSet | None]:
         """The samples to train on, and those that say when it may end, where that is wanted."""

@@ -129,10 +129,10 @@ class Prune(Pass):
     def _remove_blocks(self, model: torch.nn.Module, job: Job) -> tuple[list[str], dict[str, Any]]:
         """Remove the blocks that are named and those to be chosen; gives their names and facts."""
         names = [name for name, _ in torch_modules.named_modules(model) if name]
-        kept = matching(self.keep, names, "keep")
+        protected = matching(self.keep, names, "keep")
         named = _outermost(matching(self.remove, names, "remove"))
         for name in named:
-            if any(within(name, [module]) or within(module, [name]) for module in kept):
+            if any(within(name, [module]) or within(module, [name]) for module in protected):
                 raise StepError(
                     f"`remove` and `keep` both name {name} or a part of it",
                     hint="shorten one of them",
@@ -144,7 +144,7 @@ class Prune(Pass):
         candidates = [
             block
             for name, block in removable(model, job.inputs).items()
-            if not any(within(name, [module]) or within(module, [name]) for module in kept)
+            if not any(within(name, [module]) or within(module, [name]) for module in protected)
         ]
         change = OutputChange(model, job, self.block_samples)
         share = self.block_ratio

@@ -112,9 +112,9 @@ class QuantizeLitert(Pass):
                 made.add_dynamic_config(".*", kind, self.weight_bits)
             else:
                 made.add_weight_only_config(".*", kind, self.weight_bits)
-        kept = [(".*", names[each]) for each in self.ignored_operators]
-        kept += [(pattern, names["*"]) for pattern in self.ignored_names]
-        for pattern, kind in kept:
+        in_floats = [(".*", names[each]) for each in self.ignored_operators]
+        in_floats += [(pattern, names["*"]) for pattern in self.ignored_names]
+        for pattern, kind in in_floats:
             made.update_quantization_recipe(pattern, kind, algorithm_key=AlgorithmName.NO_QUANTIZE)
         return made
 

@@ -222,8 +222,8 @@ class QuantizeNncf(Pass):
             if not more:
                 break
             ruined |= more
-            around = layer_errors.around(ready.model, more)
-            ignored |= {*more} if self.target == "tensorrt" else around
+            neighbours = layer_errors.around(ready.model, more)
+            ignored |= {*more} if self.target == "tensorrt" else neighbours
             ready.arguments["ignored_scope"] = self._ignored(sorted(ignored))
         if self.target == "tensorrt":
             require_constraints(graph)

@@ -185,7 +185,7 @@ class QuantizeOnnxruntime(Pass):
             model = modern(source_model, least_opset, job, why, full_precision=True)
             transformer = self._is_transformer(model)
             if transformer and self._merges_layers():
-                model = linear_layers.merged(model, kept={*self.names, *self.ignored_names})
+                model = linear_layers.merged(model, untouched={*self.names, *self.ignored_names})
             model = prepared(model, work / "prepared", job)
             tail = self._float_tail(model)
             scope, grids = self._scope(model, tail), self._grids()
@@ -270,8 +270,8 @@ class QuantizeOnnxruntime(Pass):
             if not more:
                 break
             ruined |= more
-            around = {*more} if grids.for_tensorrt else layer_errors.around(model, more)
-            ignored = {*scope.ignored, *around}
+            neighbours = {*more} if grids.for_tensorrt else layer_errors.around(model, more)
+            ignored = {*scope.ignored, *neighbours}
             if scope.names and ignored.issuperset(scope.names):  # without names all would be quantized
                 layer_errors.require_layers((), ruined, self.least_layer_sqnr)
             scope = replace(scope, names={*scope.names} - ignored, ignored=ignored)
@@ -347,8 +347,8 @@ class QuantizeOnnxruntime(Pass):
 
     def _merges_layers(self) -> bool:
         """Whether layers may become `Gemm`: types and patterns of the recipe would mean other nodes."""
-        said = (self.types, self.patterns, self.ignored_types, self.ignored_patterns)
-        return self.target == "cpu" and self.format == "qdq" and not any(said)
+        selections = (self.types, self.patterns, self.ignored_types, self.ignored_patterns)
+        return self.target == "cpu" and self.format == "qdq" and not any(selections)
 
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":

@@ -146,8 +146,8 @@ def _two_of_four(weight: torch.Tensor) -> torch.Tensor:
 
     last = weight.movedim(1, -1)
     fours = last.reshape(*last.shape[:-1], -1, _GROUP)
-    kept = torch.argsort(fours.abs(), dim=-1, stable=True)[..., _GROUP // 2 :]
-    mask = torch.zeros_like(fours).scatter_(-1, kept, 1.0)
+    largest = torch.argsort(fours.abs(), dim=-1, stable=True)[..., _GROUP // 2 :]
+    mask = torch.zeros_like(fours).scatter_(-1, largest, 1.0)
     return mask.reshape(last.shape).movedim(-1, 1)
 
 

@@ -51,8 +51,8 @@ class TensorrtEngine(EnginePass):
         return {"VERSION_COMPATIBLE": True} if self.version_compatible else {}
 
     def settings(self, job: Job, version: str) -> dict[str, Any]:
-        kept = timing_cache(job, self.product, version) if self.timing_cache else None
-        return {"timing_cache": kept, "hardware": self.hardware_compatible}
+        cache = timing_cache(job, self.product, version) if self.timing_cache else None
+        return {"timing_cache": cache, "hardware": self.hardware_compatible}
 
     def compatible(self) -> tuple[str, ...]:
         hardware = () if self.hardware_compatible == "none" else (self.hardware_compatible,)

@@ -94,7 +94,7 @@ class EvaluationContext:
 
 
 def judge(
-    plan: Plan, artifacts: Mapping[str, Artifact], around: EvaluationContext
+    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Accuracy of every variant that was built and can run here, and why others have none.
 
@@ -102,7 +102,7 @@ def judge(
     """
     if "evaluation" not in plan.recipe.data:
         return {}, {}
-    return compare_all(subjects(plan, artifacts), plan.baseline, around)
+    return compare_all(subjects(plan, artifacts), plan.baseline, context)
 
 
 def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
@@ -115,20 +115,20 @@ def subjects(plan: Plan, artifacts: Mapping[str, Artifact]) -> list[Subject]:
 
 
 def evaluations(
-    plan: Plan, artifacts: Mapping[str, Artifact], around: EvaluationContext
+    plan: Plan, artifacts: Mapping[str, Artifact], context: EvaluationContext
 ) -> tuple[dict[str, str], float]:
     """The key of each evaluation that `judge` has used, by variant, and the score that counts.
 
     The store may have lost one: a comparison that is kept needs none.
     """
-    around = _decoded(around, artifacts[plan.baseline], Silent())
-    judging = _Judging(around, None)
+    context = _decoded(context, artifacts[plan.baseline], Silent())
+    judging = _Judging(context, None)
     keys_of = {each.name: key_of(judging._of(each)) for each in subjects(plan, artifacts)}
-    return keys_of, least_score(around.recipe)
+    return keys_of, least_score(context.recipe)
 
 
 def compare_all(
-    subjects: Sequence[Subject], baseline: str, around: EvaluationContext
+    subjects: Sequence[Subject], baseline: str, context: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Every subject beside the baseline, and what went wrong, by name.
 
@@ -137,8 +137,8 @@ def compare_all(
     """
     base = next((each for each in subjects if each.name == baseline), None)
     if base is not None:
-        around = _decoded(around, base.artifact, around.observer)
-    judging = _Judging(around, base)
+        context = _decoded(context, base.artifact, context.observer)
+    judging = _Judging(context, base)
     judged: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
 
@@ -147,7 +147,7 @@ def compare_all(
             judged[subject.name] = judging.accuracy_of(subject)
         except OptcliError as error:
             error.place = error.place or f"{subject.name} › accuracy"
-            around.observer.failed(f"{subject.name} › accuracy", error.message)
+            context.observer.failed(f"{subject.name} › accuracy", error.message)
             failures[subject.name] = error
 
     if judging.baseline is not None:
@@ -159,27 +159,27 @@ def compare_all(
     if accuracies:
         on = {
             "evaluated_on": evaluated_on(
-                around.recipe, around.store.digests, (*_DECIDES, "batch_size")
+                context.recipe, context.store.digests, (*_DECIDES, "batch_size")
             ),
             "data": judging.remarks(),
         }
         accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
-    settings = around.recipe.accuracy
+    settings = context.recipe.accuracy
     others = [each for name, each in accuracies.items() if name != baseline]
     few = [flag for each in others if settings and (flag := accuracy.too_few(each, settings))]
     if few:
-        around.observer.warned("accuracy", few[0].text)
+        context.observer.warned("accuracy", few[0].text)
     return accuracies, failures
 
 
-def _decoded(around: EvaluationContext, baseline: Artifact, observer: Observer) -> EvaluationContext:
-    recipe, guessed = with_decoding(around.recipe, baseline, observer)
-    return replace(around, recipe=recipe, guessed=guessed)
+def _decoded(context: EvaluationContext, baseline: Artifact, observer: Observer) -> EvaluationContext:
+    recipe, guessed = with_decoding(context.recipe, baseline, observer)
+    return replace(context, recipe=recipe, guessed=guessed)
 
 
 class _Judging:
-    def __init__(self, around: EvaluationContext, baseline: Subject | None) -> None:
-        self._around, self.baseline = around, baseline
+    def __init__(self, context: EvaluationContext, baseline: Subject | None) -> None:
+        self._around, self.baseline = context, baseline
         self._ingredients: dict[str, dict[str, Any]] = {}
         self._fresh: set[str] = set()
         self._under_way = accuracy.UnderWay()
@@ -189,12 +189,14 @@ class _Judging:
 
     def remarks(self) -> tuple[DataRemark, ...]:
         """What is known of the data, and what the baseline's answers say of them."""
-        around, base = self._around, self.baseline
+        context, base = self._around, self.baseline
         assert base is not None
         asked = self._of(base)
-        looking = Looking(around.store, around.logs / f"{base.name}.preparations.log", around.timeout_s)
+        looking = Looking(
+            context.store, context.logs / f"{base.name}.preparations.log", context.timeout_s
+        )
         return remarks_of(
-            around.recipe,
+            context.recipe,
             key_of(asked),
             base.artifact.facts,
             looking,
@@ -224,15 +226,15 @@ class _Judging:
 
         Long evaluations have all cores for themselves already.
         """
-        around, base = self._around, self.baseline
+        context, base = self._around, self.baseline
         took_s = self._took_s.get(base.name) if base is not None else None
-        here = around.nodes is None and all(
+        here = context.nodes is None and all(
             each.interpreter is None
             and not each.runner.requires().gpu
-            and _jobs(each, around.jobs) == 1
+            and _jobs(each, context.jobs) == 1
             for each in subjects
         )
-        return around.jobs if here and took_s is not None and took_s <= _SHORT_S else 1
+        return context.jobs if here and took_s is not None and took_s <= _SHORT_S else 1
 
     def accuracy_of(self, subject: Subject) -> Accuracy:
         """The subject beside the baseline."""
@@ -240,36 +242,36 @@ class _Judging:
             return self._accuracy_of(subject)
 
     def _accuracy_of(self, subject: Subject) -> Accuracy:
-        around, base = self._around, self.baseline
+        context, base = self._around, self.baseline
         assert base is not None
-        mine, theirs = self._of(subject), self._of(base)
-        confidence = around.recipe.accuracy.confidence if around.recipe.accuracy else 0.95
+        candidate, reference = self._of(subject), self._of(base)
+        confidence = context.recipe.accuracy.confidence if context.recipe.accuracy else 0.95
         ingredients = {
             "step": _COMPARISON,
-            "variant": key_of(mine),
-            "baseline": key_of(theirs),
+            "variant": key_of(candidate),
+            "baseline": key_of(reference),
             "confidence": confidence,
-            "outputs": {k: each.model_dump(mode="json") for k, each in around.recipe.outputs.items()},
+            "outputs": {k: each.model_dump(mode="json") for k, each in context.recipe.outputs.items()},
         }
         key = key_of(ingredients)
-        entry = around.store.get(
-            _COMPARISON, key, anew=around.remeasure, admission=RecordAdmission(Accuracy)
+        entry = context.store.get(
+            _COMPARISON, key, anew=context.remeasure, admission=RecordAdmission(Accuracy)
         )
         if entry is not None:
-            around.observer.cached(f"{subject.name} › accuracy")
+            context.observer.cached(f"{subject.name} › accuracy")
             return Accuracy.model_validate(entry.record)
-        result = self._compared(subject, mine, theirs, confidence)
-        with around.store.work(_COMPARISON, key) as work:
-            around.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
+        result = self._compared(subject, candidate, reference, confidence)
+        with context.store.work(_COMPARISON, key) as work:
+            context.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
         return result
 
     def _compared(
-        self, subject: Subject, mine: dict[str, Any], theirs: dict[str, Any], confidence: float
+        self, subject: Subject, candidate: dict[str, Any], reference: dict[str, Any], confidence: float
     ) -> Accuracy:
         """What the evaluations of a subject and of the baseline say together."""
         base = self.baseline
         assert base is not None
-        entries = self._evaluation(subject, mine), self._evaluation(base, theirs)
+        entries = self._evaluation(subject, candidate), self._evaluation(base, reference)
         try:
             return self._of_evaluations(subject, entries, confidence)
         except OptcliError:
@@ -282,8 +284,8 @@ class _Judging:
             for entry in fetched:
                 self._around.store.discard(entry.kind, entry.key)
             entries = (
-                self._evaluation(subject, mine, fetch=False),
-                self._evaluation(base, theirs, fetch=False),
+                self._evaluation(subject, candidate, fetch=False),
+                self._evaluation(base, reference, fetch=False),
             )
             return self._of_evaluations(subject, entries, confidence)
 
@@ -317,34 +319,36 @@ class _Judging:
             given = {each.name for each in variant.outputs}
             left = tuple(each for each in baseline.outputs if not given or each.name in given)
             baseline = replace(baseline, outputs=left)
-        found = accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
-        return of_own_form(found, subject.artifact)
+        accuracy_figures = accuracy.compare(
+            variant, baseline, confidence, meanings, least_score(recipe)
+        )
+        return of_own_form(accuracy_figures, subject.artifact)
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
     ) -> Entry:
         """What an artifact made of the evaluation set; computed where it is not kept."""
-        around, key = self._around, key_of(ingredients)
-        anew = around.remeasure and key not in self._fresh
+        context, key = self._around, key_of(ingredients)
+        anew = context.remeasure and key not in self._fresh
         admission = EvaluationAdmission() if fetch else None
-        entry = around.store.get(EVALUATION, key, anew=anew, admission=admission)
+        entry = context.store.get(EVALUATION, key, anew=anew, admission=admission)
         if entry is not None:
             return entry
         step = f"{subject.name} › accuracy"
-        around.observer.started(step)
+        context.observer.started(step)
         began = time.monotonic()
-        samples = Prepared(around.store, around.samples, around.recipe.inputs)
-        with around.store.lock(EVALUATION, key), around.store.work(EVALUATION, key) as work:
+        samples = Prepared(context.store, context.samples, context.recipe.inputs)
+        with context.store.lock(EVALUATION, key), context.store.work(EVALUATION, key) as work:
             scratch = work / "evaluation"
-            log = around.logs / f"{subject.name}.accuracy.log"
+            log = context.logs / f"{subject.name}.accuracy.log"
             elsewhere = self._elsewhere(subject, ingredients, step, log, work.parent.parent)
             request = self._request(subject, scratch, samples.find())
             accuracy.evaluate(
                 request,
-                around.observer,
+                context.observer,
                 step=step,
                 log=log,
-                timeout_s=around.timeout_s,
+                timeout_s=context.timeout_s,
                 interpreter=subject.interpreter,
                 elsewhere=elsewhere,
                 under_way=self._under_way,
@@ -353,10 +357,10 @@ class _Judging:
             for path in scratch.iterdir():
                 shutil.move(path, work / path.name)
             scratch.rmdir()
-            entry = around.store.put(EVALUATION, key, work, {}, ingredients)
+            entry = context.store.put(EVALUATION, key, work, {}, ingredients)
         self._fresh.add(key)
         self._took_s[subject.name] = time.monotonic() - began
-        around.observer.finished(step, self._took_s[subject.name])
+        context.observer.finished(step, self._took_s[subject.name])
         return entry
 
     def _answers(self, subject: Subject) -> AnswersFile | None:
@@ -369,7 +373,7 @@ class _Judging:
         return AnswersFile(subject.answers, partial=subject.answered is not None, outputs=outputs)
 
     def _request(self, subject: Subject, out: Path, prepared: Path | None) -> EvaluationRequest:
-        around, recipe, facts = self._around, self._around.recipe, subject.artifact.facts
+        context, recipe, facts = self._around, self._around.recipe, subject.artifact.facts
         shared = (inputs := own_inputs(facts, recipe.inputs)) == recipe.inputs
         return EvaluationRequest(
             artifact=subject.artifact,
@@ -381,10 +385,10 @@ class _Judging:
             folder=recipe.folder,
             settings=recipe.accuracy,
             postprocess=own_postprocess(facts) or recipe.postprocess,
-            guessed=around.guessed,
+            guessed=context.guessed,
             reference=self.baseline is not None and subject.name == self.baseline.name,
             out=out,
-            jobs=1 if subject.answers or subject.answered else _jobs(subject, around.jobs),
+            jobs=1 if subject.answers or subject.answered else _jobs(subject, context.jobs),
             answers=self._answers(subject),
             answered=subject.answered,
             prepared=prepared if shared else None,
@@ -395,10 +399,10 @@ class _Judging:
         self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
     ) -> accuracy.Elsewhere | None:
         """Other machines, where one of the same processor would compute the same."""
-        around, runner = self._around, subject.runner
-        if around.nodes is None or subject.interpreter is not None or runner.requires().gpu:
+        context, runner = self._around, subject.runner
+        if context.nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
-        if judging_files(around.recipe):  # which are sent to nobody
+        if judging_files(context.recipe):  # which are sent to nobody
             return None
         asked = Asked(
             step=step,
@@ -407,30 +411,30 @@ class _Judging:
             runner=runner,
             threads=int(subject.options.get("threads") or environment.usable_cores()),
             ingredients=ingredients,
-            samples=around.samples,
-            references=tuple(judging_code(around.recipe).values()),
+            samples=context.samples,
+            references=tuple(judging_code(context.recipe).values()),
             log=log,
             scratch=bench,
-            timeout_s=around.timeout_s,
+            timeout_s=context.timeout_s,
         )
-        return around.nodes.evaluating(asked)
+        return context.nodes.evaluating(asked)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""
         if subject.name not in self._ingredients:
-            around, recipe = self._around, self._around.recipe
-            metric, decoding, users = judged_by(recipe, around.store.digests, _DECIDES)
+            context, recipe = self._around, self._around.recipe
+            metric, decoding, users = judged_by(recipe, context.store.digests, _DECIDES)
             identity: list[Any] = [subject.artifact.digest, subject.runner_name, subject.options]
             files = {"answers": subject.answers, "answered": subject.answered}
-            given = {k: around.store.digests.of(file) for k, file in files.items() if file is not None}
+            given = {k: context.store.digests.of(file) for k, file in files.items() if file is not None}
             identity += [given] if given else []
             self._ingredients[subject.name] = {
                 "step": EVALUATION,
                 "artifact": of_value(identity),
-                "data": around.samples,
+                "data": context.samples,
                 "metric": metric,
                 "postprocess": decoding,
-                "guessed": around.guessed,
+                "guessed": context.guessed,
                 "users": users,
                 "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
                 "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],
@@ -438,7 +442,7 @@ class _Judging:
                 "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
                 | dict(subject.versions or {}),
                 "code": keys.of_measurement(
-                    subject.runner_name, code_of(recipe.accuracy), around.store.digests
+                    subject.runner_name, code_of(recipe.accuracy), context.store.digests
                 ),
             }
         return self._ingredients[subject.name]

@@ -50,17 +50,19 @@ def build(
     observer = observer or Silent()
     settings = settings or BuildSettings()
     phases = Phases()
-    kept = Store.of(store)
-    require_ray(settings.ray, kept)
+    store = Store.of(store)
+    require_ray(settings.ray, store)
     with ExitStack() as stack:
-        stack.enter_context(kept.connected(observer.warned))
-        unsettled = planned(Path(recipe), kept, overrides, only)
-        labels.say(unsettled.recipe, observer)
+        stack.enter_context(store.connected(observer.warned))
+        initial_plan = planned(Path(recipe), store, overrides, only)
+        labels.say(initial_plan.recipe, observer)
         if settings.at_home:
-            unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
-        folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name
-        around = stack.enter_context(on_devices.reached(settings.ray, unsettled, kept, observer))
-        made = make(unsettled, kept, observer, settings, phases, remeasure=remeasure)
+            initial_plan = replace(initial_plan, recipe=devices.at_home(initial_plan.recipe))
+        folder = (artifacts or Path("artifacts")).absolute() / initial_plan.recipe.name
+        devices_reached = stack.enter_context(
+            on_devices.reached(settings.ray, initial_plan, store, observer)
+        )
+        made = make(initial_plan, store, observer, settings, phases, remeasure=remeasure)
         to_do, built = made.plan, made.artifacts
         with view.alone(folder, observer):
             for variant in to_do.variants:
@@ -70,11 +72,11 @@ def build(
                     view.remove(folder / variant.name)
             on_devices.clear(folder)
             # Before anything is measured: what is wrong with the data is found here.
-            with phases.take("accuracy"), evaluating_nodes(settings.ray, kept, observer) as nodes:
+            with phases.take("accuracy"), evaluating_nodes(settings.ray, store, observer) as nodes:
                 judging = EvaluationContext(
                     to_do.recipe,
                     to_do.role_keys.get("evaluation", ""),
-                    kept,
+                    store,
                     folder / "logs",
                     observer,
                     settings.timeout_s,
@@ -88,13 +90,22 @@ def build(
                     raise wrong_data
                 shown = pictures.of_build(to_do, built, judged, judging, folder)
             per_device = on_devices.measured(
-                around, unsettled, made, folder, kept, observer, phases, remeasure=remeasure
+                devices_reached,
+                initial_plan,
+                made,
+                folder,
+                store,
+                observer,
+                phases,
+                remeasure=remeasure,
             )
             reports = [
-                device_reports.report_on(each, to_do, made.done, judged, failures, kept, began)
+                device_reports.report_on(each, to_do, made.done, judged, failures, store, began)
                 for each in per_device
             ]
-            report = device_reports.together(reports, [each.variants for each in around.devices])
+            report = device_reports.together(
+                reports, [each.variants for each in devices_reached.devices]
+            )
             serving = chosen(to_do.recipe, report, folder)
             of_all = {"took_s": phases.took_s, "serving": serving}
             report = report_files.with_fields(report, {k: {"pictures": v} for k, v in shown.items()})
@@ -102,7 +113,7 @@ def build(
             first, *others = [each.measured.quantiles for each in per_device]
             further = dict(zip(report.devices, others, strict=True))
             report_files.write(folder, report, report_files.Curves(first, further))
-        kept.digests.save()
+        store.digests.save()
         return report
 
 

@@ -84,14 +84,14 @@ def decoding_of(recipe: Recipe, artifact: Artifact) -> Decoding:
     if metric.startswith("python:") or reads(metric) is not None:
         return Decoding(None, "recipe", known)
     declared, probe = outputs.of_facts(artifact.facts)
-    said, source = outputs.decoding(declared, recipe.inputs, metadata), "metadata"
-    if said is None and not metric and known is None:
-        said, source = outputs.guessed_decoding(declared, recipe.inputs, probe), "shape"
-    if said is None or not _may_hold_boxes(recipe, declared, said):
+    settings, source = outputs.decoding(declared, recipe.inputs, metadata), "metadata"
+    if settings is None and not metric and known is None:
+        settings, source = outputs.guessed_decoding(declared, recipe.inputs, probe), "shape"
+    if settings is None or not _may_hold_boxes(recipe, declared, settings):
         return replace(UNKNOWN, exporter=known)
     if any(isinstance(spec.value, str) for spec in recipe.inputs):
-        said = said.told_the_size()
-    return Decoding(said, source, known)  # type: ignore[arg-type]
+        settings = settings.told_the_size()
+    return Decoding(settings, source, known)  # type: ignore[arg-type]
 
 
 def own_postprocess(facts: Mapping[str, Any]) -> PostprocessSettings | None:
@@ -106,19 +106,19 @@ def own_postprocess(facts: Mapping[str, Any]) -> PostprocessSettings | None:
     return None if own.rows is None else own
 
 
-def of_own_form(found: Accuracy, artifact: Artifact) -> Accuracy:
+def of_own_form(evaluated: Accuracy, artifact: Artifact) -> Accuracy:
     """The same of a model that decodes its detections: the recipe asks for outputs of that form."""
-    error = found.output_error
+    error = evaluated.output_error
     if error is None or own_postprocess(artifact.facts) is None:
-        return found
-    return found.model_copy(update={"output_error": error.model_copy(update={"changes": ()})})
+        return evaluated
+    return evaluated.model_copy(update={"output_error": error.model_copy(update={"changes": ()})})
 
 
 def _may_hold_boxes(
-    recipe: Recipe, declared: tuple[outputs.Declared, ...], said: PostprocessSettings
+    recipe: Recipe, declared: tuple[outputs.Declared, ...], postprocess: PostprocessSettings
 ) -> bool:
     """Whether what the recipe says under `outputs` leaves room for boxes where they would be read."""
-    read = [*_named(said)[1], *(each.name for each in declared[:1])]
+    read = [*_named(postprocess)[1], *(each.name for each in declared[:1])]
     settings = recipe.outputs.get(read[0]) if read else None
     return settings is None or any(part.kind in ("boxes", "rows") for part in settings.parts)
 
@@ -128,11 +128,11 @@ def with_decoding(recipe: Recipe, baseline: Artifact, observer: Observer) -> tup
 
     The observer is told of a decoding that the recipe does not have.
     """
-    found = decoding_of(recipe, baseline)
-    if found.words is None:
+    detector = decoding_of(recipe, baseline)
+    if detector.words is None:
         return recipe, False
-    observer.warned("accuracy", found.words)
-    return recipe.model_copy(update={"postprocess": found.settings}), found.source == "shape"
+    observer.warned("accuracy", detector.words)
+    return recipe.model_copy(update={"postprocess": detector.settings}), detector.source == "shape"
 
 
 def least_score(recipe: Recipe) -> float:
@@ -150,8 +150,8 @@ def require_outputs(recipe: Recipe, source: Artifact) -> None:
         return
     outputs.describe(of_one_sample(declared), settings=recipe.outputs)
     names = [each.name for each in declared]
-    kind, said = _named(recipe.postprocess)
-    read = [(f"postprocess.{kind}", name) for name in said]
+    kind, settings = _named(recipe.postprocess)
+    read = [(f"postprocess.{kind}", name) for name in settings]
     if recipe.accuracy is not None and recipe.accuracy.output is not None:
         read.append(("accuracy.output", recipe.accuracy.output))
     for place, name in read:

@@ -32,7 +32,7 @@ from optcli.store import Store
 
 
 def report_on(
-    found: OnDevice,
+    on_device: OnDevice,
     whole: Plan,
     done: Mapping[str, StepResult],
     judged: Mapping[str, Accuracy],
@@ -45,20 +45,20 @@ def report_on(
     `whole` has all variants: those that are measured on other devices alone are in the report too.
     `failures` holds what went wrong while accuracy was judged.
     """
-    recipe, to_do = whole.recipe, found.plan
-    failures = {**found.failures, **failures}
-    stands = to_do.baseline in found.measured.rows and to_do.baseline not in failures
-    measured = beside(to_do, found.measured, baseline_stands=stands)
+    recipe, to_do = whole.recipe, on_device.plan
+    failures = {**on_device.failures, **failures}
+    stands = to_do.baseline in on_device.measured.rows and to_do.baseline not in failures
+    measured = beside(to_do, on_device.measured, baseline_stands=stands)
 
     def about(variant: PlannedVariant, plan: Plan) -> VariantReport:
         return verdicts.variant_report(
-            variant, plan, done, measured, judged, failures, store, found.logs
-        ).model_copy(update={"sweep": found.swept.get(variant.name)})
+            variant, plan, done, measured, judged, failures, store, on_device.logs
+        ).model_copy(update={"sweep": on_device.swept.get(variant.name)})
 
     there = {variant.name: about(variant, to_do) for variant in to_do.variants}
     there = beside_fp32(to_do, measured, there)
     variants = {
-        each.name: there[each.name] if each.name in there else _elsewhere(about(each, whole), found)
+        each.name: there[each.name] if each.name in there else _elsewhere(about(each, whole), on_device)
         for each in whole.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
@@ -81,7 +81,7 @@ def report_on(
         machine=environment.machine(),
         judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
     )
-    around = {} if found.environment is None else {"environment": found.environment}
+    around = {} if on_device.environment is None else {"environment": on_device.environment}
     return report.model_copy(update={**around, "device": to_do.device})
 
 
@@ -104,7 +104,9 @@ def together(reports: Sequence[Report], members: Sequence[Sequence[str]]) -> Rep
     if not others:
         return first
     code = ExitCode.first_of([ExitCode(each.exit_code) for each in reports])
-    told = reports if code == ExitCode.DONE else [each for each in reports if each.exit_code == code]
+    deciding = (
+        reports if code == ExitCode.DONE else [each for each in reports if each.exit_code == code]
+    )
     devices = {
         str(each.device): _of_device(each, names)
         for each, names in zip(others, members[1:], strict=True)
@@ -113,7 +115,7 @@ def together(reports: Sequence[Report], members: Sequence[Sequence[str]]) -> Rep
         update={
             "devices": devices,
             "exit_code": int(code),
-            "exit_reason": "; ".join(f"on {each.device}: {each.exit_reason}" for each in told),
+            "exit_reason": "; ".join(f"on {each.device}: {each.exit_reason}" for each in deciding),
         }
     )
 
@@ -129,11 +131,11 @@ def _of_device(report: Report, names: Sequence[str]) -> DeviceReport:
     return DeviceReport(**{**record, "variants": variants})
 
 
-def _elsewhere(report: VariantReport, found: OnDevice) -> VariantReport:
+def _elsewhere(report: VariantReport, on_device: OnDevice) -> VariantReport:
     """A variant that is measured on other devices alone."""
     if report.status not in ("built", "cached") or report.reason is not None:
         return report
-    return report.model_copy(update={"reason": f"not measured on {found.plan.device}"})
+    return report.model_copy(update={"reason": f"not measured on {on_device.plan.device}"})
 
 
 def _has_service_level(recipe: Recipe) -> bool:

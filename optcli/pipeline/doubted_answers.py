@@ -58,17 +58,17 @@ def remarks_of(
         "expected": expected,
         "guessed": _is_guessed(recipe),
     }
-    mine = key_of(ingredients)
+    own = key_of(ingredients)
     admission = RecordAdmission(_Remarks)
-    entry = looking.store.get(_STEP, mine, admission=admission)
+    entry = looking.store.get(_STEP, own, admission=admission)
     if entry is None:
         try:
-            found = _found(recipe, expected, looking, answers(), request)
+            fresh = _found(recipe, expected, looking, answers(), request)
         except OptcliError:  # the figure stands without it
             return recipe.data_remarks
-        record = messages.to_record(_Remarks(tuple(found)))
-        with looking.store.work(_STEP, mine) as work:
-            entry = looking.store.put(_STEP, mine, work, record, ingredients)
+        record = messages.to_record(_Remarks(tuple(fresh)))
+        with looking.store.work(_STEP, own) as work:
+            entry = looking.store.put(_STEP, own, work, record, ingredients)
     remarks: _Remarks = admission.read(entry)
     return (*recipe.data_remarks, *remarks.remarks)
 

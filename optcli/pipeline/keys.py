@@ -131,10 +131,10 @@ def _names(text: str) -> Iterator[str]:
 
 def _statements(form: re.Pattern[str], text: str) -> Iterator[tuple[str, ...]]:
     """The groups of a pattern wherever it begins a line, whatever its indentation."""
-    for found in form.finditer(text):
-        line = text.rfind("\n", 0, found.start()) + 1
-        if not text[line : found.start()].strip():
-            yield found.groups()
+    for match in form.finditer(text):
+        line = text.rfind("\n", 0, match.start()) + 1
+        if not text[line : match.start()].strip():
+            yield match.groups()
 
 
 @cache

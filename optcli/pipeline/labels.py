@@ -73,13 +73,13 @@ def with_labels(
     or a class is none of the model's.
     """
     judged = recipe.accuracy is not None or "training" in recipe.data
-    said = recipe.labels is not None or any(each.labels for each in recipe.data.values())
+    has_labels = recipe.labels is not None or any(each.labels for each in recipe.data.values())
     evaluation = recipe.data.get("evaluation")
     unjudged = evaluation is not None and evaluation.layout.names_classes()
-    if not recipe.data or not (said or judged or unjudged):
+    if not recipe.data or not (has_labels or judged or unjudged):
         return recipe
     layouts = [each.layout for each in recipe.data.values()]
-    if not said and not any(each.names_classes() or each.of_pixels for each in layouts):
+    if not has_labels and not any(each.names_classes() or each.of_pixels for each in layouts):
         return recipe
     request = _request(recipe, model)
     ingredients = {
@@ -134,26 +134,26 @@ def say(recipe: Recipe, observer: Observer) -> None:
 
 def check(request: LabelsRequest, channel: Channel | None) -> Checked:
     """In a worker: number the classes of all roles, and see that images and annotations agree."""
-    said = {
+    label_maps = {
         role: with_map(own, request.folder)
         for role, each in request.data.items()
         if (own := each.labels or request.labels) is not None
     }
-    if not said and request.accuracy is None and "training" not in request.data:
+    if not label_maps and request.accuracy is None and "training" not in request.data:
         labelled = _classes(request.data["evaluation"], request.folder) is not None
         return Checked({}, (_UNJUDGED,) if labelled else (), ())
     roles = {
-        role: found
+        role: classes
         for role, each in request.data.items()
-        if (found := _classes(each, request.folder)) is not None
+        if (classes := _classes(each, request.folder)) is not None
     }
-    model = _model(request, said, roles)
+    model = _model(request, label_maps, roles)
     settings: dict[str, LabelSettings | None] = {
         role: own.model_copy(update={"classes": own.classes or model.names})
-        for role, own in said.items()
+        for role, own in label_maps.items()
         if role not in roles
     }
-    result = numbered(roles, model, said) if roles else Numbering({})
+    result = numbered(roles, model, label_maps) if roles else Numbering({})
     remarks = [
         f"{role}: {text}"
         for role, each in request.data.items()
@@ -200,8 +200,8 @@ def _with(recipe: Recipe, checked: Checked) -> Recipe:
         *(DataRemark(text=text) for text in checked.notes),
         *(DataRemark(text=text, doubtful=True) for text in checked.doubts),
     )
-    found = {"data": roles, "data_remarks": remarks, "class_orders": checked.orders}
-    return recipe.model_copy(update=found)
+    fields = {"data": roles, "data_remarks": remarks, "class_orders": checked.orders}
+    return recipe.model_copy(update=fields)
 
 
 def _classes(settings: DataSettings, folder: Path) -> RoleClasses | None:
@@ -213,7 +213,7 @@ def _classes(settings: DataSettings, folder: Path) -> RoleClasses | None:
 
 
 def _model(
-    request: LabelsRequest, said: Mapping[str, LabelSettings], roles: Mapping[str, RoleClasses]
+    request: LabelsRequest, settings: Mapping[str, LabelSettings], roles: Mapping[str, RoleClasses]
 ) -> ModelClasses:
     """What is known of the model's classes."""
     declared, metadata = _declared(request)
@@ -221,7 +221,7 @@ def _model(
     if postprocess is None and declared:
         postprocess = outputs.decoding(declared, (), metadata)
     count = _count(request.accuracy, postprocess, declared)
-    listed = next((own.classes for own in said.values() if own.classes), None)
+    listed = next((own.classes for own in settings.values() if own.classes), None)
     exported = outputs.exported(metadata)
     names: tuple[str, ...] | None
     if listed is not None:

@@ -117,9 +117,9 @@ def _with_remarks(to_do: Plan, remarks: Sequence[str], observer: Observer) -> Pl
     """The plan with what was found out of its samples, which is told here."""
     for text in remarks:
         observer.warned("data", text)
-    said = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)
+    data_remarks = tuple(DataRemark(text=text, about="preparation", doubtful=True) for text in remarks)
     recipe = to_do.recipe
-    recipe = recipe.model_copy(update={"data_remarks": (*recipe.data_remarks, *said)})
+    recipe = recipe.model_copy(update={"data_remarks": (*recipe.data_remarks, *data_remarks)})
     return replace(to_do, recipe=recipe)
 
 

@@ -30,7 +30,7 @@ def of_build(
     plan: Plan,
     artifacts: Mapping[str, Artifact],
     judged: Collection[str],
-    around: EvaluationContext,
+    context: EvaluationContext,
     folder: Path,
 ) -> dict[str, tuple[Picture, ...]]:
     """The pictures of each variant of `judged`, below the build's `folder`.
@@ -49,9 +49,9 @@ def of_build(
             _remove(place)
             return {}
     try:
-        return _kept_or_drawn(plan, artifacts, others, around, place, class_map).variants
+        return _kept_or_drawn(plan, artifacts, others, context, place, class_map).variants
     except OptcliError as error:
-        around.observer.warned("report", f"it has no pictures: {error.message}")
+        context.observer.warned("report", f"it has no pictures: {error.message}")
         return {}
 
 
@@ -59,16 +59,16 @@ def _kept_or_drawn(
     plan: Plan,
     artifacts: Mapping[str, Artifact],
     others: Collection[str],
-    around: EvaluationContext,
+    context: EvaluationContext,
     place: Path,
     class_map: str | None,
 ) -> Pictures:
-    recipe, store = plan.recipe, around.store
+    recipe, store = plan.recipe, context.store
     names = recipe.class_names
     if isinstance(names, str):
         names = names_in(recipe.folder, names)
     names = names or decoding_of(recipe, artifacts[plan.baseline]).class_names
-    keys, score = evaluations(plan, artifacts, around)
+    keys, score = evaluations(plan, artifacts, context)
     deciding = {
         "baseline": keys[plan.baseline],
         "variants": {name: keys[name] for name in others},
@@ -79,15 +79,15 @@ def _kept_or_drawn(
         "code": store.digests.of(Path(pictures.__file__)),
     }
     key = key_of(deciding)
-    kept = _kept(place)
-    if kept is not None and kept.key == key:
-        return kept
-    found = {
+    stored = _kept(place)
+    if stored is not None and stored.key == key:
+        return stored
+    outputs = {
         name: entry.path
         for name in (plan.baseline, *others)
         if (entry := store.get(EVALUATION, keys[name])) is not None
     }
-    if len(found) <= len(others):  # what is missing may be there another time
+    if len(outputs) <= len(others):  # what is missing may be there another time
         key = ""
     hint = "make room, or set report: {pictures: false}"
     with raised_as(StoreError, "they cannot be written", of=OSError, place=str(place), hint=hint):
@@ -95,13 +95,13 @@ def _kept_or_drawn(
         fresh = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=place.parent))
         try:
             drawn = Pictures(key=key)
-            if plan.baseline in found and len(found) > 1:
+            if plan.baseline in outputs and len(outputs) > 1:
                 request = PicturesRequest(
                     data=recipe.data["evaluation"],
                     folder=recipe.folder,
                     inputs=recipe.inputs,
-                    baseline=found.pop(plan.baseline),
-                    variants=found,
+                    baseline=outputs.pop(plan.baseline),
+                    variants=outputs,
                     out=fresh,
                     class_names=names,
                     score=score,
@@ -112,8 +112,8 @@ def _kept_or_drawn(
                     "optcli.accuracy.pictures:draw",
                     request,
                     Pictures,
-                    log=around.logs / "pictures.log",
-                    timeout_s=around.timeout_s,
+                    log=context.logs / "pictures.log",
+                    timeout_s=context.timeout_s,
                     confined=(fresh,),
                 ).model_copy(update={"key": key})
             (fresh / _ABOUT).write_text(drawn.model_dump_json(indent=1, exclude_defaults=True) + "\n")
@@ -144,12 +144,12 @@ def _class_map(recipe: Recipe, baseline: Artifact) -> str | None:
 def _kept(place: Path) -> Pictures | None:
     """Pictures of an earlier build that are all there."""
     try:
-        kept = Pictures.model_validate(record_of(place / _ABOUT))
+        stored = Pictures.model_validate(record_of(place / _ABOUT))
     except (OSError, ValueError):
         return None
-    named = [(p.file, p.baseline_file) for each in kept.variants.values() for p in each]
+    named = [(p.file, p.baseline_file) for each in stored.variants.values() for p in each]
     files = {place.parent / file for pair in named for file in pair}
-    return kept if all(map(Path.is_file, files)) else None
+    return stored if all(map(Path.is_file, files)) else None
 
 
 def _remove(place: Path) -> None:

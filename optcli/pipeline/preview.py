@@ -36,20 +36,20 @@ def preview(
     `remote_only` answers for a machine whose own store is empty. `tell` hears what is worth knowing of
     labels, and what goes wrong with the remote store.
     """
-    kept = Store.of(store)
-    to_do = planned(recipe, kept, overrides, only, remember=False)
+    store = Store.of(store)
+    to_do = planned(recipe, store, overrides, only, remember=False)
     for remark in to_do.recipe.data_remarks:
         tell("labels", remark.text)
-    with kept.connected(tell, uploading=False):
-        return _of_plan(to_do, kept, explain=explain, trust=trust, remote_only=remote_only)
+    with store.connected(tell, uploading=False):
+        return _of_plan(to_do, store, explain=explain, trust=trust, remote_only=remote_only)
 
 
 def _of_plan(
-    to_do: Plan, kept: Store, *, explain: bool, trust: bool, remote_only: bool
+    to_do: Plan, store: Store, *, explain: bool, trust: bool, remote_only: bool
 ) -> tuple[list[str], dict[str, Any]]:
     current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
     current |= to_do.data_roles
-    look = _Look(to_do, kept, trust, remote_only)
+    look = _Look(to_do, store, trust, remote_only)
     compared: list[Entry] | None = None
     lines: list[str] = []
     record: dict[str, Any] = {"recipe": to_do.recipe.name, "variants": {}}
@@ -62,13 +62,13 @@ def _of_plan(
             cached = state == "cached"
             lines.append(f"  {state:<7} {step.name:<20} {step.format.value:<10} {step.key[:12]}")
             steps.append({"name": step.name, "key": step.key, "cached": cached})
-            if kept.remote is not None:
+            if store.remote is not None:
                 steps[-1]["remote"] = state == "remote"
             if explain and state == "to do" and step.key not in shown:
                 if compared is None:
                     compared = look.compared()
                 others = [entry for entry in compared if entry.key != step.key]
-                ours = _NOTHING if remote_only else kept
+                ours = _NOTHING if remote_only else store
                 why = [*store_explain(step.ingredients, ours, "artifact", current, others).lines()]
                 why = [refused] if refused else why
                 lines.extend(f"          {line}" for line in why)

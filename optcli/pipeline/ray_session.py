@@ -142,11 +142,11 @@ def _set(variables: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nothing on stderr: Ray's core writes a line there to say which level of messages it writes."""
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)

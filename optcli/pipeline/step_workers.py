@@ -36,12 +36,12 @@ class StepWorkers:
         call = order.call
         temporary: Path | None = getattr(request, "temporary", None)
         writable = (request.out, temporary) if temporary else (request.out,)
-        around: dict[str, Any] = {"log": log, "confined": writable if order.confined else None}
+        options: dict[str, Any] = {"log": log, "confined": writable if order.confined else None}
         if order.forked_after is None:
-            child = spawn(call.function, request, environment=self._environment(), **around)
+            child = spawn(call.function, request, environment=self._environment(), **options)
         else:
             child = self._fork_server().start(
-                call.function, request, after=order.forked_after, **around
+                call.function, request, after=order.forked_after, **options
             )
         self._running.add(child)
         try:

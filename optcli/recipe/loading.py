@@ -87,8 +87,8 @@ def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> 
     if "batch_sizes" not in latency.model_fields_set:  # one sample, or the fewest that the model takes
         fewest = (batch_range(sections["inputs"]).min,)
         sections["latency"] = latency.model_copy(update={"batch_sizes": fewest})
-    told = any(isinstance(spec.value, str) for spec in sections["inputs"])
-    if told and sections.get("postprocess") is not None:
+    is_symbolic = any(isinstance(spec.value, str) for spec in sections["inputs"])
+    if is_symbolic and sections.get("postprocess") is not None:
         sections["postprocess"] = sections["postprocess"].told_the_size()
     recipe = Recipe(
         **sections,

@@ -80,8 +80,8 @@ class ModelSettings(Settings):
     def in_folder(self, folder: Path) -> Source:
         """The source of a recipe in a folder. Raises `UsageError` for an unknown kind."""
         file, key = (self.weights.file, self.weights.key) if self.weights else (None, "")
-        said = {**dict(self), "weights": file, "weights_key": key}
-        return sources.named(folder=folder, **said)
+        fields = {**dict(self), "weights": file, "weights_key": key}
+        return sources.named(folder=folder, **fields)
 
 
 class PassUse(Settings):

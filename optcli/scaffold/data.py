@@ -103,7 +103,7 @@ def _labelled(path: Path, recipe: Path) -> Data | None:
             except InputError:
                 continue
             more = (line,) if first is None else (line, f"first_label: {first}")
-            found = known_layouts.divided("imagefolder", path, recipe, *more)
+            data = known_layouts.divided("imagefolder", path, recipe, *more)
             notes = [
                 f"the labels stand in {file.name}: {counted(len(read.images), 'image')},"
                 f" {counted(read.classes, 'class', 'classes')}"
@@ -111,7 +111,7 @@ def _labelled(path: Path, recipe: Path) -> Data | None:
             if first is not None:
                 notes.append(f"`first_label: {first}` is a guess: no label is 0")
             several = any(isinstance(target, list) for _, target in read.images.values())
-            return replace(found, notes=tuple(notes), several=several)
+            return replace(data, notes=tuple(notes), several=several)
     return None
 
 

@@ -27,8 +27,8 @@ def described(path: Path, recipe: Path) -> Data | None:
         if layout.recognises(path):
             for missing in environment.missing(layout.needs):
                 raise MissingError(missing.what, place=str(path), hint=missing.hint)
-            found = divided(kind, path, recipe)
-            return masks.with_values(found, path) if layout.of_pixels else found
+            data = divided(kind, path, recipe)
+            return masks.with_values(data, path) if layout.of_pixels else data
     return None
 
 

@@ -18,7 +18,7 @@ _MOST_GREYS, _LEAST_GREY = 6, 50
 _TIMEOUT_S = 300.0
 
 
-def with_values(found: Data, path: Path) -> Data:
+def with_values(data: Data, path: Path) -> Data:
     """The data of a folder of images and masks, with what the pixels of the masks hold.
 
     Raises `InputError` for masks that cannot be read, or are none.
@@ -28,12 +28,12 @@ def with_values(found: Data, path: Path) -> Data:
     request = MasksRequest(tuple(spread), path)
     seen = run("optcli.scaffold.masks:look", request, Pixels, timeout_s=_TIMEOUT_S)
     return replace(
-        found,
+        data,
         kind="pixels",
-        evaluation=(*found.evaluation, *([seen.labels] if seen.labels else [])),
+        evaluation=(*data.evaluation, *([seen.labels] if seen.labels else [])),
         classes=seen.classes,
         ignored=seen.ignored,
-        notes=(*found.notes, *seen.notes),
+        notes=(*data.notes, *seen.notes),
     )
 
 

@@ -50,8 +50,8 @@ def input_line(spec: TensorSpec) -> str:
     )
     if spec.range is not None:
         ranges += f", range: [{spec.range[0]:g}, {spec.range[1]:g}]"
-    said = list(spec.value) if isinstance(spec.value, tuple) else spec.value
-    value = f", value: {said}" if said is not None else ""
+    number = list(spec.value) if isinstance(spec.value, tuple) else spec.value
+    value = f", value: {number}" if number is not None else ""
     line = f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}{value}}}"
     if spec.value == "original_size":
         return f"{line}    # A GUESS: height, width; or original_size_wh, or value: [640, 640]"

@@ -89,8 +89,10 @@ class AccuracySettings(Settings):
     @model_validator(mode="after")
     def _text_where_it_is_read(self) -> Self:
         if (self.metric == "zero_shot_top1") != (self.text is not None):
-            found = "text" if self.text is not None else "no text"
-            raise ValueError(f"found {found} with {self.metric}, wanted it with zero_shot_top1 alone")
+            text_or_none = "text" if self.text is not None else "no text"
+            raise ValueError(
+                f"found {text_or_none} with {self.metric}, wanted it with zero_shot_top1 alone"
+            )
         return self
 
     @property
@@ -108,5 +110,5 @@ class AccuracySettings(Settings):
         """The largest loss allowed, as a fraction, against a baseline's value."""
         if self.ratio is None:
             return 0.01 if self.max_drop is None else self.max_drop
-        kept = 1 / self.ratio if lower_is_better else self.ratio
-        return abs(baseline * (1 - kept))
+        ratio = 1 / self.ratio if lower_is_better else self.ratio
+        return abs(baseline * (1 - ratio))

@@ -96,18 +96,18 @@ def _configured() -> dict[str, str | bool]:
     import tomllib
 
     try:
-        said = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _wrong(path, f"it is no TOML: {first_line(error)}") from error
     kinds: dict[str, type] = {_URL_KEY: str, _READ_ONLY_KEY: bool}
-    for name, value in said.items():
+    for name, value in content.items():
         if name not in kinds:
             hint = did_you_mean(name, list(kinds))
             raise UsageError(f"found the unknown key {name!r}", place=str(path), hint=hint)
         if type(value) is not kinds[name]:
             wanted = "text" if kinds[name] is str else "true or false"
             raise _wrong(path, f"{name}: found {value!r}, wanted {wanted}")
-    return said
+    return content
 
 
 def _wrong(path: Path, what: str) -> UsageError:

@@ -17,7 +17,7 @@ _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 
 def early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Why a training of a trial ended early, and after what share of its `train_s`."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     steps = planned(made, name).steps
     trainings = [step for step in steps if step.name == "finetune"]
     if parameters.get("train_s"):
@@ -26,12 +26,12 @@ def early_end(made: Made, name: str, parameters: Mapping[str, Any]) -> dict[str,
         step = trainings[-2 if parameters.get("more_s") else -1]
         stopping = _facts_of(made, step)["finetuning"].get("early_stopping", {})
         if stopping.get("why"):
-            found = {"ended_early": stopping["why"], "trained_share": stopping["share"]}
+            facts = {"ended_early": stopping["why"], "trained_share": stopping["share"]}
     for step in steps:
         if step.name == "quantize_aware":
             stopping = _facts_of(made, step)["quantization_aware_training"].get("early_stopping", {})
-            found |= {"ended_early": stopping["why"]} if stopping.get("why") else {}
-    return found
+            facts |= {"ended_early": stopping["why"]} if stopping.get("why") else {}
+    return facts
 
 
 def blocks_gone(made: Made, name: str) -> dict[str, Any]:

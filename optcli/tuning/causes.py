@@ -46,10 +46,10 @@ def of_int8(
     except OptcliError as error:
         workshop.observer.warned("tune", f"INT8 could not be profiled: {error.message}")
         return None
-    found = [each for each in profile.findings if each.kind in _CAUSES]
-    if not found:
+    findings = [each for each in profile.findings if each.kind in _CAUSES]
+    if not findings:
         return None
-    return f"{found[0].message} (profile of {slow.label})"
+    return f"{findings[0].message} (profile of {slow.label})"
 
 
 def _profiled(made: Made, workshop: Workshop, batch_size: int) -> Profile:

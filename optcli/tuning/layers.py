@@ -51,8 +51,8 @@ def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
     Without those of the output tail that are in floating point anyway. `parent` is the model that was
     quantized.
     """
-    kept = {*quantized.facts.get(OUTPUT_TAIL, ())}
-    return [layer for layer in _all_layers(quantized, parent) if layer.name not in kept]
+    in_floats = {*quantized.facts.get(OUTPUT_TAIL, ())}
+    return [layer for layer in _all_layers(quantized, parent) if layer.name not in in_floats]
 
 
 def _all_layers(quantized: Artifact, parent: Artifact) -> list[Layer]:
@@ -82,10 +82,10 @@ def onnx_layers(model: ModelProto) -> list[Layer]:
         values = [behind(value) for value in node.inputs]
         weight = constant(values[1]) if len(values) > 1 else None
         tensors = [value for value in values if value is not None and constant(value) is None]
-        around = [widths[value] for value in (*tensors, *node.outputs) if value in widths]
+        neighbours = [widths[value] for value in (*tensors, *node.outputs) if value in widths]
         inputs, outputs = (tuple(str(each.name) for each in side) for side in (tensors, node.outputs))
         depthwise = weight is not None and _is_depthwise(node, weight)
-        width = max(around, default=None)
+        width = max(neighbours, default=None)
         layers.append(Layer(node.name, node.op_type, inputs, outputs, depthwise, width))
     return layers
 

@@ -69,11 +69,11 @@ def repair(
         )
     require_metric(read.accuracy)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
-    kept = Store.of(store)
+    store = Store.of(store)
     settings = settings or BuildSettings()
-    require_ray(settings.ray, kept)
-    with kept.connected(observer.warned), evaluating_nodes(settings.ray, kept, observer) as nodes:
-        repairs = Repairs(Workshop(kept, folder, observer, settings, nodes), read, name, index)
+    require_ray(settings.ray, store)
+    with store.connected(observer.warned), evaluating_nodes(settings.ray, store, observer) as nodes:
+        repairs = Repairs(Workshop(store, folder, observer, settings, nodes), read, name, index)
         first, built, parent, judged = repairs.first()
         _require_something_to_do(first, name)
         until = began + max_seconds

@@ -69,16 +69,16 @@ def tune(
     """
     began = time.monotonic()
     observer = observer or Silent()
-    told = starting.told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
-    start = starting.started(Path(recipe), (*overrides, *told))
+    options_set = starting.told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
+    start = starting.started(Path(recipe), (*overrides, *options_set))
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
     tuned_recipe.require_place(path, start.recipe)
-    kept = Store.of(store)
+    store = Store.of(store)
     settings = settings or BuildSettings()
-    require_ray(settings.ray, kept)
-    with kept.connected(observer.warned), evaluating_nodes(settings.ray, kept, observer) as nodes:
-        found = _found(start, kept, artifacts, settings, nodes, observer, began, restart=restart)
-        return _judged(found, path, artifacts)
+    require_ray(settings.ray, store)
+    with store.connected(observer.warned), evaluating_nodes(settings.ray, store, observer) as nodes:
+        result = _found(start, store, artifacts, settings, nodes, observer, began, restart=restart)
+        return _judged(result, path, artifacts)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class _Found:
 
 def _found(
     start: Start,
-    kept: Store,
+    store: Store,
     artifacts: Path | None,
     settings: BuildSettings,
     nodes: Nodes | None,
@@ -132,13 +132,13 @@ def _found(
     read, now = start.recipe, environment.now()
     budget_s = 60 * read.tune.minutes
     starting.require_known(read)
-    space = Space.of(read, starting.formats_read(start, kept))
+    space = Space.of(read, starting.formats_read(start, store))
     starting.require_something(space)
     start = starting.with_own_samples(start)
     display = Display(observer, began + budget_s)
     display.says(f"the search chooses by {start.validation.taken_from}")
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    workshop = Workshop(kept, folder, display, settings, nodes)
+    workshop = Workshop(store, folder, display, settings, nodes)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
         workshop,
@@ -152,11 +152,11 @@ def _found(
     # What is wrong with the model or the data, or shared by two roles, is found before the search.
     bare = workshop.make(starting.bare(start))
     budget = Budget(budget_s, bare.sample_counts.get("evaluation", 0))
-    key = starting.key_of(start, kept)
-    place = kept.cache_folder() / "tuning" / key / "trials.jsonl"
+    key = starting.key_of(start, store)
+    place = store.cache_folder() / "tuning" / key / "trials.jsonl"
     bar = starting.bar_of(read)
     waiting = "another search of this recipe runs; waiting for it"
-    with kept.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
+    with store.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
         # With a cluster's nodes nobody here can tell whose work is whose.
         share = OtherWork().share if settings.ray is None else lambda: None
         if restart:  # not before: a search that runs would write its trials again
@@ -172,48 +172,48 @@ def _found(
     return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share())
 
 
-def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
+def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     """Build and judge the finalists, and write the report: in words what the search has found."""
-    read, workshop = found.start.recipe, found.trials.workshop
-    cause = _cause_of_int8(found)
-    best = best_of(found.done)
-    most = found.budget.finalists(found.left_s, found.first, read.tune.finalists, best)
-    chosen = finalists.choose(found.done, found.bar, most, certain=read.wants_certainty)
+    read, workshop = result.start.recipe, result.trials.workshop
+    cause = _cause_of_int8(result)
+    best = best_of(result.done)
+    most = result.budget.finalists(result.left_s, result.first, read.tune.finalists, best)
+    chosen = finalists.choose(result.done, result.bar, most, certain=read.wants_certainty)
     choices = tuned_recipe.variant_names(chosen, tuned_recipe.names_of(read))
     tuning = Tuning(
         recipe=read.name,
         path=str(path) if choices else "",
         objective=read.tune.objective,
         batch_sizes=starting.batch_sizes(read),
-        reference=found.trials.reference.label,
-        bar=found.bar,
-        validation=found.start.validation.taken_from,
+        reference=result.trials.reference.label,
+        bar=result.bar,
+        validation=result.start.validation.taken_from,
         minutes=read.tune.minutes,
         seconds=0.0,
-        trials=tuple(found.done),
-        left_out=(*found.space.left_out, *_not_reached(found)),
-        stopped_because=found.why,
+        trials=tuple(result.done),
+        left_out=(*result.space.left_out, *_not_reached(result)),
+        stopped_because=result.why,
         isa=environment.isa(),
         int8_cause=cause,
-        next_idea=_next_idea(found.space, found.bar, found.budget.seconds, found.done),
-        others_share=found.others_share,
+        next_idea=_next_idea(result.space, result.bar, result.budget.seconds, result.done),
+        others_share=result.others_share,
     )
     if choices:
         report = judgement.build(
             read,
-            found.start.overrides,
-            found.start.baseline,
+            result.start.overrides,
+            result.start.baseline,
             path,
             choices,
             tuning.batch_sizes,
-            _measuring_s(found, [choice.trial for choice in choices.values()]),
+            _measuring_s(result, [choice.trial for choice in choices.values()]),
             workshop.store,
             artifacts,
             workshop.settings,
-            found.observer,
+            result.observer,
         )
         tuning = judgement.with_finalists(tuning, report, choices, read)
-    tuning = tuning.model_copy(update={"seconds": found.seconds})
+    tuning = tuning.model_copy(update={"seconds": result.seconds})
     tuning = tuning.model_copy(update={"findings": tuple(tuning_findings.findings(tuning))})
     tuning = tuning.model_copy(
         update={"answer": tuning_words.answer(tuning, certain=read.wants_certainty)}
@@ -222,37 +222,37 @@ def _judged(found: _Found, path: Path, artifacts: Path | None) -> Tuning:
         report = report.model_copy(update={"tuning": tuning})
         curves = report_files.curves_of(workshop.folder, report)
         report_files.write(workshop.folder, report, curves)
-    elif found.done:
-        report = judgement.without_finalists(tuning, read, found.started)
+    elif result.done:
+        report = judgement.without_finalists(tuning, read, result.started)
         report_files.write(workshop.folder, report, report_files.Curves({}))
     return tuning
 
 
-def _not_reached(found: _Found) -> Iterator[str]:
+def _not_reached(result: _Found) -> Iterator[str]:
     """The passes of `tune.passes` that no trial had: their turn is at the end."""
-    tried = {name for trial in found.done for name in trial.parameters.get("passes", {})}
-    for name in found.space.further:
+    tried = {name for trial in result.done for name in trial.parameters.get("passes", {})}
+    for name in result.space.further:
         if name not in tried:
             yield f"{name} was not tried: the search ended before its turn came."
 
 
-def _cause_of_int8(found: _Found) -> str | None:
+def _cause_of_int8(result: _Found) -> str | None:
     """Why INT8 does not pay, where that is asked and there is time to look."""
-    about_bytes = found.start.recipe.tune.objective in COUNTED_IN_BYTES
-    if about_bytes or found.left_s <= _FOR_A_CAUSE_S or found.why == INTERRUPTED:
+    about_bytes = result.start.recipe.tune.objective in COUNTED_IN_BYTES
+    if about_bytes or result.left_s <= _FOR_A_CAUSE_S or result.why == INTERRUPTED:
         return None
-    sizes = starting.batch_sizes(found.start.recipe)
-    return causes.of_int8(found.done, found.trials, found.trials.workshop, sizes)
+    sizes = starting.batch_sizes(result.start.recipe)
+    return causes.of_int8(result.done, result.trials, result.trials.workshop, sizes)
 
 
-def _measuring_s(found: _Found, chosen: Sequence[TuningTrial]) -> float:
+def _measuring_s(result: _Found, chosen: Sequence[TuningTrial]) -> float:
     """How long the finalists are timed; little after an interrupt: somebody waits for the answer."""
-    hurried = found.why == INTERRUPTED
-    measuring_s = found.budget.measuring_s(found.left_s, found.first, chosen, hurried=hurried)
+    hurried = result.why == INTERRUPTED
+    measuring_s = result.budget.measuring_s(result.left_s, result.first, chosen, hurried=hurried)
     if hurried:
         count = len(chosen)
-        seconds = found.budget.judged_s(found.first, chosen) + measuring_s
-        found.display.says(
+        seconds = result.budget.judged_s(result.first, chosen) + measuring_s
+        result.display.says(
             f"interrupted: judging {counted(count, 'finalist')} takes about"
             f" {seconds:.0f} s; another Ctrl-C ends the search without an answer"
         )

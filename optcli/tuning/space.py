@@ -102,8 +102,8 @@ class Space:
         source = source_of(recipe).format
         left: list[str] = []
         runtimes = tuple(_runtimes(recipe, source, left))
-        found = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
-        precisions = {name: each for name, each in found.items() if each}
+        precisions_of = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        precisions = {name: each for name, each in precisions_of.items() if each}
         can_train = source == Format.TORCH and "training" in recipe.data
         wants = recipe.tune.prune or recipe.tune.quantize_aware
         if wants and not can_train:

@@ -113,8 +113,8 @@ def formats_read(start: Start, store: Store) -> dict[str, tuple[Format, ...]]:
     read = load(recipe.path, [*start.overrides, f"variants={listed}", "baseline=source"])
     place = f"{shown(recipe.path)}, tune.passes"
     uses = [use.model_copy(update={"place": place}) for use in read.variants["own"].passes]
-    found = [plugins.traits_of(use, recipe.folder, store, store.digests) for use in uses]
-    return {use.name: traits.accepts for use, traits in zip(uses, found, strict=True)}
+    traits_of = [plugins.traits_of(use, recipe.folder, store, store.digests) for use in uses]
+    return {use.name: traits.accepts for use, traits in zip(uses, traits_of, strict=True)}
 
 
 def require_known(recipe: Recipe) -> None:

@@ -286,14 +286,14 @@ class Strategy:
         train_s = min(self._training_s(left_s, done), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
-        kept = max(map(score_of, self._safety(done).keeping()), default=0.0)
+        best_score = max(map(score_of, self._safety(done).keeping()), default=0.0)
         short = [
             trial
             for trial in done
             if self._safety(done).is_short(trial)
             and self._trains_quantized(trial)
             and not trial.parameters.get("aware_s")
-            and score_of(trial) > kept
+            and score_of(trial) > best_score
         ]
         for trial in sorted(short, key=lambda each: -score_of(each))[:1]:
             yield self._aware_of(trial, train_s)
@@ -305,8 +305,8 @@ class Strategy:
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
         """The same network, quantized while it trains."""
-        kept = ("runtime", "precision", "rest", *_MAKING, "learned", "shapes", "threads")
-        parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
+        names = ("runtime", "precision", "rest", *_MAKING, "learned", "shapes", "threads")
+        parameters = {key: trial.parameters[key] for key in names if key in trial.parameters}
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
 

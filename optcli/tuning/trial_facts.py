@@ -48,12 +48,12 @@ def whole_blocks(share: float, done: Sequence[TuningTrial]) -> float:
     It is the share itself as long as no trial has said how many blocks there are. Later cuts reckon
     with it: after 2 of 7 blocks, "half" would be one more, and half of the whole network is 4.
     """
-    found = next((trial.blocks_found for trial in done if trial.blocks_found), None)
-    return _share(max(1, round(share * found)), found) if share and found else share
+    blocks = next((trial.blocks_found for trial in done if trial.blocks_found), None)
+    return _share(max(1, round(share * blocks)), blocks) if share and blocks else share
 
 
-def _share(removed: int, found: int) -> float:
-    return round(removed / found, 3)  # as precise as labels and recipes are
+def _share(removed: int, blocks: int) -> float:
+    return round(removed / blocks, 3)  # as precise as labels and recipes are
 
 
 def trained_of(done: Sequence[TuningTrial]) -> list[TuningTrial]:

@@ -205,8 +205,8 @@ class Trials(Engine):
         """
         _, variant = self.baseline
         every = json.dumps({_BASELINE: variant, **variants})
-        told = [f"variants={every}", f"baseline={_BASELINE}"]
-        recipe = load(self.recipe.path, [*self.overrides, *told])
+        overrides = [f"variants={every}", f"baseline={_BASELINE}"]
+        recipe = load(self.recipe.path, [*self.overrides, *overrides])
         # Validation samples stand in for evaluation's, which must differ from those of all other roles.
         others = {role: each for role, each in recipe.data.items() if role != "validation"}
         data = {**others, "evaluation": self.validation.samples}

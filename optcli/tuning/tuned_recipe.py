@@ -195,12 +195,12 @@ def _variant(choice: Choice) -> list[str]:
 
 def _comment(choice: Choice) -> list[str]:
     trial = choice.trial
-    said = f"Trial {trial.number}: {choice.why}."
+    sentence = f"Trial {trial.number}: {choice.why}."
     if trial.score is not None:
-        said += f" {trial.score.value:.2f} times the reference"
+        sentence += f" {trial.score.value:.2f} times the reference"
     if trial.loss is not None:
-        said += f", {100 * trial.loss.value:.2f} points lost on {trial.samples} validation samples"
-    return textwrap.wrap(f"{said}.", _WIDTH, initial_indent="# ", subsequent_indent="# ")
+        sentence += f", {100 * trial.loss.value:.2f} points lost on {trial.samples} validation samples"
+    return textwrap.wrap(f"{sentence}.", _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
 def _flow(value: Any) -> str:

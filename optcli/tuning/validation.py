@@ -86,12 +86,12 @@ def separated(validation: Validation, recipe: Recipe) -> Validation:
     by_role = run(
         "optcli.tuning.validation:shared", request, dict[str, list[str]], timeout_s=_TIMEOUT_S
     )
-    ids = sorted({each for found in by_role.values() for each in found})
+    ids = sorted({each for names in by_role.values() for each in names})
     if not ids:
         return validation
     without = (*validation.samples.without, *ids)
     samples = validation.samples.model_copy(update={"without": without})
-    roles = " and ".join(f"{len(found)} that {role}" for role, found in by_role.items() if found)
+    roles = " and ".join(f"{len(names)} that {role}" for role, names in by_role.items() if names)
     divided = {"validation": samples} if "validation" in validation.data else {}
     return replace(
         validation,
@@ -107,14 +107,14 @@ def shared(request: SharedRequest, channel: Channel | None) -> dict[str, list[st
         role: data.open(each, request.folder, request.inputs) for role, each in request.others.items()
     }
     own = identities(data.open(request.samples, request.folder, request.inputs))
-    found = {role: [name for name, _ in overlap(own, identities(of))] for role, of in opened.items()}
-    if len({name for names in found.values() for name in names}) == len(own):
+    overlaps = {role: [name for name, _ in overlap(own, identities(of))] for role, of in opened.items()}
+    if len({name for names in overlaps.values() for name in names}) == len(own):
         raise UsageError(
             "the search has no samples to choose by: other roles have all of them",
             place="data.validation",
             hint="give the recipe data.validation: samples that no other role has",
         )
-    return found
+    return overlaps
 
 
 def _without(recipe: Recipe, changed: dict[str, DataSettings]) -> dict[str, DataSettings]:

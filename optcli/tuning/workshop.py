@@ -75,7 +75,7 @@ class Workshop:
             recipe = recipe.model_copy(update={"data": {**recipe.data, "evaluation": samples}})
             of = data.ingredients(samples, recipe.folder, self.store.digests)
             key = key_of({"step": "samples", **of})
-        around = EvaluationContext(
+        context = EvaluationContext(
             recipe,
             key,
             self.store,
@@ -86,7 +86,7 @@ class Workshop:
             nodes=self.nodes,
         )
         subjects = [subject(made, each) for each in dict.fromkeys((baseline, name))]
-        accuracies, failures = compare_all(subjects, baseline, around)
+        accuracies, failures = compare_all(subjects, baseline, context)
         for error in failures.values():
             raise error
         return accuracies[name]

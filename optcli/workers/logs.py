@@ -46,12 +46,12 @@ def _copy(source: int, target: int) -> None:
     left = LARGEST_BYTES
     try:
         while data := os.read(source, _PIECE):
-            kept = data[:left]
-            left -= len(kept)
+            part = data[:left]
+            left -= len(part)
             with suppress(OSError):  # no room: the worker goes on all the same
-                if kept:
-                    os.write(target, kept)
-                if len(kept) < len(data) and left == 0:
+                if part:
+                    os.write(target, part)
+                if len(part) < len(data) and left == 0:
                     os.write(target, _CUT)
                     left = -1
             if left < 0:

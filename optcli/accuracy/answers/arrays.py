@@ -35,18 +35,18 @@ class Arrays(Answers):
         import numpy as np
 
         archive = Archive.of(path)
-        found = next((name for name in _IDS if name in archive.names), None)
-        if found is not None:
-            ids = [_text(each) for each in archive.rows(found).ravel()]
+        ids_name = next((name for name in _IDS if name in archive.names), None)
+        if ids_name is not None:
+            ids = [_text(each) for each in archive.rows(ids_name).ravel()]
             arrays = {name: archive.rows(name) for name in archive.names if name not in _IDS}
         else:
             ids = list(archive.names)
             rows = [archive.rows(name) for name in ids]
             shapes = sorted({row.shape for row in rows})
             if len(shapes) != 1:
-                told = " and ".join(str(list(shape)) for shape in shapes[:2]) or "no array"
+                shapes_text = " and ".join(str(list(shape)) for shape in shapes[:2]) or "no array"
                 raise InputError(
-                    f"without an array `ids` each array is a sample's output: found {told}",
+                    f"without an array `ids` each array is a sample's output: found {shapes_text}",
                     place=str(path),
                     hint=_WANTED,
                 )

@@ -157,12 +157,12 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str], float | None]]:
 
 def _columns(head: Sequence[str], pattern: re.Pattern[str], sample: int | None) -> list[int]:
     """The columns whose heads match, in the order of their numbers."""
-    found = [
+    ranked = [
         (int(match[1] or 1), column)
         for column, name in enumerate(head)
         if column != sample and (match := pattern.fullmatch(name))
     ]
-    return [column for _, column in sorted(found)]
+    return [column for _, column in sorted(ranked)]
 
 
 def _score(cell: str, place: str) -> float:

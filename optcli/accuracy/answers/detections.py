@@ -66,17 +66,17 @@ class Detections(Answers):
         boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         labels = [self._labels[entry["category_id"]] for entry in entries]
-        found: dict[str, Any] = {
+        detections: dict[str, Any] = {
             "boxes": boxes,
             "scores": np.array([entry["score"] for entry in entries], np.float64),
             "labels": np.array(labels, np.int64),
         }
         if "segmentation" in self._more:
-            found["masks"] = [entry["segmentation"] for entry in entries]
+            detections["masks"] = [entry["segmentation"] for entry in entries]
         if "keypoints" in self._more:
             points = np.array([entry["keypoints"] for entry in entries], np.float64)
-            found["keypoints"] = points.reshape(len(entries), self._points, 3)
-        return found
+            detections["keypoints"] = points.reshape(len(entries), self._points, 3)
+        return detections
 
     def _numbered(self, entries: Sequence[Mapping[str, Any]], work: Work) -> dict[int, int]:
         """The class number of each category that occurs."""

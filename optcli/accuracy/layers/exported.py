@@ -90,23 +90,23 @@ def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> Gr
 
 def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
     """Nodes of the same name, in the child's order."""
-    theirs = {node.name: node for node in child.graph.nodes}
+    reference = {node.name: node for node in child.graph.nodes}
     pairs = []
     for node in floats.graph.nodes:
-        if node.op in ("placeholder", "call_function") and node.name in theirs:
-            root = theirs[node.name]
+        if node.op in ("placeholder", "call_function") and node.name in reference:
+            root = reference[node.name]
             whole = [x for x in root.users if _operator(x).startswith("quantize_per_")]
             readers = [x for quantize in whole for x in quantize.users]
             back = [x for x in readers if _operator(x).startswith("dequantize_per_")]
-            stands_for = _behind_norm(node, theirs)
+            stands_for = _behind_norm(node, reference)
             pairs.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
     return pairs
 
 
-def _behind_norm(node: Node, theirs: Mapping[str, Node]) -> Node:
+def _behind_norm(node: Node, reference: Mapping[str, Node]) -> Node:
     """The batch norm behind a layer where the child has none: it was folded into the weights."""
     users = list(node.users)
-    while len(users) == 1 and _operator(users[0]) in _NORMS and users[0].name not in theirs:
+    while len(users) == 1 and _operator(users[0]) in _NORMS and users[0].name not in reference:
         node, users = users[0], list(users[0].users)
     return node
 
@@ -123,7 +123,7 @@ def _run(
     faces = {face: pair.root for pair in pairs for face in (pair.root, *pair.chain)}
     inner = {(pair.root, node) for pair in pairs for node in pair.chain}
     inner |= {(a, b) for pair in pairs for a in pair.chain for b in pair.chain}
-    kept: dict[Node, Any] = {}
+    computed: dict[Node, Any] = {}
 
     class Run(torch.fx.Interpreter):  # type: ignore[misc]
         def map_nodes_to_values(self, args: Any, n: Node) -> Any:
@@ -140,11 +140,11 @@ def _run(
             return torch.fx.node.map_arg(args, value)
 
         def run_node(self, n: Node) -> Any:
-            kept[n] = super().run_node(n)
-            return kept[n]
+            computed[n] = super().run_node(n)
+            return computed[n]
 
     Run(graph).run(*values)
-    return kept
+    return computed
 
 
 def _fits(pair: _Pair, exact: Mapping[Node, Any], whole: Mapping[Node, Any], sums: Sums) -> bool:

@@ -101,16 +101,16 @@ class Sums:
         self._rows: dict[str, _Row] = {}
         self._unlike: dict[str, str] = {}
 
-    def fits(self, tensor: str, exact: np.ndarray, theirs: np.ndarray) -> bool:
+    def fits(self, tensor: str, exact: np.ndarray, reference: np.ndarray) -> bool:
         """Whether the two can be compared: floats of one shape. Shapes that differ are remembered."""
-        if exact.shape != theirs.shape:
-            self.differ(tensor, str(list(exact.shape)), str(list(theirs.shape)))
+        if exact.shape != reference.shape:
+            self.differ(tensor, str(list(exact.shape)), str(list(reference.shape)))
             return False
-        return exact.dtype.kind == "f" and theirs.dtype.kind == "f" and exact.ndim > 0
+        return exact.dtype.kind == "f" and reference.dtype.kind == "f" and exact.ndim > 0
 
-    def differ(self, tensor: str, ours: str, theirs: str) -> None:
+    def differ(self, tensor: str, ours: str, reference: str) -> None:
         """Remember that a tensor has another shape in the child."""
-        self._unlike[tensor] = f"{tensor} is {ours} in one and {theirs} in the other"
+        self._unlike[tensor] = f"{tensor} is {ours} in one and {reference} in the other"
 
     def add(
         self,

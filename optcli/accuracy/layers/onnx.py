@@ -169,11 +169,14 @@ class _Work:
         whole = _Session(*exposed(self.child, outs), names, self._folder, self._threads)
         alone: _Session | None = None
         for feed in feeds:
-            floats, theirs = exact.run(_named(self.floats, feed)), whole.run(_named(self.child, feed))
-            self._types.update({name: array.dtype for name, array in theirs.items()})
+            floats, reference = (
+                exact.run(_named(self.floats, feed)),
+                whole.run(_named(self.child, feed)),
+            )
+            self._types.update({name: array.dtype for name, array in reference.items()})
             if alone is None:
                 fits = [
-                    x for x in piece if self.sums.fits(x.tensor, floats[x.tensor], theirs[x.tensor])
+                    x for x in piece if self.sums.fits(x.tensor, floats[x.tensor], reference[x.tensor])
                 ]
                 if len(fits) < len(piece):
                     # Layers behind the others read them as they are: the float network's do not fit.
@@ -193,7 +196,7 @@ class _Work:
             )
             for pair in piece:
                 name = pair.tensor
-                self.sums.add(name, floats[name], theirs[name], own[name], self._bounds(pair))
+                self.sums.add(name, floats[name], reference[name], own[name], self._bounds(pair))
 
     def _bounds(self, pair: Pair) -> tuple[float, float] | None:
         """The values that a tensor's integers can stand for."""
@@ -219,8 +222,8 @@ class _Work:
         node = layer(self.floats, pair.tensor, self._tensors - {pair.tensor})
         if node is None:
             return self.sums.error(pair.tensor, "", "input")
-        theirs = layer(self.child, pair.root, set(self._every) - set(pair.faces))
-        row = self.sums.error(pair.tensor, name_of(node, theirs), node.op_type)
+        reference = layer(self.child, pair.root, set(self._every) - set(pair.faces))
+        row = self.sums.error(pair.tensor, name_of(node, reference), node.op_type)
         if not pair.chain or not any(self.child.scale_of(face) for face in pair.faces):
             return row
         return row.model_copy(update={"readers": self.child.layers_behind(pair.faces)})
@@ -277,9 +280,9 @@ def weight_rows(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[
     import numpy as np
 
     ours = {pair.tensor for pair in pairs}
-    theirs = {face for pair in pairs for face in pair.faces}
+    reference = {face for pair in pairs for face in pair.faces}
     for pair in pairs:
-        node, child_node = layer(floats, pair.tensor, ours), layer(child, pair.root, theirs)
+        node, child_node = layer(floats, pair.tensor, ours), layer(child, pair.root, reference)
         if node is None or child_node is None or node.op_type not in PRODUCT_OF:
             continue
         exact, quantized = _values(floats, node), _values(child, child_node)

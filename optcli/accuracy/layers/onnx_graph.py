@@ -163,9 +163,9 @@ def _absorbing(floats: Graph, child: Graph, name: str, there: str) -> str:
 
 def _by_order(floats: Graph, child: Graph) -> Iterator[tuple[str, str]]:
     """Layers in their order, where both networks have the same ones."""
-    ours, theirs = _products(floats), _products(child)
-    if [PRODUCT_OF[node.op_type] for node in ours] == [PRODUCT_OF[node.op_type] for node in theirs]:
-        yield from ((a.output[0], b.output[0]) for a, b in zip(ours, theirs, strict=True))
+    ours, reference = _products(floats), _products(child)
+    if [PRODUCT_OF[node.op_type] for node in ours] == [PRODUCT_OF[node.op_type] for node in reference]:
+        yield from ((a.output[0], b.output[0]) for a, b in zip(ours, reference, strict=True))
 
 
 def _products(graph: Graph) -> Sequence[NodeProto]:
@@ -191,9 +191,9 @@ def _pair(child: Graph, tensor: str, name: str) -> Pair:
     return Pair(tensor, name, tuple(dict.fromkeys(chain)), tuple(dict.fromkeys(faces)), out)
 
 
-def name_of(node: NodeProto, theirs: NodeProto | None) -> str:
+def name_of(node: NodeProto, reference: NodeProto | None) -> str:
     """A layer's name; where the float network gives none, the one that the pass gave it."""
-    return str(node.name or (theirs.name.removesuffix("_quant") if theirs is not None else ""))
+    return str(node.name or (reference.name.removesuffix("_quant") if reference is not None else ""))
 
 
 def layer(graph: Graph, name: str, stop: set[str]) -> NodeProto | None:

@@ -41,11 +41,11 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
     sums = Sums()
     pairs = []
     for pair in _pairs(floats, other):
-        ours, theirs = pair.floats.get_partial_shape(), pair.root.get_partial_shape()
-        if ours.compatible(theirs):
+        ours, reference = pair.floats.get_partial_shape(), pair.root.get_partial_shape()
+        if ours.compatible(reference):
             pairs.append(pair)
         else:
-            sums.differ(pair.name, str(ours), str(theirs))
+            sums.differ(pair.name, str(ours), str(reference))
     if not pairs:
         return sums.measured((), ())
     whole = _opened(child)  # `other` will be cut
@@ -87,9 +87,9 @@ def _look(
         first = dict(zip(names, plain.run(feed), strict=True))
         replaced = {exact[name].get_friendly_name(): first[name] for name in reads}
         outputs, own = run.run(feed), alone.run(feed, replaced)
-        for pair, theirs, mine in zip(pairs, outputs, own, strict=True):
-            if sums.fits(pair.name, first[pair.name], theirs):
-                sums.add(pair.name, first[pair.name], theirs, mine, _bounds(pair))
+        for pair, reference, candidate in zip(pairs, outputs, own, strict=True):
+            if sums.fits(pair.name, first[pair.name], reference):
+                sums.add(pair.name, first[pair.name], reference, candidate, _bounds(pair))
 
 
 def _pairs(floats: Model, child: Model) -> list[_Pair]:

@@ -38,10 +38,10 @@ def compare(
             whole, own = _run(other, inputs, feed, None), _run(other, inputs, feed, exact)
             for (name, call), value in exact.items():
                 tensor = name if not call else f"{name}#{call + 1}"
-                theirs, mine = whole.get((name, call)), own.get((name, call))
-                if theirs is None or mine is None:
+                reference, candidate = whole.get((name, call)), own.get((name, call))
+                if reference is None or candidate is None:
                     continue
-                arrays = [each.float().numpy() for each in (value, theirs, mine)]
+                arrays = [each.float().numpy() for each in (value, reference, candidate)]
                 if sums.fits(tensor, arrays[0], arrays[1]):
                     sums.add(tensor, arrays[0], arrays[1], arrays[2])
                     names[tensor] = name

@@ -48,9 +48,13 @@ def detections_of(decoded: Any, place: str, what: str | None = None) -> dict[str
         counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels"
         raise InputError(f"{counts} for {place}", place="postprocess", hint=_WANTED)
     sound = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
-    found: dict[str, Any] = {"boxes": boxes[sound], "scores": scores[sound], "labels": labels[sound]}
+    detections: dict[str, Any] = {
+        "boxes": boxes[sound],
+        "scores": scores[sound],
+        "labels": labels[sound],
+    }
     if what is None:
-        return found
+        return detections
     settings = {
         "masks": "prototypes: OUTPUT (or masks: OUTPUT)",
         "keypoints": "keypoints: [17, 3] (how many, and of how many numbers)",
@@ -62,8 +66,8 @@ def detections_of(decoded: Any, place: str, what: str | None = None) -> dict[str
     if len(decoded[what]) != len(boxes):
         counts = f"{len(boxes)} boxes and {len(decoded[what])} {what}"
         raise InputError(f"{counts} for {place}", place="postprocess", hint=hint)
-    found[what] = [each for each, is_sound in zip(decoded[what], sound, strict=True) if is_sound]
-    return found
+    detections[what] = [each for each, is_sound in zip(decoded[what], sound, strict=True) if is_sound]
+    return detections
 
 
 def matched(

@@ -44,9 +44,11 @@ class Cosine(Metric):
         return 2.0  # from 1 to -1
 
 
-def cosines(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def cosines(candidate: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """The cosine of each pair of rows of length 1, `[samples]`."""
     import numpy as np
 
-    products: np.ndarray = np.einsum("ij,ij->i", mine.astype(np.float64), theirs.astype(np.float64))
+    products: np.ndarray = np.einsum(
+        "ij,ij->i", candidate.astype(np.float64), reference.astype(np.float64)
+    )
     return products.clip(-1, 1)

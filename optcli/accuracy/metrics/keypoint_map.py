@@ -85,9 +85,9 @@ class KeypointMap(Map):
 
         from optcli.accuracy.metrics import _coco
 
-        found = _coco.detections_of(decoded, place, "keypoints")
+        decoded_fields = _coco.detections_of(decoded, place, "keypoints")
         fields = []
-        for points in found["keypoints"]:
+        for points in decoded_fields["keypoints"]:
             if truth["count"] not in (0, len(points)):
                 raise InputError(
                     f"a detection has {len(points)} keypoints, and an object has {truth['count']}",
@@ -97,4 +97,4 @@ class KeypointMap(Map):
             triples = np.ones((len(points), 3))
             triples[:, :2] = np.asarray(points, np.float64)[:, :2]
             fields.append({"keypoints": triples.reshape(-1).tolist()})
-        return {**found, "fields": fields}
+        return {**decoded_fields, "fields": fields}

@@ -64,8 +64,8 @@ class MaskMap(Map):
     ) -> dict[str, Any]:
         from optcli.accuracy.metrics import _coco
 
-        found = _coco.detections_of(decoded, place, "masks")
-        masks = [objects.encoded(each) for each in found["masks"]]
+        decoded_fields = _coco.detections_of(decoded, place, "masks")
+        masks = [objects.encoded(each) for each in decoded_fields["masks"]]
         wrong = {tuple(each["size"]) for each in masks} - {size}
         if wrong:
             raise InputError(
@@ -73,7 +73,7 @@ class MaskMap(Map):
                 place="postprocess",
                 hint="masks are of the original image, as its annotations are",
             )
-        return {**found, "fields": [{"segmentation": each} for each in masks]}
+        return {**decoded_fields, "fields": [{"segmentation": each} for each in masks]}
 
 
 def _is_mask(mask: Any) -> bool:

@@ -59,8 +59,10 @@ class Miou(Metric):
             chosen = np.random.default_rng(row).choice(
                 truth.size, min(truth.size, _PIXELS), replace=False
             )
-            found = np.stack([np.full(len(chosen), row), truth.ravel()[chosen], labels.ravel()[chosen]])
-            pixels.append(found[:, found[1] != self.ignore_index])
+            counted = np.stack(
+                [np.full(len(chosen), row), truth.ravel()[chosen], labels.ravel()[chosen]]
+            )
+            pixels.append(counted[:, counted[1] != self.ignore_index])
         every = np.concatenate(pixels, axis=1).astype(np.int64)
         return {"areas": areas, **dict(zip(PIXELS, every, strict=True))}
 
@@ -95,8 +97,8 @@ class Miou(Metric):
         """
         import numpy as np
 
-        theirs = self._counted(records["areas"].sum(axis=0)[2].astype(np.float64))
-        shares = theirs[theirs > 0] / max(1.0, theirs.sum())
+        reference = self._counted(records["areas"].sum(axis=0)[2].astype(np.float64))
+        shares = reference[reference > 0] / max(1.0, reference.sum())
         if not len(shares):
             return None
         return float(max(shares.max() / len(shares), np.mean(shares / (2 - shares))))
@@ -124,8 +126,8 @@ class Miou(Metric):
         """`[n, 3, classes]` areas to `[n, classes]` intersections over unions; NaN without pixels."""
         import numpy as np
 
-        shared, mine, theirs = sums[:, 0], sums[:, 1], sums[:, 2]
-        union = self._counted(mine + theirs - shared)
+        shared, candidate, reference = sums[:, 0], sums[:, 1], sums[:, 2]
+        union = self._counted(candidate + reference - shared)
         out = np.full(union.shape, np.nan)
         ious: np.ndarray = np.divide(shared, union, out=out, where=union > 0)
         return ious
@@ -150,8 +152,8 @@ class Miou(Metric):
         return means
 
     def figures(self, records: Records) -> dict[str, float]:
-        shared, _, theirs = records["areas"].sum(axis=0)
-        return {"pixel_accuracy": float(shared.sum() / max(1, theirs.sum()))}
+        shared, _, reference = records["areas"].sum(axis=0)
+        return {"pixel_accuracy": float(shared.sum() / max(1, reference.sum()))}
 
     def _count(self, outputs: np.ndarray) -> int:
         if outputs.ndim == 4 and outputs.shape[1] > 1:
@@ -211,7 +213,7 @@ class Miou(Metric):
         import numpy as np
 
         valid = np.ones(truth.shape, bool) if self.ignore_index is None else truth != self.ignore_index
-        mine, theirs = labels[valid], truth[valid]
-        inside = (mine >= 0) & (mine < count)
-        kinds = (mine[mine == theirs], mine[inside], theirs)
+        candidate, reference = labels[valid], truth[valid]
+        inside = (candidate >= 0) & (candidate < count)
+        kinds = (candidate[candidate == reference], candidate[inside], reference)
         return np.stack([np.bincount(kind, minlength=count) for kind in kinds])

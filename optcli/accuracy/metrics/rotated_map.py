@@ -52,9 +52,9 @@ class RotatedMap(Map):
 
         from optcli.accuracy.metrics import _coco
 
-        found = _coco.detections_of(decoded, place, "corners")
-        fields = [{"corners": np.asarray(each, np.float64)} for each in found["corners"]]
-        return {**found, "fields": fields}
+        decoded_fields = _coco.detections_of(decoded, place, "corners")
+        fields = [{"corners": np.asarray(each, np.float64)} for each in decoded_fields["corners"]]
+        return {**decoded_fields, "fields": fields}
 
 
 def _of_polygons(masks: Any) -> list[Any] | None:

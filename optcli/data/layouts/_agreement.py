@@ -50,8 +50,8 @@ def disagreements(images: Iterable[AnnotatedImage], *, orient: bool) -> list[str
             turns = quarter and image.size == size[::-1]
             (turned if turns else resized).append(_sizes(image, size))
             continue
-        told = quarter and image.size is not None and size[0] != size[1]
-        if orientation != 1 and not orient and not told:
+        is_known = quarter and image.size is not None and size[0] != size[1]
+        if orientation != 1 and not orient and not is_known:
             untold.append(excerpt(image.name))
         if beyond := sum(_is_outside(box, size) for box in image.boxes):
             outside.append((excerpt(image.name), beyond))

@@ -49,18 +49,23 @@ def about(path: Path, folder: Path | None = None) -> About:
         lines = (line.strip() for line in text_of(classes, _WANTED).splitlines())
         listed = tuple(line for line in lines if line)
         return About(classes, listed, len(listed), None, _folders_in(path), (path,))
-    said = yaml_of(file, _WANTED)
-    names = _names(said.get("names"), file)
-    count = _count(said.get("nc"), names, file)
+    content = yaml_of(file, _WANTED)
+    names = _names(content.get("names"), file)
+    count = _count(content.get("nc"), names, file)
     parts: dict[str, tuple[str, ...]] = {}
-    for key, value in said.items():
+    for key, value in content.items():
         part = OTHER_NAMES.get(key, key)
         if part in PARTS and value and part not in parts:
             parts[part] = _places(value, f"{file}, {key}")
     if not parts:
         raise InputError("found no train, val or test", place=str(file), hint=_WANTED)
     return About(
-        file, names, count, _keypoints(said.get("kpt_shape"), file), parts, _roots(said, file, folder)
+        file,
+        names,
+        count,
+        _keypoints(content.get("kpt_shape"), file),
+        parts,
+        _roots(content, file, folder),
     )
 
 
@@ -106,10 +111,10 @@ def describes(file: Path) -> bool:
     if not (file.suffix.lower() in (".yaml", ".yml") and regular_files.is_file(file)):
         return False
     try:
-        said = yaml_of(file, _WANTED)
+        content = yaml_of(file, _WANTED)
     except InputError:
         return False
-    return ("names" in said or "nc" in said) and bool({*PARTS, *OTHER_NAMES} & said.keys())
+    return ("names" in content or "nc" in content) and bool({*PARTS, *OTHER_NAMES} & content.keys())
 
 
 def _places(value: Any, place: str) -> tuple[str, ...]:
@@ -121,47 +126,47 @@ def _places(value: Any, place: str) -> tuple[str, ...]:
     return tuple(places)
 
 
-def _names(said: Any, file: Path) -> tuple[str, ...] | None:
-    if said is None:
+def _names(value: Any, file: Path) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    if isinstance(said, dict):
-        numbers = {int(key): name for key, name in said.items() if str(key).isdecimal()}
-        if sorted(numbers) != list(range(len(said))):
-            message = f"the names have the numbers {excerpt(', '.join(map(str, said)))}"
+    if isinstance(value, dict):
+        numbers = {int(key): name for key, name in value.items() if str(key).isdecimal()}
+        if sorted(numbers) != list(range(len(value))):
+            message = f"the names have the numbers {excerpt(', '.join(map(str, value)))}"
             hint = "number the classes from 0 without gaps"
             raise InputError(message, place=f"{file}, names", hint=hint)
-        said = [numbers[number] for number in range(len(numbers))]
-    if not isinstance(said, list) or not all(isinstance(name, str | int | float) for name in said):
+        value = [numbers[number] for number in range(len(numbers))]
+    if not isinstance(value, list) or not all(isinstance(name, str | int | float) for name in value):
         raise InputError("found no names of classes", place=f"{file}, names", hint="names: [cat, dog]")
-    return tuple(str(name) for name in said)
+    return tuple(str(name) for name in value)
 
 
-def _count(said: Any, names: tuple[str, ...] | None, file: Path) -> int | None:
-    if said is None:
+def _count(value: Any, names: tuple[str, ...] | None, file: Path) -> int | None:
+    if value is None:
         return len(names) if names is not None else None
-    if not isinstance(said, int) or (names is not None and said != len(names)):
+    if not isinstance(value, int) or (names is not None and value != len(names)):
         few = "" if names is None else f", and {len(names)} names"
         hint = "nc is the number of names, and may be left out"
-        raise InputError(f"found {excerpt(str(said))}{few}", place=f"{file}, nc", hint=hint)
-    return said
+        raise InputError(f"found {excerpt(str(value))}{few}", place=f"{file}, nc", hint=hint)
+    return value
 
 
-def _keypoints(said: Any, file: Path) -> tuple[int, int] | None:
-    if said is None:
+def _keypoints(value: Any, file: Path) -> tuple[int, int] | None:
+    if value is None:
         return None
     sound = (
-        isinstance(said, list) and len(said) == 2 and all(isinstance(n, int) and n > 0 for n in said)
+        isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) and n > 0 for n in value)
     )
-    if not sound or said[1] not in (2, 3):
-        message = f"found {excerpt(str(said))}, wanted two numbers"
+    if not sound or value[1] not in (2, 3):
+        message = f"found {excerpt(str(value))}, wanted two numbers"
         hint = "how many keypoints an object has, and 2 or 3 numbers for each: kpt_shape: [17, 3]"
         raise InputError(message, place=f"{file}, kpt_shape", hint=hint)
-    return said[0], said[1]
+    return value[0], value[1]
 
 
-def _roots(said: Mapping[str, Any], file: Path, folder: Path | None) -> tuple[Path, ...]:
+def _roots(content: Mapping[str, Any], file: Path, folder: Path | None) -> tuple[Path, ...]:
     """Where the parts may be relative to: what `path` names, and where the file itself lies."""
-    own = said.get("path")
+    own = content.get("path")
     if not isinstance(own, str) or not own:
         return (file.parent,)
     inner = regular_files.expanded(own)

@@ -31,10 +31,10 @@ class Line:
 
     def object(self, width: int, height: int) -> dict[str, Any]:
         """The object in pixels of an image, with the keys of COCO's annotations."""
-        said: dict[str, Any] = {"category_id": self.category}
+        fields: dict[str, Any] = {"category_id": self.category}
         if self.box:
             x, y, wide, high = self.box
-            said["bbox"] = [
+            fields["bbox"] = [
                 (x - wide / 2) * width,
                 (y - high / 2) * height,
                 wide * width,
@@ -44,12 +44,12 @@ class Line:
             xs = [x * width for x in self.points[::2]]
             ys = [y * height for y in self.points[1::2]]
             polygon = [value for point in zip(xs, ys, strict=True) for value in point]
-            said["bbox"] = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-            said |= {"area": _area(xs, ys), "segmentation": [polygon], "corners": polygon}
+            fields["bbox"] = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+            fields |= {"area": _area(xs, ys), "segmentation": [polygon], "corners": polygon}
         if self.marks:
             scales = (width, height, 1)
-            said["keypoints"] = [value * scales[n % 3] for n, value in enumerate(self.marks)]
-        return said
+            fields["keypoints"] = [value * scales[n % 3] for n, value in enumerate(self.marks)]
+        return fields
 
 
 def parts_of(lines: Iterable[Line]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class ImageFolder(Collection):
         try:
             if not any(images_below(self._base)):
                 hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
-                there = "".join(f"; {said}" for said in passed_over(self._base))
+                there = "".join(f"; {note}" for note in passed_over(self._base))
                 return [("source", f"no images in {excerpt(self.settings.place)}{there}", hint)]
             if self._table is None:
                 _ = self._classes

@@ -93,21 +93,21 @@ class Masks(Collection):
         return MaskItems(self.only_input(inputs, "a folder of images", hint), self.chosen)
 
     def remarks(self, orient: bool) -> list[str]:
-        said = []
+        remarks = []
         if without := self._pairs.without:
             phrase = "image has no mask, and is", "images have no mask, and are"
-            said.append(f"{counted(without, *phrase)} left out")
+            remarks.append(f"{counted(without, *phrase)} left out")
         other = sum(
             size_of(image, oriented=orient) != size_of(mask, oriented=False)
             for _, image, mask in self.chosen
         )
         if other:
-            said.append(
+            remarks.append(
                 f"{other} of {counted(len(self.chosen), 'mask')}"
                 f" {plural(other, 'has another size than its', 'have another size than their')} image:"
                 " it was resized or turned after it was annotated"
             )
-        return said
+        return remarks
 
     @cached_property
     def chosen(self) -> list[tuple[str, Path, Path]]:

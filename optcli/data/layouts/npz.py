@@ -103,8 +103,8 @@ class Npz(Collection):
         rows = self._part(extra.get("split"), count)
         ids = [_text(extra["id"][row]) if "id" in extra else str(row) for row in rows]
         chosen = choose(self.settings, self.folder, ids)
-        kept = [rows[position] for position in chosen]
-        return NpzItems(archive, arrays, labels, kept, [ids[position] for position in chosen])
+        chosen_rows = [rows[position] for position in chosen]
+        return NpzItems(archive, arrays, labels, chosen_rows, [ids[position] for position in chosen])
 
     def _part(self, split: np.ndarray | None, count: int) -> list[int]:
         if self.part is None or split is None:

@@ -135,8 +135,10 @@ class Parquet(Collection):
         if self.settings.array is not None:
             return self.settings.array
         if len(names) != 1:
-            found = excerpt(", ".join(names or schema.names), 200)
-            raise self.wrong(f"which column has the images is not known: {found}", "array: its name")
+            names_text = excerpt(", ".join(names or schema.names), 200)
+            raise self.wrong(
+                f"which column has the images is not known: {names_text}", "array: its name"
+            )
         return str(names[0])
 
     @cached_property

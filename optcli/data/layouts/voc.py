@@ -137,17 +137,17 @@ class Voc(Collection):
         return tuple(name for name in self._names if name not in used)
 
     def remarks(self, orient: bool) -> list[str]:
-        said = []
+        remarks = []
         if self.settings.first_pixel is None:
             least = "a box begins below 1" if self._first_pixel == 0 else "no box begins below 1"
-            said = [f"pixels are counted from {self._first_pixel}, because {least} (first_pixel)"]
+            remarks = [f"pixels are counted from {self._first_pixel}, because {least} (first_pixel)"]
         folder = self._root or self._part_folder or self.path
         images = (
             AnnotatedImage(each.id, each.path, each.size, [o["bbox"] for o in each.objects()])
             for each in self.chosen
         )
         others = passed_over(folder / "JPEGImages" if self._root else folder)
-        return [*said, *others, *disagreements(images, orient=orient)]
+        return [*remarks, *others, *disagreements(images, orient=orient)]
 
     @cached_property
     def _root(self) -> Path | None:

@@ -176,8 +176,8 @@ class Yolo(Collection):
         self.require()
         images: dict[str, None] = {}
         for each in self._places:
-            found = images_below(each) if each.is_dir() else _listed(each, self._about.roots)
-            images.update(dict.fromkeys(sorted(found)))
+            paths = images_below(each) if each.is_dir() else _listed(each, self._about.roots)
+            images.update(dict.fromkeys(sorted(paths)))
         if not images:
             raise self.wrong(f"there is no image in {self._part}", "look into its folders")
         return [Path(image) for image in images]
@@ -222,8 +222,8 @@ def _listed(file: Path, roots: Sequence[Path]) -> Iterator[str]:
         if not name or name.startswith("#"):
             continue
         places = (os.path.normpath(base / name) for base in (file.parent, *roots))
-        found = next((each for each in places if regular_files.is_file(each)), None)
-        if found is None:
+        image = next((each for each in places if regular_files.is_file(each)), None)
+        if image is None:
             message = f"there is no image {excerpt(name)}"
             raise InputError(message, place=f"{file}, line {number}", hint=hint)
-        yield found
+        yield image

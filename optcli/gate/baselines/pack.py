@@ -90,17 +90,17 @@ def save(
     """
     members: dict[str, Path] = {}
     packed = {}
-    for name, kept in variants.items():
+    for name, variant in variants.items():
         files = {}
-        for file in files_below(kept.artifact.path):
-            inside = file.relative_to(kept.artifact.path).as_posix()
+        for file in files_below(variant.artifact.path):
+            inside = file.relative_to(variant.artifact.path).as_posix()
             members[f"{_ARTIFACTS}/{name}/{inside}"] = file
             files[inside] = of_file(file)
         packed[name] = Packed(
-            artifact=manifests.described(kept.artifact),
-            runner=kept.runner,
-            options=kept.options,
-            made_by=kept.made_by,
+            artifact=manifests.described(variant.artifact),
+            runner=variant.runner,
+            options=variant.options,
+            made_by=variant.made_by,
             files=files,
         )
     text = report.to_json().encode()

@@ -310,8 +310,8 @@ def _run(
     command = ["git", "-C", str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     # Names of files need not be UTF-8.
-    said = (os.fsdecode(text) for text in (done.stdout, done.stderr))
-    return subprocess.CompletedProcess(command, done.returncode, *said)
+    texts = (os.fsdecode(text) for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, *texts)
 
 
 def _git(

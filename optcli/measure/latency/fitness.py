@@ -92,9 +92,9 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
     best = min((float(np.median(medians[rows])) for rows, _ in quiet), default=0.0)
     counted: list[int] = []
     for rows, fewest in quiet:
-        kept = [row for row in rows if medians[row] <= APART * best]
-        if len(kept) >= fewest and spread(scaled[kept]) <= NOT_FIT:
-            counted += kept
+        close = [row for row in rows if medians[row] <= APART * best]
+        if len(close) >= fewest and spread(scaled[close]) <= NOT_FIT:
+            counted += close
     return tuple(sorted(counted))
 
 

@@ -85,16 +85,16 @@ class Series:
     def rows(self, rows: Sequence[int]) -> Series:
         """These rounds alone, by their numbers in `ns`."""
         chosen = list(rows)
-        kept: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name in ("launch", "round", *OF_ROUNDS):
             column = getattr(self, name)
-            kept[name] = tuple(column[row] for row in chosen)
+            columns[name] = tuple(column[row] for row in chosen)
         return replace(
             self,
             ns=self.ns[chosen],
             device_ns=None if self.device_ns is None else self.device_ns[chosen],
-            starts=tuple(start for start in self.starts if start.launch in kept["launch"]),
-            **kept,
+            starts=tuple(start for start in self.starts if start.launch in columns["launch"]),
+            **columns,
         )
 
     @property

@@ -126,7 +126,11 @@ def pair_log_ratios(
 def _launch_log_ratios(series: Series, other: Series, q: float = 0.5) -> list[float]:
     """ln(quantile of series / quantile of other): for each launch the median of its rounds'."""
     return [
-        median(log_ratios([mine for mine, _ in rounds], [theirs for _, theirs in rounds], q))
+        median(
+            log_ratios(
+                [candidate for candidate, _ in rounds], [reference for _, reference in rounds], q
+            )
+        )
         for rounds in series.paired(other).values()
     ]
 
@@ -145,7 +149,9 @@ def _ratio(measured: Measured, base: Series, other: Series, region: Region = "ho
         return None
     if len(launches) == 1:
         rounds = [each for launch in base_counted.paired(other_counted).values() for each in launch]
-        ratio = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
+        ratio = ratio_interval(
+            [candidate for candidate, _ in rounds], [reference for _, reference in rounds]
+        )
         return of_one_launch(ratio)
     best = best_ratio(base_counted, other_counted)
     ratio = ratio_over_launches(_launch_log_ratios(base_counted, other_counted), best=best)

@@ -18,7 +18,7 @@ def document(profile: Profile, top: int) -> Document:
     runner = profile.runner
     shown = profile.operators[:top]
     slowest = [(_short(one.name), one.type, f"{one.time_ms:.3f}", _share(one.share)) for one in shown]
-    found = [f"{each.message}. {each.action}" for each in profile.findings]
+    findings = [f"{each.message}. {each.action}" for each in profile.findings]
     doubts = [flag.text for flag in profile.flags]
     return Document(
         title=(
@@ -35,7 +35,7 @@ def document(profile: Profile, top: int) -> Document:
                 f"Slowest {len(shown)} of {len(profile.operators)} operators",
                 [table_of_texts(("operator", "type", "ms", "share"), slowest, (0, 1))],
             ),
-            Section("Findings", [Items(found)]),
+            Section("Findings", [Items(findings)]),
             Section("Notes", [Items(profile.notes)]),
             Section("Doubts", [Items(doubts)], tone="inconclusive"),
         ],

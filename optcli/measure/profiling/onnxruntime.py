@@ -50,8 +50,8 @@ def reading(records: Sequence[Record], count: int) -> Reading:
         [each for each in nodes if _start(run) <= _start(each) < _start(run) + run["dur"]]
         for run in runs
     ]
-    kept = [dict(each) for run, within in zip(runs, inside, strict=True) for each in (run, *within)]
-    return Reading("ONNX Runtime's profiler", [_events(within) for within in inside], kept)
+    events = [dict(each) for run, within in zip(runs, inside, strict=True) for each in (run, *within)]
+    return Reading("ONNX Runtime's profiler", [_events(within) for within in inside], events)
 
 
 def _start(record: Record) -> float:

@@ -93,15 +93,15 @@ def highest_rate(
         )
         for size in range(1, batching.batch + 1)
     )
-    breaks, kept = capacity, capacity * _STEP
-    while not keeps(kept):
-        breaks, kept = kept, kept * _STEP
-        if kept < _LOWEST * capacity:
+    breaks, carried = capacity, capacity * _STEP
+    while not keeps(carried):
+        breaks, carried = carried, carried * _STEP
+        if carried < _LOWEST * capacity:
             return 0.0
-    while breaks - kept > precision * kept:
-        middle = (breaks + kept) / 2
+    while breaks - carried > precision * carried:
+        middle = (breaks + carried) / 2
         if keeps(middle):
-            kept = middle
+            carried = middle
         else:
             breaks = middle
-    return kept
+    return carried

@@ -36,8 +36,8 @@ _REASONS = {
 class CudaError(EngineError):
     """A call of the driver that failed; `name` as CUDA has it, such as CUDA_ERROR_OUT_OF_MEMORY."""
 
-    def __init__(self, call: str, number: int, name: str, said: str) -> None:
-        reason, hint = _REASONS.get(number, (f"{call} failed: {said or 'unknown error'}", ""))
+    def __init__(self, call: str, number: int, name: str, description: str) -> None:
+        reason, hint = _REASONS.get(number, (f"{call} failed: {description or 'unknown error'}", ""))
         if name == "CUDA_ERROR_OUT_OF_MEMORY":
             hint = "free the GPU's memory, or use smaller batches"
         super().__init__(f"{reason} ({name or 'CUDA error'}, {number})", hint=hint)

@@ -158,8 +158,8 @@ def expectation(
     silent = [name for name, precision in precisions.items() if not precision]
     if len(silent) < sum(others.values()):
         known = {name: precision for name, precision in precisions.items() if precision}
-        said = ", ".join(sorted(set(others) - {"unknown"}))
-        text += f", the others in {said}{_because(wanted, by, known, sound)}"
+        other_precisions = ", ".join(sorted(set(others) - {"unknown"}))
+        text += f", the others in {other_precisions}{_because(wanted, by, known, sound)}"
     if silent:
         who = "the inspector" if by == "engine" else "the parsed network"
         text += f"; {who} names no precision of {len(silent)} ({', '.join(silent[:3])})"

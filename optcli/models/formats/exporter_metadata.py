@@ -83,8 +83,8 @@ def fact(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 def of_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """The entries that facts hold. Those of an artifact from elsewhere may be anything."""
-    found = facts.get(_FACT)
-    return _known(found) if isinstance(found, dict) else {}
+    metadata = facts.get(_FACT)
+    return _known(metadata) if isinstance(metadata, dict) else {}
 
 
 def _known(entries: Mapping[str, Any]) -> dict[str, str]:

@@ -93,8 +93,8 @@ def outside(interpreter: Interpreter) -> tuple[int, list[str]]:
             taken.add(maker["index"])
             waiting += [int(before) for before in maker["inputs"]]
     left = [each["op_name"] for each in nodes if each["op_name"] != _DELEGATE]
-    kept = [each["op_name"] for each in nodes if each["index"] in taken]
-    for name in kept:
+    delegated = [each["op_name"] for each in nodes if each["index"] in taken]
+    for name in delegated:
         left.remove(name)
     return len(delegates), left
 

@@ -71,7 +71,7 @@ def snapshot(
         raise InputError(f"there is no folder {target}", place=place, hint=hint)
     hub = torch_timm.library("huggingface_hub")
     try:
-        found = hub.snapshot_download(
+        copy = hub.snapshot_download(
             target, revision=revision, local_files_only=not download, allow_patterns=list(files) or None
         )
     except Exception as error:  # the hub's errors differ by version and by what is wrong
@@ -84,7 +84,7 @@ def snapshot(
             place=place,
             hint=f"model: {{download: true}} fetches it, and so does `hf download {target}`",
         ) from error
-    return Path(found)
+    return Path(copy)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -46,15 +46,15 @@ def write(model: torch.nn.Module, folder: Path) -> None:
         return
     stored: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
-    kept: State = {}
+    written: State = {}
     for name, value in state.items():
         mark = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if value.numel() and mark in stored:
             tied[name] = stored[mark]
             continue
         stored[mark] = name
-        kept[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    save_file(kept, folder / SAFETENSORS, {"tied": json.dumps(tied, sort_keys=True)})
+        written[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    save_file(written, folder / SAFETENSORS, {"tied": json.dumps(tied, sort_keys=True)})
 
 
 def read_own(folder: Path) -> State:

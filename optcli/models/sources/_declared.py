@@ -56,8 +56,8 @@ def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[Difference]:
             continue
         what = f"dimension {index} of {name}" if index else f"the batch of {name}"
         if isinstance(wanted, str):
-            said = f"{what} is fixed at {size} in the file, {wanted!r} in the recipe"
-            wrong.append(Difference(said, is_fixed=True))
+            difference = f"{what} is fixed at {size} in the file, {wanted!r} in the recipe"
+            wrong.append(Difference(difference, is_fixed=True))
         elif wanted != size:
             wrong.append(Difference(f"{what} is {size} in the file, {wanted} in the recipe"))
     return wrong

@@ -59,8 +59,10 @@ def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: 
     recipe_names = [spec.name for spec in inputs]
     wrong: list[Difference] = []
     if len(recipe_names) != len(names):
-        said = f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
-        wrong.append(Difference(said))
+        difference = (
+            f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
+        )
+        wrong.append(Difference(difference))
     elif set(recipe_names) == set(names) and recipe_names != names:
         wrong.append(Difference(f"they come in the order {', '.join(names)} in the file"))
     else:
@@ -129,6 +131,6 @@ def _out_of_range(
         if least < low or most > high:
             span = f"{least} to {most}" if least < most else str(least)
             what = wanted if isinstance(wanted, str) else f"dimension {index}"
-            said = f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe"
-            wrong.append(Difference(said))
+            difference = f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe"
+            wrong.append(Difference(difference))
     return wrong

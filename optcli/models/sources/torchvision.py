@@ -115,8 +115,8 @@ class TorchvisionSource(LibrarySource):
 
 def _published(entry: Any) -> dict[str, float]:
     """The accuracy of weights as torchvision gives it, by our metrics, as fractions."""
-    said = [each for metrics in entry.meta.get("_metrics", {}).values() for each in metrics.items()]
-    return {_METRICS[name]: percent / 100 for name, percent in said if name in _METRICS}
+    figures = [each for metrics in entry.meta.get("_metrics", {}).values() for each in metrics.items()]
+    return {_METRICS[name]: percent / 100 for name, percent in figures if name in _METRICS}
 
 
 def _newer_name(name: str) -> str:

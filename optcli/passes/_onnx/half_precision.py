@@ -21,8 +21,8 @@ Precision = Literal["fp16", "bf16"]
 BF16_OPSET = 22
 
 
-def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: bool) -> ModelProto:
-    """The model in half precision, but for the nodes named in `kept` and, on request, its ends.
+def halved(model: ModelProto, precision: Precision, in_fp32: set[str], keep_io: bool) -> ModelProto:
+    """The model in half precision, but for the nodes named in `in_fp32` and, on request, its ends.
 
     ONNX Runtime's converter does it, in fp16; what it leaves wrong is mended, and bf16 made from its
     result. Raises `StepError` where the result is no sound model.
@@ -44,7 +44,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
             copy,
             keep_io_types=keep_io,
             op_block_list=DEFAULT_OP_BLOCK_LIST,
-            node_block_list=sorted(kept),
+            node_block_list=sorted(in_fp32),
             # Shapes of more than 2 GB cannot be inferred in memory.
             disable_shape_infer=model.ByteSize() > onnx_format.ONE_FILE_BYTES,
         )
@@ -107,9 +107,9 @@ def _join_fp32(graph: GraphProto) -> None:
             node.input[0] = back[node.output[0]]
     used = {name for node in graph.node for name in node.input}
     used |= {value.name for value in graph.output}
-    kept = [node for node in graph.node if node.op_type != "Cast" or used.intersection(node.output)]
+    nodes = [node for node in graph.node if node.op_type != "Cast" or used.intersection(node.output)]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
 
 
 def _to_bf16(graph: GraphProto, weights: Mapping[str, TensorProto]) -> None:

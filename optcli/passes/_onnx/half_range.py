@@ -34,8 +34,10 @@ def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]
 
     large, tiny = {}, 0
     graph = read(model).graph
-    around = {node.name: [value for value in (*node.inputs, *node.outputs) if value] for node in graph}
-    for value in dict.fromkeys(value for values in around.values() for value in values):
+    neighbours = {
+        node.name: [value for value in (*node.inputs, *node.outputs) if value] for node in graph
+    }
+    for value in dict.fromkeys(value for values in neighbours.values() for value in values):
         tensor = constant(value)
         if tensor is None or tensor.dtype != DataType.FLOAT:
             continue
@@ -46,19 +48,21 @@ def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]
     extremes = _largest_activations(model, job)
     wide = {name for name, largest in extremes.items() if not largest <= _FP16_LARGEST}
     beyond = large.keys() | wide
-    kept = {str(name) for name, values in around.items() if beyond & {value.name for value in values}}
+    in_fp32 = {
+        str(name) for name, values in neighbours.items() if beyond & {value.name for value in values}
+    }
     if large:
         phrase = "weight is out of fp16's range", "weights are out of fp16's range"
         job.warn(f"{counted(sum(large.values()), *phrase)}: the nodes stay in fp32")
     if wide:
         phrase = "activation leaves fp16's range", "activations leave fp16's range"
-        stay = counted(len(kept), "node stays", "nodes stay")
+        stay = counted(len(in_fp32), "node stays", "nodes stay")
         job.warn(f"{counted(len(wide), *phrase)}: {stay} in fp32")
     finite = [value for value in extremes.values() if math.isfinite(value)]
     facts["weights_out_of_range"] = dict(sorted(large.items()))
     facts["weights_below_range"] = tiny
     facts["largest_activation_on_noise"] = max(finite, default=None)
-    return kept
+    return in_fp32
 
 
 def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
@@ -92,17 +96,17 @@ def not_in(precision: Precision, model: ModelProto) -> set[str]:
 
     tensor_type = "tensor(bfloat16)" if precision == "bf16" else "tensor(float16)"
     opset = opset_of(model)
-    kept: set[str] = set()
+    in_fp32: set[str] = set()
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
-            kept |= set() if node.domain == "com.microsoft" else {node.name}
+            in_fp32 |= set() if node.domain == "com.microsoft" else {node.name}
             continue
         schema = onnx.defs.get_schema(node.op_type, opset, "")
         for constraint in schema.type_constraints:
             types = set(constraint.allowed_type_strs)
             if "tensor(float)" in types and tensor_type not in types:
-                kept.add(node.name)
-    return kept
+                in_fp32.add(node.name)
+    return in_fp32
 
 
 def rounded_too_much(precision: Precision, model: ModelProto) -> set[str]:

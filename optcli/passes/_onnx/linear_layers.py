@@ -12,32 +12,32 @@ if TYPE_CHECKING:
     from onnx_ir import Graph, Node, Value
 
 
-def merged(model: ModelProto, kept: Collection[str] = ()) -> ModelProto:
+def merged(model: ModelProto, untouched: Collection[str] = ()) -> ModelProto:
     """The model with each `Add(MatMul(x, weights), bias)` as `Gemm`, between two `Reshape` if need be.
 
     It computes the same. A quantizer that keeps additions in floating point leaves the bias behind the
     integers; in `Gemm` it is one of their sums. Exporters write `Gemm` themselves where the batch is
-    fixed. The `Gemm` has the name of the product, and what the layer gives keeps its name. `kept` are
-    names of nodes that stay; so does a layer of whose input more than one size is unknown.
+    fixed. The `Gemm` has the name of the product, and what the layer gives keeps its name. `untouched`
+    are names of nodes that stay; so does a layer of whose input more than one size is unknown.
     """
     model_ir = read(model)
     graph = model_ir.graph
-    additions = [node for node in graph if node.op_type == "Add" and node.name not in kept]
+    additions = [node for node in graph if node.op_type == "Add" and node.name not in untouched]
     changed = [node for node in additions if _merge(graph, node)]
     return written(model_ir) if changed else model
 
 
 def _merge(graph: Graph, add: Node) -> bool:
     """Put one `Gemm` in the place of an addition and the product before it, where they are a layer."""
-    found = _layer(add)
-    sizes = None if found is None else _sizes(found[0].inputs[0])
+    layer = _layer(add)
+    sizes = None if layer is None else _sizes(layer[0].inputs[0])
     given = add.outputs[0]
-    if found is None or sizes is None or given.is_graph_output():
+    if layer is None or sizes is None or given.is_graph_output():
         return False
     import numpy as np
     import onnx_ir
 
-    product, weights, bias = found
+    product, weights, bias = layer
     name, rows, width = str(product.name), product.inputs[0], sizes[-1]
     numbers = constant(bias)
     assert numbers is not None

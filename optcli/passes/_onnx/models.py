@@ -217,9 +217,9 @@ def widened(model: ModelProto) -> ModelProto:
         for tensor in graph.initializer:
             _widen(tensor)
         # Entries of fp16 tensors are dropped: whoever needs their types infers them again.
-        kept = [value for value in graph.value_info if not _is_half(value.type)]
+        others = [value for value in graph.value_info if not _is_half(value.type)]
         del graph.value_info[:]
-        graph.value_info.extend(kept)
+        graph.value_info.extend(others)
         for node in graph.node:
             _widen_attributes(node)
         if graph is not model.graph:

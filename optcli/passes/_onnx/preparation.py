@@ -152,8 +152,8 @@ class Steps:
         before = self.add("Floor", self.add("Div", rest, self.constant([2], "f8")))
         if box["align"] == "top_left":
             before = self.constant([0, 0], "f8")
-        around = self.add("Concat", before, self.add("Sub", rest, before), axis=0)
-        pads, axes = self._whole(around), self.constant([2, 3], "i8")
+        margins = self.add("Concat", before, self.add("Sub", rest, before), axis=0)
+        pads, axes = self._whole(margins), self.constant([2, 3], "i8")
         fills = [self._fill(image, value) for value in box["fill"]]
         if len(fills) == 1:
             return self.add("Pad", image, pads, fills[0], axes)

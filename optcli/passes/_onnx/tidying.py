@@ -43,28 +43,28 @@ def _drop_weight_inputs(model: ModelProto) -> None:
     # Weights that are not inputs came with version 4 of the file format.
     model.ir_version = max(model.ir_version, 4)
     names = input_names(model)
-    kept = [value for value in model.graph.input if value.name in names]
-    if len(kept) < len(model.graph.input):
+    inputs = [value for value in model.graph.input if value.name in names]
+    if len(inputs) < len(model.graph.input):
         del model.graph.input[:]
-        model.graph.input.extend(kept)
+        model.graph.input.extend(inputs)
 
 
 def _lift_constants(model: ModelProto) -> None:
     """Some converters write weights as Constant nodes, where quantizers do not look for them."""
     graph = model.graph
     outputs = {value.name for value in graph.output}
-    kept = []
+    nodes = []
     for node in graph.node:
         tensor = node.attribute[0].t if _is_tensor_constant(node) else None
         if tensor is None or node.output[0] in outputs:
-            kept.append(node)
+            nodes.append(node)
             continue
         lifted = graph.initializer.add()
         lifted.CopyFrom(tensor)
         lifted.name = node.output[0]
-    if len(kept) < len(graph.node):
+    if len(nodes) < len(graph.node):
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend(nodes)
 
 
 def _is_tensor_constant(node: NodeProto) -> bool:

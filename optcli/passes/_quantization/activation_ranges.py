@@ -257,12 +257,12 @@ def _least_divergence(counts: np.ndarray, largest: float, one_sided: bool) -> Ra
     if not folded.any():
         return -largest, largest
     levels = 256 if one_sided else 128
-    best, kept = math.inf, BINS
+    best, bins = math.inf, BINS
     for size in range(levels, BINS + 1, 8):
         divergence = _divergence(folded, size, levels)
         if divergence < best:
-            best, kept = divergence, size
-    limit = kept * largest / BINS
+            best, bins = divergence, size
+    limit = bins * largest / BINS
     assert np.isfinite(limit)
     return -limit, limit
 

@@ -62,10 +62,10 @@ def graph_of(
     if inductor:
         _subtract_numbers(graph)
     if inductor and any(spec.symbols for spec in job.inputs):
-        kept = _single_channels(graph)
-        _keep_in_floats(graph, kept)
-        if kept:
-            facts["kept_in_fp32"] = dict.fromkeys(kept, "its input has one channel")
+        in_floats = _single_channels(graph)
+        _keep_in_floats(graph, in_floats)
+        if in_floats:
+            facts["kept_in_fp32"] = dict.fromkeys(in_floats, "its input has one channel")
     tail = output_tails.in_graph(graph) if output_tail == "float" else []
     _keep_in_floats(graph, tail)
     facts[OUTPUT_TAIL] = tail

@@ -141,14 +141,14 @@ def at_once() -> Iterator[None]:
     """Within the block, `quantize_static` of this process does so where it writes QDQ pairs."""
     from onnxruntime.quantization import qdq_quantizer
 
-    found = (qdq_quantizer.compute_data_quant_params, qdq_quantizer.quantize_onnx_initializer)
-    qdq_quantizer.compute_data_quant_params = _scales(found[0])
-    qdq_quantizer.quantize_onnx_initializer = _quantized(found[1])
+    originals = (qdq_quantizer.compute_data_quant_params, qdq_quantizer.quantize_onnx_initializer)
+    qdq_quantizer.compute_data_quant_params = _scales(originals[0])
+    qdq_quantizer.quantize_onnx_initializer = _quantized(originals[1])
     try:
         yield
     finally:
-        qdq_quantizer.compute_data_quant_params = found[0]
-        qdq_quantizer.quantize_onnx_initializer = found[1]
+        qdq_quantizer.compute_data_quant_params = originals[0]
+        qdq_quantizer.quantize_onnx_initializer = originals[1]
 
 
 def _scales(usual: Callable[..., Any]) -> Callable[..., Any]:

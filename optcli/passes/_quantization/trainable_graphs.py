@@ -82,8 +82,8 @@ def trainable_graph(
     kind = this_cpu()
     with torch.no_grad():
         traced = graph_of(source, job, None, output_tail)
-        kept = matching(tuple(ignored), module_names(traced.graph), "ignored_modules")
-        configured = quantizer(kind, kept, reduce_range=saturates(kind))
+        in_floats = matching(tuple(ignored), module_names(traced.graph), "ignored_modules")
+        configured = quantizer(kind, in_floats, reduce_range=saturates(kind))
         try:
             graph = prepare_pt2e(traced.graph, configured)
         except Exception as error:

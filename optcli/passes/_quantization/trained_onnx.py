@@ -81,10 +81,10 @@ def keep_integer_weights(model: Model) -> int:
         steps = np.rint(weight / _along(scale, weight.ndim, axis))
         integers = steps + _along(zero_point, weight.ndim, axis).astype(np.float32)
         name = f"{node.outputs[0].name}_kept"
-        kept = add_initializer(
+        weights_name = add_initializer(
             model.graph, name, integers.clip(low, limits.max).astype(zero_point.dtype)
         )
-        onnx_ir.convenience.replace_all_uses_with(node.outputs[0], kept)
+        onnx_ir.convenience.replace_all_uses_with(node.outputs[0], weights_name)
         remove_unread(node)
         changed += 1
     for node in list(model.graph):

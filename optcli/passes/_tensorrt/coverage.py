@@ -81,11 +81,11 @@ def parsed(source: Path, product: str | None) -> str:
     nodes = [[node.name, node.op_type] for node in outline.graph.node]
     job = {"product": product, "onnx": str(source / onnx_format.FILE), "nodes": nodes}
     try:
-        found = _covered(job, child.interpreter(product))
+        covered = _covered(job, child.interpreter(product))
     except EngineError as error:
         return f"operators are not checked: {error.message}"
-    refused = found["refused"]
-    parser = f"{found['parser']}'s parser"
+    refused = covered["refused"]
+    parser = f"{covered['parser']}'s parser"
     if not refused:
         return f"{parser} takes all {len(nodes)} nodes"
     listed = "; ".join(

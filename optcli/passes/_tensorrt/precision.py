@@ -135,22 +135,22 @@ def prepare(
     if quantized:
         require_constraints(read(model))
     if strongly_typed and intent not in ("fp32", "tf32") and stored not in ("fp16", "bf16"):
-        model, kept, facts = _converted(model, intent, keep, job)
+        model, in_fp32, facts = _converted(model, intent, keep, job)
     else:
         model = modern(model, 7, job, "older ones cannot be read")
-        kept, facts = _kept(model, keep), {}
+        in_fp32, facts = _kept(model, keep), {}
     if not strongly_typed:
         if intent in ("fp16", "int8") and stored != "fp16":
-            kept |= out_of_range(model, job, facts)
+            in_fp32 |= out_of_range(model, job, facts)
         model = _for_weak_typing(model, product, job)
     onnx_format.save(model, out)
-    facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(kept)}
+    facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(in_fp32)}
     if strongly_typed or quantized:  # else TensorRT chooses among what the flags allow
         facts |= {"expectation": expectation(model, intent, left_out), "precisions": counts(model)}
     return Prepared(
         out / onnx_format.FILE,
-        _flags(intent, precision, strongly_typed, bool(kept)),
-        () if strongly_typed else tuple(sorted(kept)),
+        _flags(intent, precision, strongly_typed, bool(in_fp32)),
+        () if strongly_typed else tuple(sorted(in_fp32)),
         intent,
         facts,
     )
@@ -201,31 +201,31 @@ def _converted(
         opset, why = BF16_OPSET, "older ones know no bfloat16"
     model = modern(model, opset, job, why or "older ones cannot be read")
     facts: dict[str, Any] = {}
-    kept = _kept(model, keep)
+    in_fp32 = _kept(model, keep)
     if half == "fp16":
-        kept |= out_of_range(model, job, facts)
+        in_fp32 |= out_of_range(model, job, facts)
     if quantized:
         graph = read(model)
         fit_scales_to_half(graph)
         model = written(graph)
-    kept |= not_in(half, model) | rounded_too_much(half, model)
+    in_fp32 |= not_in(half, model) | rounded_too_much(half, model)
     refused = _NOT_IN_BF16 if half == "bf16" else _NOT_IN_HALF
-    kept |= {node.name for node in model.graph.node if node.op_type in refused}
+    in_fp32 |= {node.name for node in model.graph.node if node.op_type in refused}
     job.progress(None, f"converting to {half}")
-    return halved(model, half, kept, keep_io=True), kept, facts
+    return halved(model, half, in_fp32, keep_io=True), in_fp32, facts
 
 
 def _kept(model: ModelProto, keep: Keep) -> set[str]:
     """Names of the nodes to keep. Raises `StepError` for one that is quantized: it cannot be both."""
     nodes = list(read(model).graph)
-    kept = chosen(nodes, keep.names, keep.types, tuple(keep.patterns), "ignored_")
+    names = chosen(nodes, keep.names, keep.types, tuple(keep.patterns), "ignored_")
     for node in nodes:
-        if node.name in kept and node.op_type in PRODUCTS and dequantizer(node.inputs[0]) is not None:
+        if node.name in names and node.op_type in PRODUCTS and dequantizer(node.inputs[0]) is not None:
             raise StepError(
                 f"{node.op_type} {node.name!r} is to stay in fp32, and its input is quantized",
                 hint="name it under ignored_names of the pass that quantizes",
             )
-    return kept
+    return names
 
 
 def _for_weak_typing(model: ModelProto, product: str, job: Job) -> ModelProto:

@@ -157,9 +157,9 @@ def counting() -> Iterator[Work]:
                 work.add(output.numel() * args[products[operation]].shape[-1], output.numel())
             elif operation is aten.convolution:
                 taken, weight, transposed, groups = args[0], args[1], args[6], args[8]
-                around = taken if transposed else output
+                tensor = taken if transposed else output
                 narrow = _is_narrow(weight, groups)
-                work.add(around.numel() * weight[0].numel(), output.numel(), narrow=narrow)
+                work.add(tensor.numel() * weight[0].numel(), output.numel(), narrow=narrow)
             elif operation is attention:
                 query, key = args[:2]
                 scores = query.numel() // query.shape[-1] * key.shape[-2]

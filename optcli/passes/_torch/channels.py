@@ -83,28 +83,28 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -
     kept_modules = _kept(model, criteria.keep)
     cautious = any(_is_attention(module) for module in torch_modules.modules(model))
     groups: list[_Group] = []
-    total = kept = 0
+    total = remaining = 0
     lost: list[str] = []
     score = _importance(criteria.importance)
     with torch.no_grad():
         for name, group in _groups(graph):
             total += 1
             if group is None or _must_stay(group, graph, kept_modules, cautious):
-                kept += 1
+                remaining += 1
                 lost += [name] if group is None else []
                 continue
             try:
                 scores = score(group)
                 described = None if scores is None else _described(group, graph, scores)
             except Exception:  # its map of channels does not fit the layers, as behind `chunk`
-                kept += 1
+                remaining += 1
                 lost.append(name)
                 continue
             if described is not None:
                 groups.append(described)
                 if not bool(torch.isfinite(described.scores).all()):
                     raise _no_number(described, criteria.importance)
-    if not groups and criteria.importance == "batchnorm" and total > kept:
+    if not groups and criteria.importance == "batchnorm" and total > remaining:
         raise StepError(
             "the network has no batch norm to rank its channels by", hint="importance: magnitude"
         )
@@ -113,7 +113,7 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -
         for group, count in zip(groups, _counts(groups, criteria), strict=True)
         if count > 0
     ]
-    return Choice(picked, total, kept, lost)
+    return Choice(picked, total, remaining, lost)
 
 
 def _no_number(group: _Group, importance: str) -> StepError:
@@ -208,7 +208,7 @@ def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
     return int(count)
 
 
-def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: bool) -> bool:
+def _must_stay(group: Any, graph: DependencyGraph, protected: set[Any], cautious: bool) -> bool:
     """Whether a group reaches an output, holds a module to keep, or has a width that is fixed."""
     from torch import nn
     from torch_pruning import ops
@@ -217,7 +217,7 @@ def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: boo
         module = dep.target.module
         if dep.target.type == ops.OPTYPE.OUTPUT or _pads_channels(dep.target):
             return True
-        if module in kept and graph.is_out_channel_pruning_fn(dep.handler):
+        if module in protected and graph.is_out_channel_pruning_fn(dep.handler):
             return True
         if cautious and isinstance(module, nn.LayerNorm | nn.MultiheadAttention | nn.Parameter):
             return True
@@ -246,7 +246,7 @@ def _is_attention(module: Any) -> bool:
 def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
     """The modules that `keep` names, those inside them, and the layers inside attentions."""
     named = dict(torch_modules.named_modules(model))
-    kept: set[Any] = set()
+    protected: set[Any] = set()
     for pattern in patterns:
         matches = [module for name, module in named.items() if name and fnmatchcase(name, pattern)]
         if not matches:
@@ -255,8 +255,8 @@ def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
                 hint=did_you_mean(pattern, [name for name in named if name]),
             )
         for module in matches:
-            kept.update(torch_modules.modules(module))
+            protected.update(torch_modules.modules(module))
     for module in named.values():
         if _is_attention(module) and module is not model:
-            kept.update(torch_modules.modules(module))
-    return kept
+            protected.update(torch_modules.modules(module))
+    return protected

@@ -164,13 +164,13 @@ def _drop_traces(model: ModelProto) -> None:
 
     The names of the modules stay: they say which layer an operator comes from.
     """
-    graph, kept = model.graph, "pkg.torch.onnx.name_scopes"
+    graph, scopes_key = model.graph, "pkg.torch.onnx.name_scopes"
     functions = [node for function in model.functions for node in function.node]
     for item in (*graph.node, *graph.input, *graph.output, *graph.value_info, *functions):
-        scopes = [entry.value for entry in item.metadata_props if entry.key == kept]
+        scopes = [entry.value for entry in item.metadata_props if entry.key == scopes_key]
         del item.metadata_props[:]
         for scope in scopes:
-            item.metadata_props.add(key=kept, value=scope)
+            item.metadata_props.add(key=scopes_key, value=scope)
 
 
 def fold(program: ExportedProgram) -> int:

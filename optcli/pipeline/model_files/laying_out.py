@@ -59,11 +59,11 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
     path, out, given, format = request.path, request.out, request.inputs, request.format
     notes: list[str] = []
     outputs: Sequence[str]
-    said: dict[str, Any] = {}
+    file_facts: dict[str, Any] = {}
     if format == Format.AOTI:
         inputs, outputs, precision = given, _package(path, out, given), "unknown"
     elif format == Format.OPENVINO:
-        inputs, outputs, precision, said = _openvino(path, out, given)
+        inputs, outputs, precision, file_facts = _openvino(path, out, given)
     elif format == Format.ORT:
         inputs, outputs, precision = _ort(path, out, given)
     else:
@@ -73,9 +73,9 @@ def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
         written = source.write(out, inputs)
         outputs, precision = written.outputs, written.precision
         facts = written.facts or {}
-        said = {OUTPUT_TENSORS: facts.get(OUTPUT_TENSORS)}
-        said |= exporter_metadata.fact(exporter_metadata.of_facts(facts))
-    return LaidOut(tuple(inputs), precision, tuple(notes), {"outputs": list(outputs), **said})
+        file_facts = {OUTPUT_TENSORS: facts.get(OUTPUT_TENSORS)}
+        file_facts |= exporter_metadata.fact(exporter_metadata.of_facts(facts))
+    return LaidOut(tuple(inputs), precision, tuple(notes), {"outputs": list(outputs), **file_facts})
 
 
 def check_samples(request: SamplesRequest, channel: Channel) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def _openvino(
     findings = openvino_inspection.look(out, given)
     inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
     outputs = findings["outputs"]
-    said = {OUTPUT_TENSORS: outputs, **exporter_metadata.fact(findings["metadata"])}
-    return inputs, [str(each["name"]) for each in outputs], str(findings["precision"]), said
+    facts = {OUTPUT_TENSORS: outputs, **exporter_metadata.fact(findings["metadata"])}
+    return inputs, [str(each["name"]) for each in outputs], str(findings["precision"]), facts
 
 
 def _ort(

@@ -44,7 +44,7 @@ def verify_answers(
     """
     began = environment.now()
     observer = observer or Silent()
-    kept = Store.of(store)
+    store = Store.of(store)
     name = name or answers.stem
     if wrong := regular_files.problem(answers, str(answers)):
         raise InputError(wrong, place="--predictions", hint=WANTED)
@@ -62,11 +62,11 @@ def verify_answers(
             place="--name",
             hint="give the answers another name: --name phone",
         )
-    with kept.connected(observer.warned):
-        to_do = planned(recipe, kept, overrides, [baseline])
+    with store.connected(observer.warned):
+        to_do = planned(recipe, store, overrides, [baseline])
         made = make(
             to_do,
-            kept,
+            store,
             observer,
             BuildSettings(jobs, True, timeout_s, trust, None),
             Phases(),
@@ -77,25 +77,25 @@ def verify_answers(
             raise _not_run(made, baseline)
         base = replace(base, answered=answers if partial else None)
         given = replace(base, name=name, answers=answers)
-        around = EvaluationContext(
+        context = EvaluationContext(
             made.plan.recipe,
             made.plan.role_keys["evaluation"],
-            kept,
-            kept.log_folder("verify"),
+            store,
+            store.log_folder("verify"),
             observer,
             timeout_s,
             jobs,
             remeasure,
         )
-        judged, failures = compare_all([base, given], baseline, around)
-    kept.digests.save()
+        judged, failures = compare_all([base, given], baseline, context)
+    store.digests.save()
     for problem in failures.values():
         if isinstance(problem, InputError):  # of the data or of the file: they can judge nothing
             raise problem
     judged = {k: _elsewhere(v) if k == name else v for k, v in judged.items()}
     verdicts = {
-        each: accuracy.verdicts(found, read.accuracy, is_baseline=each == baseline)
-        for each, found in judged.items()
+        each: accuracy.verdicts(figures, read.accuracy, is_baseline=each == baseline)
+        for each, figures in judged.items()
     }
     if name in judged:
         whole = made.sample_counts["evaluation"]
@@ -128,38 +128,41 @@ def _not_run(made: Made, baseline: str) -> OptcliError:
     return MissingError(missing.what, place=baseline, hint=missing.hint)
 
 
-def _elsewhere(found: Accuracy) -> Accuracy:
+def _elsewhere(figures: Accuracy) -> Accuracy:
     """Without the traits of this machine, which computed nothing of it."""
-    return found.model_copy(update={"isa": None, "runner": None, "precision": None})
+    return figures.model_copy(update={"isa": None, "runner": None, "precision": None})
 
 
-def _samples(found: Accuracy, whole: int, *, partial: bool) -> list[Verdict]:
+def _samples(figures: Accuracy, whole: int, *, partial: bool) -> list[Verdict]:
     """On which samples the answers were judged, where that is not all of them."""
-    reasons = list(found.remarks)
+    reasons = list(figures.remarks)
     if partial:
-        reasons.append(f"judged on {found.samples} of {whole} samples, those that the file answers")
+        reasons.append(f"judged on {figures.samples} of {whole} samples, those that the file answers")
     return [
         Verdict(name="samples", outcome="inconclusive", blocking=False, reason=reason)
         for reason in reasons
-        if not partial or found.samples < whole or reason in found.remarks
+        if not partial or figures.samples < whole or reason in figures.remarks
     ]
 
 
 def _row(
-    subject: Subject, found: Accuracy | None, verdicts: tuple[Verdict, ...], problem: OptcliError | None
+    subject: Subject,
+    figures: Accuracy | None,
+    verdicts: tuple[Verdict, ...],
+    problem: OptcliError | None,
 ) -> VariantReport:
     if subject.answers is None:
         runner = {"name": subject.runner_name, "requested": subject.options}
-        runner["precision"] = (found.precision if found else None) or subject.artifact.precision
+        runner["precision"] = (figures.precision if figures else None) or subject.artifact.precision
         artifact = reporting.artifact_summary(subject.artifact, str(subject.artifact.path))
     else:
         runner, artifact = {"name": f"answers of {subject.answers.name}"}, None
-    nothing = None if found or problem else "the baseline could not be evaluated"
+    nothing = None if figures or problem else "the baseline could not be evaluated"
     return VariantReport(
-        status="failed" if problem else "built" if found else "skipped",
+        status="failed" if problem else "built" if figures else "skipped",
         reason=str(problem) if problem else nothing,
         artifact=artifact,
         runner=runner,
-        accuracy=found,
+        accuracy=figures,
         verdicts=verdicts,
     )

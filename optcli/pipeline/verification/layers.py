@@ -76,7 +76,7 @@ def with_layers(
     report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
     if not names:
         return report
-    kept = Store.of(store)
+    store = Store.of(store)
     try:
         recipe = _recipe(report, place, overrides)
         if from_elsewhere and not trust and brings_python(recipe):
@@ -89,8 +89,8 @@ def with_layers(
         if wanted:
             raise
         return _adding(report, dict.fromkeys(names, Layers(reason=error.message)))
-    seeking = Seeking(recipe, kept, observer or Silent(), remeasure, timeout_s)
-    return seeking.into(report, names, wanted, lambda name: _couple(report, name, kept, recipe, trust))
+    seeking = Seeking(recipe, store, observer or Silent(), remeasure, timeout_s)
+    return seeking.into(report, names, wanted, lambda name: _couple(report, name, store, recipe, trust))
 
 
 def chosen(report: Report, wanted: str | None, place: str, *, rejected: bool = True) -> list[str]:

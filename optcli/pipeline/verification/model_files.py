@@ -49,7 +49,7 @@ def verify(
     """
     began = environment.now()
     observer = observer or Silent()
-    kept = Store.of(store)
+    store = Store.of(store)
     read = load(recipe, overrides)
     if "evaluation" not in read.data:
         raise UsageError(
@@ -59,10 +59,10 @@ def verify(
         )
     if read.accuracy is not None:
         accuracy.require_metric(read.accuracy)
-    targets = find(files, kept, trust=trust)
+    targets = find(files, store, trust=trust)
     chosen = [_runners(Format(target.format), wanted, target.path) for target in targets]
     with (
-        kept.connected(observer.warned),
+        store.connected(observer.warned),
         folders.temporary("verify") as scratch,
     ):
         opened = open_each(
@@ -75,30 +75,30 @@ def verify(
         }
         _require_sizes(opened[0], read.inputs)  # of another file it costs its row
         baseline = next(iter(subjects))
-        read = labels.with_labels(read, kept, subjects[baseline][0].artifact)
+        read = labels.with_labels(read, store, subjects[baseline][0].artifact)
         labels.say(read, observer)
-        samples = {"step": "samples", **_ingredients(read, kept)}
-        around = EvaluationContext(
+        samples = {"step": "samples", **_ingredients(read, store)}
+        context = EvaluationContext(
             read,
             key_of(samples),
-            kept,
-            kept.log_folder("verify"),
+            store,
+            store.log_folder("verify"),
             observer,
             timeout_s,
             jobs,
             remeasure,
         )
         accuracies, failures = compare_all(
-            [subject for subject, _ in subjects.values()], baseline, around
+            [subject for subject, _ in subjects.values()], baseline, context
         )
         judged = _report(subjects, baseline, read, accuracies, failures, began)
         names = to_look_into(judged, layers, "--layers", rejected=rejected)
-        seeking = Seeking(read, kept, observer, remeasure, timeout_s)
+        seeking = Seeking(read, store, observer, remeasure, timeout_s)
         floats = subjects[baseline][0].artifact
         judged = seeking.into(
             judged, names, layers, lambda name: ModelPair(floats, subjects[name][0].artifact)
         )
-    kept.digests.save()
+    store.digests.save()
     return judged
 
 

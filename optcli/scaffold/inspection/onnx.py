@@ -59,22 +59,22 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "facts": versions_of(model),
         **_parameters(model),
     }
-    said = [foreign.described(others)] if others else []
+    notes = [foreign.described(others)] if others else []
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
-        return {**findings, "notes": [*said, note]}
+        return {**findings, "notes": [*notes, note]}
     counted = counting.count(fixed.graph, shapes)
     if counted.unknown:
         text = ", ".join(f"{count} {name}" for name, count in sorted(counted.unknown.items()))
         note = f"operations are not counted: shape inference gives no shape to {text}"
-        return {**findings, "notes": [*said, note]}
+        return {**findings, "notes": [*notes, note]}
     at = {name: shapes[name] for name in input_names(model)}
     if len([*graphs(model.graph)]) > 1:
-        said.append("operators inside If, Loop and Scan are listed, and not counted in the operations")
+        notes.append("operators inside If, Loop and Scan are listed, and not counted in the operations")
     return {
         **findings,
         "operations": operations(counted.macs, at, counted.uncounted),
-        "notes": said,
+        "notes": notes,
     }
 
 

@@ -109,8 +109,8 @@ def collect(
         objects = remote.connection.listing(manifest.OBJECTS)
         now = time.time()
         removed = [Removed(each.kind, each.key, 0, "damaged") for each in damage]
-        kept = dict(_kept(listed, objects, older_than_s, max_bytes, now, removed))
-        names = _contents(kept.values())
+        remaining = dict(_kept(listed, objects, older_than_s, max_bytes, now, removed))
+        names = _contents(remaining.values())
         of_removed = _contents(entry for _, entry in listed) - names
         stale = [
             file
