@@ -75,7 +75,7 @@ def test_a_temporary_folder_is_gone_at_the_end(place):
 
 def test_what_killed_processes_left_is_removed_and_nothing_of_living_ones(place):
     code = (
-        "import os, sys; from optcli import folders; context = folders.temporary('test');"
+        "import os, sys; from optcli.files import folders; context = folders.temporary('test');"
         "print(context.__enter__(), flush=True); sys.stdin.read() or os.kill(os.getpid(), 9)"
     )
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

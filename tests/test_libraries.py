@@ -97,7 +97,7 @@ def test_an_error_of_the_module_is_its_own(packages):
     found = said(
         """
         import sys
-        from optcli import libraries
+        from optcli.workers import libraries
         libraries.spare_the_compiler()
         try:
             import torchvision.ops.roi_align
@@ -116,7 +116,7 @@ def test_the_real_one_runs_without_the_compiler_and_compiles_with_it():
     found = said(
         """
         import sys
-        from optcli import libraries
+        from optcli.workers import libraries
         libraries.spare_the_compiler()
         import torch, torchvision
         print("torch._dynamo" in sys.modules)
@@ -141,7 +141,7 @@ def test_what_can_be_imported_meanwhile_is_and_the_rest_is_left_out(tmp_path):
             sys.executable,
             "-c",
             "import sys, threading\n"
-            "from optcli import libraries\n"
+            "from optcli.workers import libraries\n"
             "names = ('no_such_library', 'broken_library', 'sound_library')\n"
             "libraries.bring_in_meanwhile(names)\n"
             "for thread in threading.enumerate()[1:]: thread.join(30)\n"

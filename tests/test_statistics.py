@@ -242,7 +242,7 @@ def test_monotone_is_the_nearest_rising_sequence():
 def test_nothing_here_imports_scipy_stats():
     code = """\
 import sys
-from optcli import statistics
+from optcli.results import statistics
 statistics.percentile_over_rounds([[1.0, 2, 3, 4], [2.0, 3, 4, 5]], 0.5)
 statistics.sign_bounds(range(9), 0.1)
 statistics.hodges_lehmann(range(9))
