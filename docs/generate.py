@@ -135,7 +135,8 @@ def _passes() -> str:
     for name, kind in kinds.items():
         reads = ", ".join(f"`{each.value}`" for each in kind.accepts)
         lines += ["", f"## {name}", "", *_paragraphs(inspect.getdoc(kind) or "")]
-        lines += ["", f"Reads {reads}. Needs {_needs(kind.needs.packages)}."]
+        needs = ", ".join(passes.packages_in_words(kind, "`")) or "nothing beside optcli"
+        lines += ["", f"Reads {reads}. Needs {needs}."]
         lines += ["", *(options.own(name) or ["No options."]), *_used("passes", name)]
     return "\n".join([*lines, *options.section()])
 

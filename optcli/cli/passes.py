@@ -100,7 +100,7 @@ def _of(kind: type[Pass]) -> About:
         reads=tuple(str(source) for source in getattr(kind, "accepts", ())),
         makes=_makes(kind),
         uses=tuple(kind.uses),
-        needs=(*kind.needs.packages, *(["a GPU"] if kind.needs.gpu else [])),
+        needs=(*passes.packages_in_words(kind), *(["a GPU"] if kind.needs.gpu else [])),
         options=tuple(
             Option(
                 name=name,

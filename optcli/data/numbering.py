@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from optcli.data import coco_classes
 from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
 from optcli.settings.labels import LabelSettings
 
 _SHOWN = 5
-_COCO_CLASSES = 80
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,6 @@ class Numbering:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def _of_coco() -> list[str]:
-    """The 80 classes of COCO's objects, in the order of their ids, as detectors number them."""
-    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
-
-    names = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
-    return [name for name in names if name not in ("__background__", "N/A")]
-
-
 def numbered(
     roles: Mapping[str, RoleClasses], model: ModelClasses, settings: Mapping[str, LabelSettings]
 ) -> Numbering:
@@ -114,17 +106,17 @@ class _Numbered:
     def _orders(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """Likely orders that are not the one of these names."""
         training = self.roles.get("training")
-        coco = _of_coco() if _COCO_CLASSES in (len(names), self.model.count) else []
-        others = {
+        coco = coco_classes.NAMES
+        others: dict[str, Sequence[str]] = {
             "sorted by name": sorted(names),
             "sorted by name with numbers by their size": sorted(names, key=_by_number),
             "that of the training data": [] if training is None else list(training.names),
-            "COCO's own": coco,
+            "COCO's own": coco if len(coco) in (len(names), self.model.count) else (),
         }
         return {
             order: tuple(map(other.index, names))
             for order, other in others.items()
-            if other != list(names)
+            if tuple(other) != names
             and ({*other} == {*names} or (other is coco and {*names} < {*coco}))
             and len({*names}) == len(names)
         }
@@ -159,10 +151,10 @@ class _Numbered:
         model = self.model
         if model.names is None and self._are_of_coco(roles):
             self.notes.append(
-                f"the model does not name its {_COCO_CLASSES} classes, and those of the data are"
+                f"the model does not name its {self.model.count} classes, and those of the data are"
                 " COCO's: they are numbered as in COCO (class_names: [...] says another order)"
             )
-            return replace(model, names=tuple(_of_coco()), source="COCO")
+            return replace(model, names=coco_classes.NAMES, source="COCO")
         related = any(own.map for own in self.said.values()) or any(
             model.find(name) is not None for of in roles.values() for name in of.names
         )
@@ -179,18 +171,18 @@ class _Numbered:
 
         Half of them are enough where the model has more: it then is refused that others are not.
         """
-        if self.model.count != _COCO_CLASSES or any(
+        if self.model.count != len(coco_classes.NAMES) or any(
             own.map or own.offset for own in self.said.values()
         ):
             return False
         judged = {role: of for role, of in roles.items() if role != "calibration"} or roles
         names = list(dict.fromkeys(name for of in judged.values() for name in of.names))
         ordered = any(of.numbered or list(of.names) != sorted(of.names) for of in judged.values())
-        if ordered and len(names) == _COCO_CLASSES:
+        if ordered and len(names) == len(coco_classes.NAMES):
             return False
-        coco = ModelClasses(tuple(_of_coco()))
+        coco = ModelClasses(coco_classes.NAMES)
         known = sum(not name.isdecimal() and coco.find(name) is not None for name in names)
-        return known == len(names) or (len(names) < _COCO_CLASSES and 2 * known >= len(names))
+        return known == len(names) or (len(names) < self.model.count and 2 * known >= len(names))
 
     def _take_in_turn(self, roles: Mapping[str, RoleClasses], names: Sequence[str]) -> None:
         """Names of which none agrees stand for each other, where they are as many. Raises."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -89,7 +89,8 @@ class Pass(Settings):
     """Turns one artifact into another.
 
     `accepts` lists the formats it reads. `needs` names the packages (their versions enter the key)
-    and the device it cannot run without. `uses` lists the data roles it may read; where options
+    and the device it cannot run without, `needs_of_source` the packages that only sources of a format
+    take beside them. `uses` lists the data roles it may read; where options
     decide, `roles` says which ones it does, as `requires` says what of `needs`. `tolerance`, for a
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
@@ -105,6 +106,7 @@ class Pass(Settings):
 
     accepts: ClassVar[tuple[Format, ...]]
     needs: ClassVar[Needs] = Needs()
+    needs_of_source: ClassVar[Mapping[Format, tuple[str, ...]]] = {}
     uses: ClassVar[tuple[Role, ...]] = ()
     tolerance: ClassVar[float | None] = None
     device_bound: ClassVar[bool] = False
@@ -153,6 +155,16 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*registry.names(__name__), *registry.entry_points("optcli.passes")}))
 
 
+def packages_in_words(kind: type[Pass], quote: str = "") -> tuple[str, ...]:
+    """The packages that a pass needs; those that only sources of some formats take name these."""
+    formats: dict[str, list[str]] = {}
+    for source, packages in kind.needs_of_source.items():
+        for package in packages:
+            formats.setdefault(package, []).append(f"{quote}{source}{quote}")
+    more = (f"{quote}{each}{quote} (for {', '.join(of)})" for each, of in formats.items())
+    return (*(f"{quote}{each}{quote}" for each in kind.needs.packages), *more)
+
+
 def own_names() -> tuple[str, ...]:
     """The names of optcli's own passes."""
     return registry.names(__name__)
@@ -178,6 +190,7 @@ class Traits:
     produces: dict[Format, Format]
     code: str = ""
     needs: Needs = field(default_factory=Needs)
+    needs_of_source: dict[Format, tuple[str, ...]] = field(default_factory=dict)
     uses: tuple[Role, ...] = ()
     tolerance: float | None = None
     device_bound: bool = False
@@ -201,6 +214,7 @@ class Traits:
             produces={source: configured.produces(source) for source in configured.accepts},
             code=code,
             needs=configured.requires(),
+            needs_of_source=dict(configured.needs_of_source),
             uses=configured.roles(),
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
@@ -214,3 +228,9 @@ class Traits:
             reference=reference,
             imports_ahead=configured.imports_ahead,
         )
+
+    def reading(self, source: Format) -> Traits:
+        """The traits of the pass where it reads this format: `needs` has all that it then needs."""
+        more = self.needs_of_source.get(source, ())
+        needs = replace(self.needs, packages=(*self.needs.packages, *more))
+        return replace(self, needs=needs, needs_of_source={})

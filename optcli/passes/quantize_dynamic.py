@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -11,7 +12,6 @@ from pydantic import Field, model_validator
 
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
-from optcli.environment import Needs
 from optcli.errors import StepError, counted, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import drop_notes_of_weights
@@ -35,7 +35,10 @@ class QuantizeDynamic(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.ONNX)
-    needs: ClassVar[Needs] = Needs(("torch", "torchao", "onnx", "onnxruntime"))
+    needs_of_source: ClassVar[Mapping[Format, tuple[str, ...]]] = {
+        Format.TORCH: ("torch", "torchao"),
+        Format.ONNX: ("onnx", "onnxruntime"),
+    }
     device_bound: ClassVar[bool] = True
 
     engine: Literal["torchao", "eager"] | None = Field(

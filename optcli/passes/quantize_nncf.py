@@ -95,9 +95,11 @@ class QuantizeNncf(Pass):
         Format.TORCH,
         Format.EXPORTED,
     )
-    needs: ClassVar[Needs] = Needs(
-        ("nncf", "onnx", "onnx_ir", "onnxruntime", "openvino", "torch", "torchao")
-    )
+    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnx_ir", "onnxruntime", "openvino"))
+    needs_of_source: ClassVar[Mapping[Format, tuple[str, ...]]] = {
+        Format.TORCH: ("torch", "torchao"),
+        Format.EXPORTED: ("torch", "torchao"),
+    }
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
     device_bound: ClassVar[bool] = True
 

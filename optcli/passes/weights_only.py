@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
-from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
@@ -36,7 +36,11 @@ class WeightsOnly(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.ONNX, Format.OPENVINO)
-    needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "onnx_ir", "openvino"))
+    needs_of_source: ClassVar[Mapping[Format, tuple[str, ...]]] = {
+        Format.TORCH: ("torch", "torchao"),
+        Format.ONNX: ("nncf", "onnx", "onnx_ir", "openvino"),
+        Format.OPENVINO: ("nncf", "onnx", "openvino"),
+    }
 
     bits: Literal[8, 4] = Field(
         8, description="bits of a weight; with 4, the last linear layer and other layers get 8"

@@ -243,6 +243,7 @@ class _Context:
         return Step(f"source {kind}", key_of(ingredients), source.format, ingredients, source.needs)
 
     def pass_step(self, parent: Step, traits: Traits) -> Step:
+        traits = traits.reading(parent.format)
         produced = traits.produces[parent.format]
         maker = None if traits.reference else f"passes/{traits.name}.py"
         formats, checked = [parent.format, produced], traits.tolerance is not None

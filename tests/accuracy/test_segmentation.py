@@ -5,6 +5,7 @@ import pytest
 
 from optcli import accuracy
 from optcli.accuracy import EvaluationRequest
+from optcli.accuracy.metrics._maps import resized
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.observer import Silent
@@ -99,3 +100,18 @@ def test_miou_is_the_librarys_own_evaluation(trained, tmp_path, runner):
     assert found.value == pytest.approx(float(library.compute()), abs=1e-6)
     assert found.value > 0.35
     assert found.array("resampled").std() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(7, 5), (3, 4), (1, 1), (20, 2), (13, 31)])
+def test_scores_are_resized_between_the_centres_of_pixels_as_pytorch_does(shape):
+    import torch
+
+    maps = np.random.default_rng(0).standard_normal((3, 7, 9)).astype(np.float32)
+    usual = torch.nn.functional.interpolate(
+        torch.from_numpy(maps)[None], size=shape, mode="bilinear", align_corners=False
+    )
+    before = maps.copy()
+    np.testing.assert_allclose(resized(maps, shape), usual[0].numpy(), atol=1e-5)
+    np.testing.assert_array_equal(maps, before)
+    assert resized(maps.astype(np.float64), shape).dtype == np.float32

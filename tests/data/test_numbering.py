@@ -2,7 +2,8 @@
 
 import pytest
 
-from optcli.data.numbering import ModelClasses, RoleClasses, _of_coco, numbered
+from optcli.data import coco_classes
+from optcli.data.numbering import ModelClasses, RoleClasses, numbered
 from optcli.errors import InputError
 from optcli.settings.labels import LabelSettings
 
@@ -122,8 +123,10 @@ def test_classes_of_coco_that_say_no_order_have_that_of_coco():
     of_coco = {"evaluation": RoleClasses(tuple(VOC.split()), (2, 16, 9, 44, 6), numbered=True)}
     assert maps(numbered(of_coco, ModelClasses(count=80), {}))["evaluation"] == numbers
     assert maps(numbered(roles(evaluation=VOC), ModelClasses(count=5), {}))["evaluation"] is None
-    every = numbered({"evaluation": RoleClasses(tuple(sorted(_of_coco())))}, ModelClasses(count=80), {})
-    assert every.roles["evaluation"].classes == tuple(_of_coco())
+    every = numbered(
+        {"evaluation": RoleClasses(tuple(sorted(coco_classes.NAMES)))}, ModelClasses(count=80), {}
+    )
+    assert every.roles["evaluation"].classes == coco_classes.NAMES
     assert "sorted by name" in every.orders
     digits = roles(evaluation=" ".join(map(str, range(9))))
     assert maps(numbered(digits, ModelClasses(count=80), {}))["evaluation"] is None
@@ -192,10 +195,19 @@ def test_what_labels_speak_of_and_no_data_have_is_named():
 
 
 @pytest.mark.slow
+def test_the_names_of_coco_are_those_of_torchvision():
+    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
+
+    categories = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
+    assert (
+        tuple(name for name in categories if name not in ("__background__", "N/A"))
+        == coco_classes.NAMES
+    )
+
+
 def test_the_order_of_coco_is_one_of_them_for_its_80_names():
-    names = _of_coco()
-    assert (len(names), names[0], names[39], names[-1]) == (80, "person", "bottle", "toothbrush")
-    as_they_are = {"evaluation": RoleClasses(tuple(names))}
+    names = coco_classes.NAMES
+    as_they_are = {"evaluation": RoleClasses(names)}
     assert "COCO's own" not in numbered(as_they_are, ModelClasses(count=80), {}).orders
     by_name = {"evaluation": RoleClasses(tuple(sorted(names)), numbered=True)}
     orders = numbered(by_name, ModelClasses(count=80), {}).orders

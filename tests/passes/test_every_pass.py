@@ -117,3 +117,22 @@ for name, (packages, ahead) in {ahead!r}.items():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_only_sources_of_a_format_need_is_said_of_formats_that_the_pass_reads(name):
+    kind = passes.find(name)
+    assert kind.needs_of_source.keys() <= {*kind.accepts}
+    for source in kind.accepts:
+        if source in (Format.ONNX, Format.OPENVINO):
+            more = kind.needs_of_source.get(source, ())
+            assert not {"torch", "torchao"} & {*kind.needs.packages, *more}, source
+
+
+def test_a_pass_needs_what_the_format_that_it_reads_takes():
+    traits = Traits.of(passes.find("weights_only")(), "weights_only")
+    assert traits.reading(Format.TORCH).needs.packages == ("torch", "torchao")
+    assert traits.reading(Format.OPENVINO).needs.packages == ("nncf", "onnx", "openvino")
+    assert traits.reading(Format.TORCH).reading(Format.ONNX).needs.packages == ("torch", "torchao")
+    said = passes.packages_in_words(passes.find("quantize_dynamic"))
+    assert said[0] == "torch (for torch)"
