@@ -121,6 +121,11 @@ def own_inputs(facts: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> tuple[
         return tuple(inputs)
 
 
+def pixels_name(name: str) -> str:
+    """The input of a model that prepares its images itself, in place of the input of this name."""
+    return f"{name}_pixels"
+
+
 def has_own_model(facts: Mapping[str, Any], batch_size: int) -> bool:
     """Whether a batch of this size goes to a model that was compiled for this size alone."""
     routes = facts.get(ROUTES)

@@ -64,6 +64,13 @@ class Pair(torch.nn.Module):
         return {"map": y, "sums": (y.mean((2, 3)), y.flatten(1).amax(1))}
 
 
+class Counted(Conv):
+    """The batch as `len`, which is a number where torch.export runs the code."""
+
+    def forward(self, image):
+        return super().forward(image).reshape(len(image), -1)
+
+
 class Attention(torch.nn.Module):
     """Torch's own multi-head attention, whose fused form exporters do not know."""
 
@@ -181,6 +188,7 @@ INPUTS = {
     "Token": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "Detector": (IMAGE,),
     "OneBatchOnly": (IMAGE,),
+    "Counted": (IMAGE,),
     "Numbers": (IMAGE,),
     "Halves": (TensorSpec(name="image", shape=("batch", 3, "height", 16), ranges=SIZES),),
 }

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+_OTHER_SHAPE = "prepare: with resize, crop, channel_order or layout, or correct the input's shape"
+_OTHER_SIZES = (
+    "the model prepares images of one size itself: embed_preparation: {size: any} takes others"
+)
+
+
 class PreparedSet:
     """A `SampleSet`: every sample is read, prepared and checked when it is asked for, and not kept."""
 
@@ -33,6 +39,7 @@ class PreparedSet:
             )
         self._declared = settings.prepare is not None
         self._steps = resolved(settings.prepare or Preparation())
+        self._hint = _OTHER_SIZES if self._steps.inside == "all" else _OTHER_SHAPE
 
     def __len__(self) -> int:
         return len(self._items)
@@ -77,7 +84,7 @@ class PreparedSet:
             value = item.raw[spec.name]
             if spec.name == self._image:
                 value, meta = self._prepared(value, spec)
-            inputs[spec.name] = _fitted(value, spec, sizes)
+            inputs[spec.name] = _fitted(value, spec, sizes, self._hint)
         meta = {**item.meta, **meta}
         ordered = {
             spec.name: inputs[spec.name] if spec.value is None else _filled(spec, meta)
@@ -131,7 +138,7 @@ def layout_of(spec: TensorSpec) -> str:
     return "hwc" if last[0] in (1, 3, 4) and first[0] not in (1, 3, 4) else "chw"
 
 
-def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.ndarray:
+def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int], hint: str) -> np.ndarray:
     """The array in the input's element type, its shape checked; `sizes` keeps each symbol's size."""
     import numpy as np
 
@@ -142,7 +149,7 @@ def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.nd
     if not fits:
         raise InputError(
             f"input {spec.name!r}: found shape {_shown(value.shape)}, wanted {_shown(shape)}",
-            hint="prepare: with resize, crop, channel_order or layout, or correct the input's shape",
+            hint=hint,
         )
     if value.dtype.kind not in "buif":
         raise InputError(

@@ -136,13 +136,14 @@ def _of_all_classes(
     """
     import numpy as np
 
-    arrays = list(outputs.values())
+    # A detector of four classes has two outputs of four columns.
+    arrays = [outputs[name] for name in sorted(outputs, key=lambda name: "box" not in name)]
     if len(arrays) != 2 or any(a.ndim != 3 or a.dtype.kind != "f" for a in arrays):
         return None
-    boxes, scores = sorted(arrays, key=lambda a: a.shape[2] != 4)
-    if boxes.shape[2] != 4 or boxes.shape[:2] != scores.shape[:2]:
-        return None
-    corners = (boxes[..., 2:] >= boxes[..., :2]).all()
-    if not (corners or (boxes >= 0).all()):
-        return None
-    return boxes, scores, np.zeros(boxes.shape[:2], np.int64)
+    for boxes, scores in (arrays, arrays[::-1]):
+        if boxes.shape[2] != 4 or boxes.shape[:2] != scores.shape[:2]:
+            continue
+        corners = (boxes[..., 2:] >= boxes[..., :2]).all()
+        if corners or (boxes >= 0).all():
+            return boxes, scores, np.zeros(boxes.shape[:2], np.int64)
+    return None

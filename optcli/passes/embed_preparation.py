@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format
+from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format, pixels_name
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.onnx_graphs.interface import graphs
 from optcli.passes import Job, Made, Pass
+from optcli.passes._onnx.antialiasing import antialias, antialiased
 from optcli.passes._onnx.models import modern
 from optcli.passes._onnx.preparation import FILTERS, OPSET, Steps
 from optcli.settings import SymbolRange, TensorSpec, fed
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, ValueInfoProto
     from openvino import Model
 
 _CHANNELS = (1, 3)
@@ -38,8 +39,7 @@ class EmbedPreparation(Pass):
     Channel order, scale, mean and std are inside, and with `size` also resize, crop and letterbox. A
     client sends a quarter of the bytes. What decodes an image stays outside: JPEG, the orientation of
     EXIF, and grey from colours. Resizing equals Pillow's within one grey level. All images of a batch
-    have one size. Quantize before this pass. OpenVINO models get OpenVINO's own operators, ONNX models
-    those of ONNX.
+    have one size, and one image is a batch of one. Quantize before this pass.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.OPENVINO)
@@ -63,13 +63,24 @@ class EmbedPreparation(Pass):
         channels = _channels(spec, last=last[1])
         pixels = self._pixels(spec, channels, last=last[1])
         inputs = [pixels if each is spec else each for each in job.inputs]
+        written = Steps(f"{spec.name}/preparation")
+        written.prepared(
+            pixels.name,
+            spec.name,
+            steps,
+            all_steps=self.size is not None,
+            last=last,
+            channels=channels,
+            dtype=spec.dtype,
+        )
         if source.format == Format.ONNX:
             model = modern(onnx_format.open(source.path), OPSET, job, "Resize has no antialias before")
-            self._into_onnx(model, spec, pixels, steps, last, channels)
+            _into_onnx(model, spec, pixels, written)
             onnx_format.save(model, job.out)
         else:
             network = openvino_format.open(source.path)
-            openvino_format.save(self._into_openvino(network, spec, pixels, steps, last[1]), job.out)
+            _into_openvino(network, spec, pixels, written)
+            openvino_format.save(network, job.out)
         facts = {
             EMBEDDED_INPUTS: [each.model_dump(mode="json") for each in inputs],
             EMBEDDED_STEPS: "values" if self.size is None else "all",
@@ -87,103 +98,55 @@ class EmbedPreparation(Pass):
         shape = (*sizes, channels) if self.layout == "nhwc" else (channels, *sizes)
         used = {name: ranges[name] for name in (spec.shape[0], *sizes) if name in ranges}
         return TensorSpec(
-            name=f"{spec.name}_pixels",
+            name=pixels_name(spec.name),
             dtype="uint8",
             shape=(spec.shape[0], *shape),
             ranges=used,
             range=(0, 255),
         )
 
-    def _into_onnx(
-        self,
-        model: ModelProto,
-        spec: TensorSpec,
-        pixels: TensorSpec,
-        steps: Mapping[str, Any],
-        last: tuple[bool, bool],
-        channels: int,
-    ) -> None:
-        """Write the steps in front of the graph; what was its input is a tensor inside now."""
-        import numpy as np
-        from onnx import TensorProto, helper
 
-        graph = model.graph
-        names = {value.name for each in graphs(graph) for value in (*each.input, *each.value_info)}
-        if pixels.name in names:
-            raise StepError(f"the model has a tensor {pixels.name!r}", hint="rename it in the file")
-        written = Steps(f"{spec.name}/preparation")
-        written.prepared(
-            pixels.name,
-            spec.name,
-            steps,
-            all_steps=self.size is not None,
-            last=last,
-            channels=channels,
-            dtype=np.dtype(spec.dtype),
-        )
-        own = next(value for value in graph.input if value.name == spec.name)
-        graph.value_info.append(own)
-        place = list(graph.input).index(own)
-        value = helper.make_tensor_value_info(pixels.name, TensorProto.UINT8, list(pixels.shape))
-        inputs = [*graph.input[:place], value, *graph.input[place + 1 :]]
-        del graph.input[:]
-        graph.input.extend(inputs)
-        nodes = [*written.nodes, *graph.node]
-        del graph.node[:]
-        graph.node.extend(nodes)
-        graph.initializer.extend(written.constants)
+def _into_onnx(model: ModelProto, spec: TensorSpec, pixels: TensorSpec, written: Steps) -> None:
+    """Write the steps in front of the graph; what was its input is a tensor inside now."""
+    graph = model.graph
+    names = {value.name for each in graphs(graph) for value in (*each.input, *each.value_info)}
+    if pixels.name in names:
+        raise StepError(f"the model has a tensor {pixels.name!r}", hint="rename it in the file")
+    own = next(value for value in graph.input if value.name == spec.name)
+    graph.value_info.append(own)
+    inputs = [_value(pixels) if each is own else each for each in graph.input]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    nodes = [*written.nodes, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(written.constants)
 
-    def _into_openvino(
-        self, model: Model, spec: TensorSpec, pixels: TensorSpec, steps: Mapping[str, Any], last: bool
-    ) -> Model:
-        """The same by OpenVINO's PrePostProcessor, which resizes to one size."""
-        import numpy as np
-        import openvino
-        from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm
 
-        resizes = self.size is not None
-        if resizes and not (isinstance(steps["resize"], list | tuple) and not steps["letterbox"]):
-            raise StepError(
-                "OpenVINO's PrePostProcessor resizes to [height, width] alone, found another step",
-                hint="leave `size` out: channel order, scale, mean and std are inside then",
-            )
-        step = PrePostProcessor(model)
-        own = step.input(spec.name)
-        own.tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout(self.layout.upper()))
-        own.tensor().set_shape([-1 if isinstance(n, str) else n for n in pixels.shape])
-        own.model().set_layout(openvino.Layout("NHWC" if last else "NCHW"))
-        if resizes:
-            kinds = {
-                "bilinear": ResizeAlgorithm.RESIZE_BILINEAR_PILLOW,
-                "bicubic": ResizeAlgorithm.RESIZE_BICUBIC_PILLOW,
-                "nearest": ResizeAlgorithm.RESIZE_NEAREST,
-            }
-            height, width = steps["resize"]
-            own.preprocess().resize(kinds[steps["interpolation"]], height, width)
-        if steps["channel_order"] == "bgr":
-            own.tensor().set_color_format(ColorFormat.RGB)
-            own.preprocess().convert_color(ColorFormat.BGR)
-        if resizes and steps["crop"] is not None:
-            whole = round if steps["crop_rounding"] == "even" else int
-            starts = [
-                whole((have - want) / 2)
-                for have, want in zip(steps["resize"], steps["crop"], strict=True)
-            ]
-            ends = [start + size for start, size in zip(starts, steps["crop"], strict=True)]
-            low, high = ([0, *starts, 0], [2**31 - 1, *ends, 2**31 - 1])
-            if self.layout == "nchw":
-                low, high = [0, 0, *starts], [2**31 - 1, 2**31 - 1, *ends]
-            own.preprocess().crop(low, high)
-        own.preprocess().convert_element_type(openvino.Type(np.dtype(spec.dtype)))
-        mean = [value / steps["scale"] for value in steps["mean"]]
-        std = [value / steps["scale"] for value in steps["std"]]
-        if any(mean):
-            own.preprocess().mean(mean[0] if len(mean) == 1 else mean)
-        if any(value != 1 for value in std):
-            own.preprocess().scale(std[0] if len(std) == 1 else std)
-        built = step.build()
-        built.input(spec.name).get_tensor().set_names({pixels.name})
-        return built
+def _into_openvino(model: Model, spec: TensorSpec, pixels: TensorSpec, written: Steps) -> None:
+    """The same in OpenVINO, which reads the steps as a model of ONNX."""
+    from onnx import helper
+
+    graph = helper.make_graph(
+        written.nodes, "preparation", [_value(pixels)], [_value(spec)], written.constants
+    )
+    steps = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    prepared = openvino_format.core().read_model(steps.SerializeToString())
+    antialias(prepared, antialiased(steps))
+    own = model.input(spec.name)
+    (result,) = prepared.get_results()
+    own.replace(result.input_value(0))
+    model.remove_parameter(own.get_node())
+    model.add_parameters(prepared.get_parameters())
+    model.validate_nodes_and_infer_types()
+
+
+def _value(spec: TensorSpec) -> ValueInfoProto:
+    import numpy as np
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return helper.make_tensor_value_info(spec.name, kind, list(spec.shape))
 
 
 def _steps(job: Job) -> Mapping[str, Any]:

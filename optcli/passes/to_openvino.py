@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.artifact import EMBEDDED_STEPS, Artifact, Format
+from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._onnx.antialiasing import antialias, antialiased
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ class ToOpenvino(Pass):
                 f"OpenVINO cannot convert a PyTorch graph that is {source.precision}",
                 hint="put to_openvino first, and quantize_nncf behind it",
             )
-        if source.facts.get(EMBEDDED_STEPS) == "all":
-            raise StepError(
-                "OpenVINO reads Resize of ONNX without `antialias`: the images would be others",
-                hint="put embed_preparation behind to_openvino, or leave its `size` out",
-            )
         openvino_format.forbid_telemetry()
         try:
             if source.format == Format.ONNX:
@@ -70,7 +66,9 @@ def _from_onnx(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     """
     import openvino
 
-    return openvino.convert_model(source.path / onnx_format.FILE, input=_shapes(inputs))
+    model = openvino.convert_model(source.path / onnx_format.FILE, input=_shapes(inputs))
+    antialias(model, antialiased(onnx_format.outline(source.path)))
+    return model
 
 
 def _shapes(inputs: Sequence[TensorSpec]) -> dict[str, PartialShape]:

@@ -95,8 +95,12 @@ def started(address: str, cores: int, variables: dict[str, str] | None = None) -
                 place=address,
                 hint=_NO_CLUSTER,
             ) from error
-        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-            raise StepError(f"Ray does not start: {first_line(error)}", place=address) from error
+        except Exception as error:  # of a busy machine Ray raises no class of its own
+            raise StepError(
+                f"Ray does not start: {first_line(error)}",
+                place=address,
+                hint="see whether cores and memory are free, also in /dev/shm, and run it again",
+            ) from error
         try:
             yield
         finally:

@@ -14,6 +14,7 @@ from optcli.data import hf
 from optcli.errors import InputError
 from optcli.models.formats import torch_build, torch_hf, torch_modules, torch_timm
 from optcli.models.formats import torchscript as torchscript_format
+from optcli.models.sources import _network
 from optcli.scaffold.wording import spec
 from optcli.settings import TensorSpec
 
@@ -165,6 +166,8 @@ def _fitting(
     name = names[0] if names else "image"
     fitting = [candidate for candidate in _candidates(model, name) if _takes(model, candidate)]
     if not fitting:
+        for candidate in _candidates(model, name):
+            _network.require_tensors(model, {name: _zeros(candidate)})
         raise InputError("no usual size of images fits the network", place=place, hint=_HINT)
     if len(fitting) > 1:
         others = ", ".join(str(candidate.shape[-1]) for candidate in fitting[1:4])
@@ -202,7 +205,13 @@ def _takes(model: torch.nn.Module, candidate: TensorSpec) -> bool:
 
     try:
         with torch.no_grad():
-            model(torch.zeros(candidate.concrete(2)))
+            model(_zeros(candidate))
     except Exception:  # whatever a network raises: it does not take this
         return False
     return True
+
+
+def _zeros(candidate: TensorSpec) -> torch.Tensor:
+    import torch
+
+    return torch.zeros(candidate.concrete(2))

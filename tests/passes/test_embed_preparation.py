@@ -9,14 +9,15 @@ import pytest
 from needs import needs
 from onnx import TensorProto, helper
 
-from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format
+from optcli import data
+from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format, own_inputs
 from optcli.data import DataSettings, Preparation, images, steps
-from optcli.errors import StepError
+from optcli.errors import InputError, StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.formats import openvino as openvino_format
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.embed_preparation import EmbedPreparation
+from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.settings import TensorSpec
@@ -72,6 +73,14 @@ def network(folder: Path, shape: list, dtype: int = TensorProto.FLOAT) -> Artifa
     return Artifact("", Format.ONNX, folder, "fp32", 0, "", {"outputs": ["seen"]})
 
 
+def converted(source: Artifact, folder: Path, *inputs: TensorSpec) -> Artifact:
+    """The same in OpenVINO."""
+    folder.mkdir()
+    job = Job(out=folder, inputs=inputs, origin=source, observer=Silent())
+    ToOpenvino().run(source, job)
+    return Artifact("", Format.OPENVINO, folder, "fp32", 0, "", source.facts)
+
+
 def job(out: Path, spec: TensorSpec, preparation: Preparation | None) -> Job:
     out.mkdir()
     plain = (
@@ -100,13 +109,31 @@ def sized(preparation: Preparation, photograph: np.ndarray) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-def test_onnx_prepares_photographs_as_pillow_does(tmp_path, photographs, name, layout):
+@pytest.mark.parametrize(("runtime", "layout"), [("onnx", "nhwc"), ("openvino", "nchw")])
+def test_photographs_are_prepared_as_pillow_does(tmp_path, photographs, name, layout, runtime):
     preparation = Preparation(**STEPS[name])
     spec = TensorSpec(name="image", shape=["batch", 3, "height", "width"])
     source = network(tmp_path / "net", ["batch", 3, "height", "width"])
+    if runtime == "openvino":
+        source = converted(source, tmp_path / "converted", spec)
     options = {"size": "any", "layout": layout}
     artifact = embedded(source, tmp_path / "out", spec, preparation, options)
+    require_equal(artifact, spec, preparation, photographs, layout)
+
+
+def test_openvino_reads_what_is_inside_of_an_onnx_model(tmp_path, photographs):
+    preparation = Preparation(**STEPS["letterbox"])
+    spec = TensorSpec(name="image", shape=["batch", 3, "height", "width"])
+    source = network(tmp_path / "net", ["batch", 3, "height", "width"])
+    artifact = embedded(source, tmp_path / "out", spec, preparation, {"size": "any"})
+    pixels = own_inputs(artifact.facts, ())
+    artifact = converted(artifact, tmp_path / "converted", *pixels)
+    require_equal(artifact, spec, preparation, photographs, "nhwc")
+
+
+def require_equal(
+    artifact: Artifact, spec: TensorSpec, preparation: Preparation, photographs, layout: str
+) -> None:
     unit = preparation.scale / np.array(preparation.std)[:, None, None]
     for photograph in photographs:
         theirs = steps.transformed(photograph, preparation).pixels.transpose(2, 0, 1)
@@ -116,33 +143,17 @@ def test_onnx_prepares_photographs_as_pillow_does(tmp_path, photographs, name, l
         assert (np.abs(ours - theirs) / unit).max() <= 1.01
 
 
-@pytest.mark.parametrize(
-    "name", ["one size", "bicubic", "values alone", "letterbox", "a fixed crop", "nearest"]
-)
-def test_openvino_prepares_photographs_with_its_own_operators(tmp_path, photographs, name):
-    import openvino
+def test_one_size_takes_no_other(tmp_path):
+    from PIL import Image
 
-    said = STEPS.get(name) or {"resize": [111, 90], "crop": [96, 80], **NORMALIZED}
-    preparation = Preparation(**said)
-    spec = TensorSpec(name="image", shape=["batch", 3, "height", "width"])
-    network(tmp_path / "net", ["batch", 3, "height", "width"])
-    folder = tmp_path / "ov"
-    folder.mkdir()
-    openvino_format.save(openvino.convert_model(tmp_path / "net/model.onnx"), folder)
-    source = Artifact("", Format.OPENVINO, folder, "fp32", 0, "", {"outputs": ["seen"]})
-    if name == "letterbox":
-        with pytest.raises(StepError, match=r"resizes to \[height, width\] alone") as caught:
-            embedded(source, tmp_path / "out", spec, preparation, {"size": "any"})
-        assert "leave `size` out" in caught.value.hint
-        return
-    options = {"size": None if name == "values alone" else "any"}
-    artifact = embedded(source, tmp_path / "out", spec, preparation, options)
-    unit = preparation.scale / np.array(preparation.std)[:, None, None]
-    for photograph in photographs:
-        theirs = steps.transformed(photograph, preparation).pixels.transpose(2, 0, 1)
-        ours = seen(artifact, spec, photograph)
-        assert ours.shape == theirs.shape
-        assert (np.abs(ours - theirs) / unit).max() <= 1.01
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos/cat/a.png")
+    settings = DataSettings(source="imagefolder:photos", prepare={"resize": [96, 80]})
+    spec = TensorSpec(name="image_pixels", dtype="uint8", shape=["batch", 20, 40, 3])
+    samples = data.open(settings.for_model({EMBEDDED_STEPS: "all"}), tmp_path, [spec])
+    with pytest.raises(InputError, match=r"found shape \[30, 40, 3\]") as caught:
+        samples[0]
+    assert "size: any" in caught.value.hint
 
 
 def test_what_is_inside_is_left_out_of_a_sample_s_preparation(photographs):

@@ -73,6 +73,12 @@ def test_a_network_that_fixes_the_batch_is_named_with_the_symbol(tmp_path):
         assert "write 4 instead of batch" in failure.value.hint
 
 
+def test_a_network_that_counts_its_images_takes_any_batch(tmp_path):
+    inputs, source = INPUTS["Counted"], torch_artifact(tmp_path, "Counted")
+    made = apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", inputs)
+    assert largest_error(OnnxruntimeRunner(threads=1), made, source, inputs, BATCHES) < 1e-5
+
+
 def test_sizes_that_must_be_even_are_said_and_exported(tmp_path):
     inputs, source = INPUTS["Halves"], torch_artifact(tmp_path, "Halves")
     heard = Heard()

@@ -182,3 +182,5 @@ def test_detections_that_are_all_as_likely_are_told_from_others():
     assert not all_tie({"y": SCORES})
     assert not all_tie(queries())
     assert all_tie(queries(logits=np.full((1, 40, 5), -4.6, np.float32)))
+    # Four classes: both outputs have four columns.
+    assert all_tie(queries(logits=np.full((1, 40, 4), -4.6, np.float32)))

@@ -53,6 +53,11 @@ class Two(nn.Module):
         return image * mask
 
 
+class Packed(Digits):
+    def forward(self, batch):
+        return super().forward(batch["pixels"])
+
+
 class Sized(nn.Sequential):
     def __init__(self, num_classes=10):
         head = nn.Linear(4, num_classes)
@@ -350,6 +355,7 @@ def test_paths_are_relative_to_the_recipe(place):
         ("nets.py:Gone", InputError, "defines no 'Gone'", ""),
         ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", "--input"),
         ("nets.py:Odd", InputError, "no usual size", "--input"),
+        ("nets.py:Packed", InputError, "takes a dict of its inputs", "wrap it"),
     ],
 )
 def test_what_cannot_be_drafted(place, what, error, says, hint):

@@ -17,9 +17,10 @@ from optcli.errors import InputError, UsageError
 from optcli.measure.queueing.demand import Demand
 from optcli.observer import Silent
 from optcli.results.loadtest import Calibration, Served, ServerFigures
-from optcli.serving.loadtest import asked, payloads, predicting, workflow
+from optcli.serving.loadtest import asked, inputs, payloads, predicting, workflow
 from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.messages import TensorAbout
 
 # 140 a second in a tenth of the time, and 40 a second between: 50 a second in the mean.
 BURSTS = Options(arrivals="bursts:140,1800ms,200ms")
@@ -171,3 +172,40 @@ def test_a_bundle_that_takes_no_images_is_not_asked_for_some(tmp_path, capsys, m
 def test_images_for_a_folder_that_is_no_bundle_are_not_asked_for_either(tmp_path, capsys):
     assert cli.run(["loadtest", str(tmp_path), "--encoding", "image"]) == 2
     assert "has no bundle.json" in capsys.readouterr().err
+
+
+RECIPE = """
+version: 1
+name: pixels
+model: {source: "onnx:net.onnx"}
+inputs: [{name: image, shape: [batch, 3, 8, 6]}]
+data: {evaluation: {source: "imagefolder:photos", prepare: {resize: [8, 6], scale: 1/255}}}
+variants: {whole: []}
+"""
+
+
+def told(tmp_path, monkeypatch, *shape: int):
+    """What the worker is told that takes samples for a server of this input."""
+    asked_for = []
+    monkeypatch.setattr(inputs, "run", lambda _, request, *__, **___: asked_for.append(request) or 1)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    for name in ("net.onnx", "photos/cat/1.png"):
+        (tmp_path / name).write_bytes(b"x")
+    server = TensorAbout("image_pixels", "UINT8", (-1, *shape))
+    inputs.of_recipe(tmp_path / "recipe.yaml", [server], tmp_path)
+    return asked_for[0]
+
+
+@pytest.mark.parametrize(("shape", "inside"), [((8, 6, 3), "values"), ((480, 640, 3), "all")])
+def test_a_server_that_prepares_images_itself_is_sent_pixels(tmp_path, monkeypatch, shape, inside):
+    request = told(tmp_path, monkeypatch, *shape)
+    assert request.data.prepare.inside == inside
+    (spec,) = request.inputs
+    assert (spec.name, spec.dtype, spec.shape) == ("image_pixels", "uint8", ("batch", *shape))
+
+
+def test_photographs_of_any_size_are_no_samples(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match="photographs of any size") as caught:
+        told(tmp_path, monkeypatch, -1, -1, 3)
+    assert "--encoding image" in caught.value.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -88,13 +89,7 @@ def _call(
         raise
     except Exception as error:
         shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
-        if container := _container(model, feed):
-            raise InputsError(
-                f"the network's forward takes {container}, and can be given tensors only",
-                place="inputs",
-                hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
-                f" {container}",
-            ) from error
+        require_tensors(model, feed)
         reason = str(error).strip().splitlines() or [""]
         raise InputsError(
             f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
@@ -152,20 +147,27 @@ def _digests(
     return seen
 
 
-def _container(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> str:
-    """Which container of its inputs a network takes in place of them; "" for none."""
+def require_tensors(model: torch.nn.Module, feed: dict[str, torch.Tensor]) -> None:
+    """Raise `InputsError` where a network takes a container of its inputs in place of them."""
     import torch
 
+    first = next(iter(feed.values()), None)
     containers: dict[str, Any] = {
-        "a dict of its inputs": feed,
+        "a dict of its inputs": defaultdict(lambda: first, feed),
         "a list of its inputs": [*feed.values()],
         "a list of images without the batch dimension": [each[0] for each in feed.values()],
     }
-    for name, value in containers.items():
+    for container, value in containers.items():
+        takes = False
         with suppress(Exception), torch.no_grad():
-            if flatten_outputs(model(value)):
-                return name
-    return ""
+            takes = bool(flatten_outputs(model(value)))
+        if takes:
+            raise InputsError(
+                f"the network's forward takes {container}, and can be given tensors only",
+                place="inputs",
+                hint="wrap it: a module whose forward takes each tensor as an argument and passes on"
+                f" {container}",
+            )
 
 
 def _refuse_not_finite(model: torch.nn.Module) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import NodeProto, TensorProto
 
 OPSET = 18  # Resize has `antialias` since
@@ -57,7 +56,7 @@ class Steps:
         all_steps: bool,
         last: tuple[bool, bool],
         channels: int,
-        dtype: np.dtype,
+        dtype: str,
     ) -> None:
         """Add what makes the tensor `output` of the tensor `pixels`.
 
@@ -81,8 +80,8 @@ class Steps:
             if (values != neutral).any():
                 row = np.broadcast_to(values, channels).reshape(1, channels, 1, 1)
                 image = self.add(operator, image, self.constant(row, "f4"))
-        if dtype != np.dtype("f4"):
-            image = self.add("Cast", image, to=helper.np_dtype_to_tensor_dtype(dtype))
+        if dtype != "float32":
+            image = self.add("Cast", image, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
         if last[1]:
             self.add("Transpose", image, perm=[0, 2, 3, 1], output=output)
         else:

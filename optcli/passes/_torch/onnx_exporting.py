@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +64,15 @@ IMPORTS_AHEAD = (
 
 
 def program_of(model: torch.nn.Module, job: Job) -> ExportedProgram:
-    """What torch.export makes of a network that `flat` gave, by running it, else by its bytecode."""
+    """What torch.export makes of a network that `flat` gave, by running it, else by its bytecode.
+
+    Where it runs, `len(x)` is a number, which fixes the batch.
+    """
     try:
         return trace(model, job, strict=False)
     except StepError:
+        with suppress(Exception):
+            return trace(model, job, strict=True)
         raise
     except Exception:
         return trace(model, job, strict=True)

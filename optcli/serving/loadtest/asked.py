@@ -117,7 +117,7 @@ def setup_of(
     )
     taken = None
     if options.recipe is not None:
-        taken = inputs.of_recipe(options.recipe, scratch, most)
+        taken = inputs.of_recipe(options.recipe, server.inputs, scratch, most)
     elif options.golden is not None:
         taken = inputs.of_golden(options.golden, scratch)
     if taken is None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data
+from optcli.artifact import EMBEDDED_STEPS, pixels_name
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError, counted
 from optcli.files import regular_files
 from optcli.recipe import load
 from optcli.sample import collate
 from optcli.serving.loadtest import payloads
+from optcli.serving.loadtest.messages import TensorAbout
 from optcli.settings import TensorSpec, size_bytes
 from optcli.workers import Channel, run
 
@@ -50,8 +53,11 @@ class TakeRequest:
     most: int
 
 
-def of_recipe(recipe: Path, scratch: Path, most: int = MOST) -> Inputs:
-    """Prepared samples of a recipe's data, by a worker. Raises `UsageError` without data."""
+def of_recipe(recipe: Path, taken: Sequence[TensorAbout], scratch: Path, most: int = MOST) -> Inputs:
+    """Prepared samples of a recipe's data for a server of the inputs `taken`, by a worker.
+
+    Raises `UsageError` without data, and for a model that takes photographs of any size.
+    """
     read = load(recipe)
     role = next((role for role in _ROLES if role in read.data), None)
     if role is None:
@@ -61,7 +67,8 @@ def of_recipe(recipe: Path, scratch: Path, most: int = MOST) -> Inputs:
             hint="add data: evaluation, or leave --recipe out",
         )
     out = scratch / "samples.npz"
-    request = TakeRequest(read.data[role], read.folder, tuple(read.inputs), out, most)
+    settings, specs = _for_server(read.data[role], read.inputs, taken)
+    request = TakeRequest(settings, read.folder, specs, out, most)
     count = run(
         "optcli.serving.loadtest.inputs:take",
         request,
@@ -70,6 +77,30 @@ def of_recipe(recipe: Path, scratch: Path, most: int = MOST) -> Inputs:
         timeout_s=_TIMEOUT_S,
     )
     return Inputs(out, None, f"{counted(count, 'sample')} of {read.data[role].source}")
+
+
+def _for_server(
+    settings: DataSettings, inputs: Sequence[TensorSpec], taken: Sequence[TensorAbout]
+) -> tuple[DataSettings, tuple[TensorSpec, ...]]:
+    """Data and inputs for a server, whose model may prepare its images itself: it takes pixels then."""
+    asked = {each.name: each for each in taken}
+    specs = []
+    for spec in inputs:
+        pixels = asked.get(pixels_name(spec.name))
+        if pixels is None:
+            specs.append(spec)
+            continue
+        if -1 in pixels.shape[1:]:
+            raise UsageError(
+                f"the server takes photographs of any size as {pixels.name!r}",
+                place="--recipe",
+                hint="send image files with --encoding image --images FOLDER, or leave --recipe out",
+            )
+        resized = math.prod(pixels.shape[1:]) == math.prod(spec.concrete(1))
+        settings = settings.for_model({EMBEDDED_STEPS: "values" if resized else "all"})
+        shape = ("batch", *pixels.shape[1:])
+        specs.append(TensorSpec(name=pixels.name, dtype="uint8", shape=shape))
+    return settings, tuple(specs)
 
 
 def take(request: TakeRequest, channel: Channel) -> int:
