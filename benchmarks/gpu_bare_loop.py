@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optcli.models.engines.gpu import Buffer, Event, Gpu, Graph, Stream
+from optcli.models.engines.gpu import Buffer, CudaEvent, CudaGraph, Gpu, Stream
 
 WARM_UP, LAUNCHES = 50, 300
 ELEMENT_BYTES = {
@@ -32,7 +32,7 @@ ELEMENT_BYTES = {
 def median_ms(trt: Any, plan: Path, batch_size: int) -> float:
     """Milliseconds on the device, between events around each launch; inputs are zeros."""
     gpu = Gpu()
-    stream, start, stop = Stream(gpu), Event(gpu), Event(gpu)
+    stream, start, stop = Stream(gpu), CudaEvent(gpu), CudaEvent(gpu)
     log = trt.Logger(trt.Logger.ERROR)
     runtime = trt.Runtime(log)
     engine = runtime.deserialize_cuda_engine(plan.read_bytes())
@@ -59,7 +59,7 @@ def median_ms(trt: Any, plan: Path, batch_size: int) -> float:
 
     enqueue()
     stream.synchronize()
-    graph = Graph(gpu, stream, enqueue)
+    graph = CudaGraph(gpu, stream, enqueue)
     times = []
     for number in range(WARM_UP + LAUNCHES):
         # One ahead: while it computes the rest is put into the stream, so that the processor's way

@@ -79,7 +79,7 @@ def hogs(count: int) -> Iterator[None]:
             each.wait()
 
 
-class Bare(process.Process):
+class Bare(process.MeasuringProcess):
     """ONNX Runtime as its documentation calls it, with optcli's settings and none of its code between.
 
     `session.run` and not I/O binding: it is what a client writes, and on the CPU the quicker one.

@@ -132,7 +132,9 @@ def evaluation(layout: str, images: Sequence[Image], calls: Sequence[Call], out:
     detector = decoding.Detector(*post.detector, CLASSES, refuse=False)
     whole = frozenset(calls[0]) if layout == "torchvision" else frozenset()
     count = len(calls)
-    part = shards.Part(out / "part-0", range(count), count, None, shards.BYTES_BESIDE_DETECTIONS)
+    part = shards.SpanCollector(
+        out / "part-0", range(count), count, None, shards.BYTES_BESIDE_DETECTIONS
+    )
     part.begin(1, calls[0], whole)
     for index, (image, call) in enumerate(zip(images, calls, strict=True)):
         seen = Predictions((image.name,), (None,), (image.meta,), call, None, None, whole)

@@ -99,7 +99,7 @@ def judge(project, reference="git:HEAD", accept=("untracked-data",), **options):
     return gating.gate(
         project.folder / "recipe.yaml",
         reference,
-        gating.Options(accept=frozenset(accept), **options),
+        gating.GateRun(accept=frozenset(accept), **options),
         store=project.store,
         artifacts=project.artifacts,
         observer=Heard(),

@@ -19,7 +19,7 @@ from optcli.pipeline.trusting import brings_python
 from optcli.runners import names as runner_names
 from optcli.serving import targets
 from optcli.serving.prediction import of_recipe
-from optcli.settings.references import Reference, annotation_of, marks_in
+from optcli.settings.references import PathReference, annotation_of, marks_in
 from optcli.tuning import tuned_recipe
 
 PACKAGE = Path(optcli.__file__).parent
@@ -54,7 +54,7 @@ def test_a_layout_that_runs_code_is_never_taken_for_data(known, tmp_path):
     placed = tuned_recipe._placed(stream, tmp_path)
     assert placed.source == f"stream:{tmp_path / 'code.py:samples'}"
     marks = marks_in(annotation_of(DataSettings.model_fields["source"]))
-    (mark,) = [each for each in marks if isinstance(each, Reference)]
+    (mark,) = [each for each in marks if isinstance(each, PathReference)]
     assert mark.code("stream:code.py:samples") == "code.py:samples"
     assert mark.moved("stream:code.py:samples", tmp_path, tmp_path.parent).startswith(
         f"stream:{tmp_path.name}/"

@@ -29,7 +29,7 @@ _GOLDEN = 0.618034  # hues of neighbouring numbers lie far apart
 
 
 @dataclass(frozen=True)
-class Marked:
+class DrawnBox:
     """A box `(left, top, right, bottom)` in pixels of its image, what is written to it, its colour.
 
     It may have a mask as COCO's run lengths, keypoints `[k, 2 or 3]`, or corners `[4, 2]`, which are
@@ -46,7 +46,7 @@ class Marked:
 
 def jpeg(
     image: Image.Image,
-    marked: Sequence[Marked],
+    marked: Sequence[DrawnBox],
     side: int,
     quality: int,
     lines: Sequence[str] = (),
@@ -117,7 +117,7 @@ def _points(
 
 
 def _draw_keypoints(
-    pen: ImageDraw.ImageDraw, each: Marked, size: tuple[int, int], original: tuple[int, int]
+    pen: ImageDraw.ImageDraw, each: DrawnBox, size: tuple[int, int], original: tuple[int, int]
 ) -> None:
     """The keypoints that are visible as dots; COCO's of a person with lines between them."""
     keypoints = () if each.keypoints is None else each.keypoints
@@ -160,7 +160,7 @@ def colours_of(classes: np.ndarray, side: int) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def names_in(classes: np.ndarray, name: Callable[[int], str]) -> Iterator[Marked]:
+def names_in(classes: np.ndarray, name: Callable[[int], str]) -> Iterator[DrawnBox]:
     """The classes with most pixels of a map `[height, width]`, each marked where much of it lies."""
     import numpy as np
 
@@ -172,7 +172,7 @@ def names_in(classes: np.ndarray, name: Callable[[int], str]) -> Iterator[Marked
             middle = (rows - np.median(rows)) ** 2 + (columns - np.median(columns)) ** 2
             nearest = int(middle.argmin())
             x, y = float(columns[nearest]), float(rows[nearest])
-            yield Marked((x, y, x, y), name(number), _colour(number))
+            yield DrawnBox((x, y, x, y), name(number), _colour(number))
 
 
 def _colour(number: int) -> tuple[int, int, int]:

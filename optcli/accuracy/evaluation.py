@@ -16,7 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli import runners, workers
-from optcli.accuracy.messages import EvaluationRequest, Progress
+from optcli.accuracy.messages import EvaluationProgress, EvaluationRequest
 from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import DecodingNote, Stability
 
@@ -185,7 +185,7 @@ def evaluate(
     running = under_way or UnderWay()
 
     def run(function: str, job: int) -> None:
-        listener = workers.Listener(Progress, partial(news.heard, job))
+        listener = workers.Listener(EvaluationProgress, partial(news.heard, job))
         _run(running, function, replace(request, job=job), log, timeout_s, listener, interpreter)
 
     def part(job: int) -> None:
@@ -226,7 +226,7 @@ def _run(
     request: EvaluationRequest,
     log: Path | None,
     timeout_s: float | None,
-    listener: workers.Listener[Progress] | None = None,
+    listener: workers.Listener[EvaluationProgress] | None = None,
     interpreter: str | None = None,
 ) -> None:
     runner = runners.find(request.runner).model_validate(request.options)
@@ -253,7 +253,7 @@ class _News:
         self._done: dict[int, int] = {}
         self._lock = Lock()
 
-    def heard(self, job: int, progress: Progress) -> None:
+    def heard(self, job: int, progress: EvaluationProgress) -> None:
         with self._lock:
             self._done[job] = progress.done
             done, of = sum(self._done.values()), progress.of

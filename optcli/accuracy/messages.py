@@ -60,7 +60,7 @@ class EvaluationRequest:
 
 
 @dataclass(frozen=True)
-class Progress:
+class EvaluationProgress:
     """How many samples of how many have gone through the model."""
 
     done: int

@@ -12,7 +12,7 @@ from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.metrics.cosine import Cosine, cosines
 from optcli.accuracy.objects import Objects
 from optcli.errors import InputError
-from optcli.outputs import OutputMeaning, Part
+from optcli.outputs import OutputMeaning, OutputPart
 from optcli.results.outcomes import (
     Accuracy,
     ClassChange,
@@ -317,7 +317,7 @@ def output_error(
         distance
         for name, candidate, reference in rows
         for distance in parts.part_distances(
-            known.get(name) or OutputMeaning(name, (Part("unknown"),), "unknown"),
+            known.get(name) or OutputMeaning(name, (OutputPart("unknown"),), "unknown"),
             candidate,
             reference,
             score,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optcli.outputs import OutputMeaning, Part
+from optcli.outputs import OutputMeaning, OutputPart
 from optcli.outputs.ranges import MOST_SLICES, groups_by_range
 from optcli.results.outcomes import PartDistance
 
@@ -86,7 +86,7 @@ def part_distances(
 
 
 def _distances(
-    output: str, part: Part, candidate: np.ndarray, reference: np.ndarray, score: float
+    output: str, part: OutputPart, candidate: np.ndarray, reference: np.ndarray, score: float
 ) -> Iterator[PartDistance]:
     import numpy as np
 
@@ -135,7 +135,7 @@ def _distances(
         )
 
 
-def _with_class_numbers(parts: Sequence[Part], reference: np.ndarray) -> Sequence[Part]:
+def _with_class_numbers(parts: Sequence[OutputPart], reference: np.ndarray) -> Sequence[OutputPart]:
     """The parts; of an unknown output one slice of whole numbers among others is class numbers."""
     import numpy as np
 
@@ -153,11 +153,17 @@ def _with_class_numbers(parts: Sequence[Part], reference: np.ndarray) -> Sequenc
             if values.min() >= 0 and values.max() >= 1 and np.ptp(values) > 0:
                 at = int(numbers[0])
                 cut = [("unknown", 0, at), ("class_numbers", at, at + 1), ("unknown", at + 1, size)]
-                return [Part(kind, axis - 1, start, stop) for kind, start, stop in cut if start < stop]  # type: ignore[arg-type]
+                return [
+                    OutputPart(kind, axis - 1, start, stop)  # type: ignore[arg-type]
+                    for kind, start, stop in cut
+                    if start < stop
+                ]
     return parts
 
 
-def _agreement(output: str, part: Part, candidate: np.ndarray, reference: np.ndarray) -> PartDistance:
+def _agreement(
+    output: str, part: OutputPart, candidate: np.ndarray, reference: np.ndarray
+) -> PartDistance:
     """Class numbers agree or do not: the noise is the share of those that differ."""
     import numpy as np
 
@@ -218,7 +224,9 @@ def _block(candidate: np.ndarray, reference: np.ndarray) -> _Slices:
     )
 
 
-def _wrong(part: Part, slices: _Slices, members: np.ndarray, span: float, score: float) -> np.ndarray:
+def _wrong(
+    part: OutputPart, slices: _Slices, members: np.ndarray, span: float, score: float
+) -> np.ndarray:
     """Which slices of a part have hardly anything in common with the baseline's."""
     import numpy as np
 
@@ -231,7 +239,7 @@ def _wrong(part: Part, slices: _Slices, members: np.ndarray, span: float, score:
 
 
 def _dead(
-    part: Part,
+    part: OutputPart,
     slices: dict[int, _Slices],
     axis: int,
     members: np.ndarray,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import data
 from optcli.accuracy import detections, interface, objects
-from optcli.accuracy.drawing import BOTH, LOST, NEW, Marked, colours_of, jpeg, names_in
+from optcli.accuracy.drawing import BOTH, LOST, NEW, DrawnBox, colours_of, jpeg, names_in
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.objects import Objects
 from optcli.accuracy.parts import CONFIDENT
@@ -67,8 +67,8 @@ class _Chosen:
     """
 
     picture: Picture
-    candidate: tuple[Marked, ...] = ()
-    reference: tuple[Marked, ...] = ()
+    candidate: tuple[DrawnBox, ...] = ()
+    reference: tuple[DrawnBox, ...] = ()
     maps: tuple[np.ndarray, np.ndarray] | None = None
 
 
@@ -215,11 +215,11 @@ class _Detected:
 
     def _marked(
         self, rows: np.ndarray, colour: tuple[int, int, int], have: Objects
-    ) -> Iterator[Marked]:
+    ) -> Iterator[DrawnBox]:
         for row in rows:
             name, number = self.names.said(int(row[5])), int(row[6])
             text = f"{_SIGNS[colour]}{name} {row[4]:.2f}"
-            yield Marked(
+            yield DrawnBox(
                 row[:4].tolist(),
                 text,
                 colour,

@@ -12,7 +12,7 @@ from optcli.accuracy import bounds, resampling, shards
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import Metric, low_of, metric_names
-from optcli.accuracy.work import Work
+from optcli.accuracy.work import EvaluationWork
 from optcli.data import Preparation
 from optcli.data.preparation import other_values
 from optcli.data.preset import resolved
@@ -44,7 +44,7 @@ _SCALES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Answered:
+class PreparationAnswers:
     """What a model gave for some samples; `clusters[samples]` numbers their contents."""
 
     metric: Metric
@@ -52,7 +52,7 @@ class Answered:
     clusters: np.ndarray
 
 
-Answer = Callable[[Preparation | None, Sequence[int]], Answered | None]
+Answer = Callable[[Preparation | None, Sequence[int]], PreparationAnswers | None]
 """The answers for samples at some places that are prepared so; None: the model does not take them."""
 
 
@@ -115,10 +115,10 @@ def look(request: EvaluationRequest, channel: Channel) -> Better:
     memory.keep_freed()
     runner = runners.find(request.runner).model_validate(request.options)
     with runner.open(request.artifact, request.feeds) as model:
-        count = len(Work(replace(request, keep=None)).samples)
+        count = len(EvaluationWork(replace(request, keep=None)).samples)
         places = sorted({number * count // min(count, MOST) for number in range(min(count, MOST))})
 
-        def answer(prepare: Preparation | None, chosen: Sequence[int]) -> Answered | None:
+        def answer(prepare: Preparation | None, chosen: Sequence[int]) -> PreparationAnswers | None:
             return _answered(request, model, prepare, chosen)
 
         assert request.settings is not None
@@ -154,11 +154,11 @@ def better(answer: Answer, prepare: Preparation | None, places: Sequence[int], n
     return f"{shares} with prepare: {{{words}}}, and {at_present} as they are prepared now"
 
 
-def _value(answered: Answered) -> float:
+def _value(answered: PreparationAnswers) -> float:
     return float(answered.metric.value(answered.records))
 
 
-def _least_gain(before: Answered, after: Answered) -> float:
+def _least_gain(before: PreparationAnswers, after: PreparationAnswers) -> float:
     """What is surely gained on the same samples."""
     import numpy as np
 
@@ -192,12 +192,12 @@ def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:
 
 def _answered(
     request: EvaluationRequest, model: Runner, prepare: Preparation | None, places: Sequence[int]
-) -> Answered | None:
+) -> PreparationAnswers | None:
     """What a model gives for some samples that are prepared so; None where it does not take them."""
     import numpy as np
 
     settings = request.data.model_copy(update={"prepare": prepare})
-    work = Work(replace(request, data=settings, prepared=None, keep=None))
+    work = EvaluationWork(replace(request, data=settings, prepared=None, keep=None))
     assert work.metric is not None
     records: list[Records] = []
     contents: list[np.ndarray] = []
@@ -214,4 +214,4 @@ def _answered(
     except OptcliError:
         return None
     clusters = np.unique(np.concatenate(contents), return_inverse=True)[1]
-    return Answered(work.metric, joined, clusters)
+    return PreparationAnswers(work.metric, joined, clusters)

@@ -23,10 +23,10 @@ from optcli.accuracy import (
     shards,
 )
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
-from optcli.accuracy.messages import AnswersFile, EvaluationRequest, Progress
+from optcli.accuracy.messages import AnswersFile, EvaluationProgress, EvaluationRequest
 from optcli.accuracy.metrics import Metric
 from optcli.accuracy.metrics.miou import PIXELS
-from optcli.accuracy.work import Work
+from optcli.accuracy.work import EvaluationWork
 from optcli.errors import InputError, counted
 from optcli.files.sample_cache import CachingSampleSet
 from optcli.models.formats import exporter_metadata
@@ -57,10 +57,12 @@ def evaluate(request: EvaluationRequest, channel: Channel) -> None:
 def shard(request: EvaluationRequest, channel: Channel) -> None:
     """Run one part of the set and keep its records below `out`; `job` of `jobs` is the part."""
     memory.keep_freed()
-    work = Work(request)
+    work = EvaluationWork(request)
     samples, job = work.samples, request.job
     span = work.span(request, len(samples))
-    part = shards.Part(request.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
+    part = shards.SpanCollector(
+        request.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes
+    )
     if request.answers is not None:
         _answered(request.answers, work, part, channel)
     else:
@@ -70,7 +72,11 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
 
 
 def _run(
-    request: EvaluationRequest, work: Work, part: shards.Part, span: range, channel: Channel
+    request: EvaluationRequest,
+    work: EvaluationWork,
+    part: shards.SpanCollector,
+    span: range,
+    channel: Channel,
 ) -> None:
     """Run the artifact over a span of the set."""
     samples, job, done, news = work.samples, request.job, span.start, 0.0
@@ -96,7 +102,7 @@ def _run(
                 part.add(seen, work.records(seen, part.count), contents)
             if time.monotonic() - news > _NEWS_EVERY_S:
                 news = time.monotonic()
-                channel.send(Progress(done - span.start, len(samples)))
+                channel.send(EvaluationProgress(done - span.start, len(samples)))
         if counted is not None and not part.count:
             counted.require_known()
         looking = functools.partial(look, functools.partial(work.run, model), samples)
@@ -104,7 +110,9 @@ def _run(
         part.write(model.effective(), looking(work.size, work.fewest) if job == 0 else None, noted)
 
 
-def _answered(file: AnswersFile, work: Work, part: shards.Part, channel: Channel) -> None:
+def _answered(
+    file: AnswersFile, work: EvaluationWork, part: shards.SpanCollector, channel: Channel
+) -> None:
     """Take the answers of a file for what a model gave for the samples of the set."""
     read = answers.read(file.path, file.outputs, work)
     missing: list[str] = []
@@ -127,7 +135,7 @@ def _answered(file: AnswersFile, work: Work, part: shards.Part, channel: Channel
             part.add(seen, records, contents[chosen])
         if time.monotonic() - news > _NEWS_EVERY_S:
             news = time.monotonic()
-            channel.send(Progress(done, total))
+            channel.send(EvaluationProgress(done, total))
     read.require_known()
     if missing and not file.partial and not read.can_be_empty:
         raise read.wrong(
@@ -140,7 +148,7 @@ def _answered(file: AnswersFile, work: Work, part: shards.Part, channel: Channel
 
 def finish(request: EvaluationRequest, channel: Channel) -> None:
     """Join the parts, work out the metric, and write what `Evaluation.load` reads."""
-    work = Work(request)
+    work = EvaluationWork(request)
     name = request.settings.metric if request.settings else None
     own = request.answers is None
     facts = {

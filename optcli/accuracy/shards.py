@@ -25,7 +25,7 @@ RECORDS = "records.npz"
 FIRSTS = "firsts.npz"
 
 
-class Part:
+class SpanCollector:
     """Collects the samples of one span of the set; what it keeps grows by some bytes a sample.
 
     Of the outputs the first samples of the whole set are kept, as many as fit into `kept_bytes`.

@@ -30,7 +30,7 @@ _LOOKS = 8  # samples that say which outputs have a dimension for the batch
 
 
 @dataclass(frozen=True)
-class Work:
+class EvaluationWork:
     """What an evaluating process makes of its request."""
 
     request: EvaluationRequest

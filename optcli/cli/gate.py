@@ -120,7 +120,7 @@ def command(
     The exit code is 0 if all pass, 1 if something became worse beyond its limit, 5 if the measurement
     cannot tell.
     """
-    from optcli.gate.running import Options, gate
+    from optcli.gate.running import GateRun, gate
     from optcli.gate.terms import accepted
     from optcli.pipeline.jobs import usual_jobs
     from optcli.report import gate as shown
@@ -130,7 +130,7 @@ def command(
         report = gate(
             recipe,
             given.reference,
-            Options(
+            GateRun(
                 only=given.only,
                 overrides=overrides,
                 jobs=jobs or usual_jobs(),

@@ -42,7 +42,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class DescribeRequest:
+class PassDescriptionRequest:
     """A pass of somebody else's code: `FILE_OR_MODULE:CLASS`, a file's path relative to `folder`."""
 
     reference: str
@@ -60,7 +60,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class About:
+class PassDescription:
     """What a pass says of itself; `makes` is the format made by format read."""
 
     help: str
@@ -73,29 +73,29 @@ class About:
     schema: dict[str, Any]
 
 
-def describe(request: DescribeRequest, channel: Channel) -> About:
+def describe(request: PassDescriptionRequest, channel: Channel) -> PassDescription:
     """In a worker: what a pass of somebody else's code says of itself."""
     from optcli.pipeline.plugins import loaded
 
     return _of(loaded(request.reference, request.folder))
 
 
-def _about(name: str) -> About:
+def _about(name: str) -> PassDescription:
     offered = registry.entry_points("optcli.passes")
     if name in passes.own_names() or (name not in offered and ":" not in name):
         return _of(passes.find(name))
-    request = DescribeRequest(offered.get(name, name), Path.cwd())
-    return run("optcli.cli.passes:describe", request, About, timeout_s=300)
+    request = PassDescriptionRequest(offered.get(name, name), Path.cwd())
+    return run("optcli.cli.passes:describe", request, PassDescription, timeout_s=300)
 
 
-def _of(kind: type[Pass]) -> About:
+def _of(kind: type[Pass]) -> PassDescription:
     schema = kind.model_json_schema()
     properties = schema["properties"]
 
     def written(option: dict[str, Any]) -> str:
         return json.dumps(option["default"]).strip('"') if "default" in option else "is worked out"
 
-    return About(
+    return PassDescription(
         help=inspect.getdoc(kind) or "",
         reads=tuple(str(source) for source in getattr(kind, "accepts", ())),
         makes=_makes(kind),
@@ -135,13 +135,13 @@ def _example(kind: type[Pass]) -> dict[str, str]:
     return values
 
 
-def _formats(about: About) -> str:
+def _formats(about: PassDescription) -> str:
     pairs = about.makes.items()
     conversions = [read if read == output else f"{read} to {output}" for read, output in pairs]
     return f"reads {', '.join(conversions or about.reads)}"
 
 
-def _show(name: str, about: About) -> None:
+def _show(name: str, about: PassDescription) -> None:
     click.echo(f"{name}\n\n{about.help}\n")
     click.echo(f"reads:  {', '.join(about.reads)}")
     click.echo(f"makes:  {', '.join(dict.fromkeys(about.makes.values())) or 'depends on its options'}")
@@ -155,7 +155,7 @@ def _show(name: str, about: About) -> None:
     click.echo("\nin a recipe:\n" + "\n".join(f"  {line}" for line in example(name, about)))
 
 
-def example(name: str, about: About) -> list[str]:
+def example(name: str, about: PassDescription) -> list[str]:
     """Lines of a recipe that use a pass, with the passes that must come before it."""
     from optcli.recipe import passes_between
 

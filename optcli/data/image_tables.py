@@ -13,7 +13,7 @@ from typing import Any
 from optcli.data.image_files import id_of, images_below
 from optcli.data.settings import DataSettings
 from optcli.data.table_labels import OBJECTS, column_of, label_of, labelling, objects_of
-from optcli.data.tables import Table, read
+from optcli.data.tables import DataTable, read
 from optcli.errors import InputError, counted, excerpt
 from optcli.files import regular_files
 
@@ -86,7 +86,7 @@ def tabled(file: Path, root: Path, base: Path, settings: DataSettings) -> Tabled
     return replace(known, missing=len(missing))
 
 
-def _sides(table: Table) -> Sequence[str]:
+def _sides(table: DataTable) -> Sequence[str]:
     """The columns with left, top, right and bottom of a box a row; none where there are none."""
     lower = {name.lower().replace("_", ""): name for name in table.columns}
     return next(([lower[each] for each in four] for four in _BOXES if {*four} <= lower.keys()), ())
@@ -124,7 +124,7 @@ def _flag(cell: Any) -> int | None:
     return known.get(text)
 
 
-def _hot(table: Table, paths: str) -> Sequence[str]:
+def _hot(table: DataTable, paths: str) -> Sequence[str]:
     """The columns beside the paths, where all are a class each, with 0 and 1; else none."""
     columns = [name for name in table.columns if name != paths]
     named = len(columns) > 1 and not any(map(str.isdecimal, columns))
@@ -196,7 +196,7 @@ class _Index:
         return self._by_path.get(path) or self._by_name.get(path.rpartition("/")[2])
 
 
-def _with_paths(table: Table, index: _Index) -> tuple[Table, str]:
+def _with_paths(table: DataTable, index: _Index) -> tuple[DataTable, str]:
     """The table with its header taken off, and the column of the paths.
 
     The column is empty where a table without paths has one label for each image, in their order.
@@ -208,7 +208,7 @@ def _with_paths(table: Table, index: _Index) -> tuple[Table, str]:
     return table, _paths(table, index) or _in_order(table, index)
 
 
-def _paths(table: Table, index: _Index) -> str | None:
+def _paths(table: DataTable, index: _Index) -> str | None:
     counts = {
         name: sum(index.find(row.get(name)) is not None for row in table.rows[:_LOOKED_AT])
         for name in table.columns
@@ -217,7 +217,7 @@ def _paths(table: Table, index: _Index) -> str | None:
     return best if counts.get(best) else None
 
 
-def _in_order(table: Table, index: _Index) -> str:
+def _in_order(table: DataTable, index: _Index) -> str:
     if table.columns == ("0",) and len(table.rows) == len(index):
         return ""
     row = excerpt(str(dict(table.rows[0])), 200)
@@ -225,7 +225,7 @@ def _in_order(table: Table, index: _Index) -> str:
     raise InputError(message, place=str(table.path), hint="wanted a path and a label for each image")
 
 
-def _labels(table: Table, paths: str, wanted: str | None) -> str:
+def _labels(table: DataTable, paths: str, wanted: str | None) -> str:
     """The column of the labels. Raises `InputError`."""
     others = [name for name in table.columns if name != paths]
     column = column_of(others, wanted, str(table.path))

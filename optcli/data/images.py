@@ -33,7 +33,7 @@ class NoImageError(ValueError):
     """The bytes are no image of a format that is taken."""
 
 
-class StepError(ValueError):
+class ImageStepError(ValueError):
     """An image that a step cannot take. `args` are the sentence, the step, and channels it wants."""
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class StepError(ValueError):
 
 
 @dataclass
-class Placed:
+class PlacedImage:
     """An image on its way, and where its pixels lie: place in the input = place · scale + padding.
 
     `pixels` are [height, width, channels]. `original_size` is (height, width), `scale` (vertical,
@@ -180,7 +180,7 @@ def _named(channels: int) -> str:
 def pixels_of(
     image: Image.Image, channel_order: str | None, value_range: Sequence[float] | None = None
 ) -> np.ndarray:
-    """[height, width, 1 or 3], uint8. Raises `StepError`.
+    """[height, width, 1 or 3], uint8. Raises `ImageStepError`.
 
     Values of more than 8 bits are float32: `value_range`, black and white, becomes 0 and 255.
     """
@@ -197,10 +197,10 @@ def pixels_of(
             return clipped
         if deep:
             message = f"the image has more than 8 bits a value (mode {image.mode}), wanted 8 bits"
-            raise StepError(message, "bits")
+            raise ImageStepError(message, "bits")
         if channel_order is None:
             message = f"the image has the mode {image.mode}, wanted grey (L) or RGB"
-            raise StepError(message, "channel_order")
+            raise ImageStepError(message, "channel_order")
         image = image.convert("L" if image.mode in ("LA", "La") else "RGB")
     pixels = np.asarray(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
@@ -211,14 +211,14 @@ def transformed(
     steps: dict[str, Any],
     most_pixels: float = math.inf,
     dtype: np.dtype | None = None,
-) -> Placed:
+) -> PlacedImage:
     """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change.
 
     With a floating `dtype` the values of bytes come in it at once, the same to the last bit. Raises
-    `StepError`.
+    `ImageStepError`.
     """
     inside = steps.get("inside")
-    image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
+    image = PlacedImage(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
     if inside == "all":  # a stand-in of one value goes the way of the image
         image.pixels = np.broadcast_to(np.zeros_like(pixels[:1, :1]), pixels.shape)
     if steps["resize_in"] == "float32" and inside is None:
@@ -227,7 +227,7 @@ def transformed(
         size = _target_size(image.size, steps["resize"], steps["longest"], steps["multiple_of"])
         # An image of one pixel by a million grows without end where its shorter side is resized.
         if size[0] * size[1] > most_pixels:
-            raise StepError(
+            raise ImageStepError(
                 f"the image is too narrow: resizing makes {size[0]} x {size[1]} pixels of it,"
                 f" wanted at most {most_pixels} in all",
                 "resize",
@@ -249,7 +249,9 @@ def transformed(
         channels = image.pixels.shape[2]
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
-                raise StepError(f"{name} has {len(values)} values, the image {_named(channels)}", name)
+                raise ImageStepError(
+                    f"{name} has {len(values)} values, the image {_named(channels)}", name
+                )
         if dtype is not None and dtype.kind == "f" and image.pixels.dtype == np.uint8:
             table = _normalized(np.arange(256)[:, None], scale, mean, std).astype(dtype)
             image.pixels = _looked_up(table, image.pixels)
@@ -296,7 +298,7 @@ def _target_size(
     return max(size[0] // step, 1) * step, max(size[1] // step, 1) * step
 
 
-def _resize(image: Placed, size: tuple[int, int], interpolation: str) -> None:
+def _resize(image: PlacedImage, size: tuple[int, int], interpolation: str) -> None:
     height, width = image.size
     if size != (height, width):
         image.pixels = _resampled(image.pixels, size, interpolation)
@@ -319,10 +321,10 @@ def _resampled(pixels: np.ndarray, size: tuple[int, int], interpolation: str) ->
     return np.stack(planes, axis=2)
 
 
-def _crop(image: Placed, size: Sequence[int], rounding: str) -> None:
+def _crop(image: PlacedImage, size: Sequence[int], rounding: str) -> None:
     height, width = image.size
     if height < size[0] or width < size[1]:
-        raise StepError(
+        raise ImageStepError(
             f"the image is {height} x {width} before the crop, wanted at least {size[0]} x {size[1]}",
             "crop",
         )
@@ -333,7 +335,7 @@ def _crop(image: Placed, size: Sequence[int], rounding: str) -> None:
     image.padding = (image.padding[0] - top, image.padding[1] - left)
 
 
-def _letterbox(image: Placed, box: dict[str, Any], interpolation: str) -> None:
+def _letterbox(image: PlacedImage, box: dict[str, Any], interpolation: str) -> None:
     height, width = image.size
     ratio = min(box["size"][0] / height, box["size"][1] / width)
     if not box["enlarge"]:
@@ -346,7 +348,7 @@ def _letterbox(image: Placed, box: dict[str, Any], interpolation: str) -> None:
     channels = image.pixels.shape[2]
     if len(box["fill"]) not in (1, channels):
         message = f"the letterbox has {len(box['fill'])} fill values, the image {channels} channels"
-        raise StepError(message, "letterbox")
+        raise ImageStepError(message, "letterbox")
     canvas = np.empty((*box["size"], channels), image.pixels.dtype)
     canvas[:] = np.array(box["fill"]).astype(image.pixels.dtype)
     canvas[top : top + size[0], left : left + size[1]] = image.pixels
@@ -369,7 +371,7 @@ def _ordered(pixels: np.ndarray, order: str) -> np.ndarray:
 def laid_out(pixels: np.ndarray, layout: str, shape: Sequence[int | str]) -> np.ndarray:
     """[height, width, channels] in the order of `layout`, for an input of `shape` without the batch.
 
-    Raises `StepError` where the image's channels are not the input's.
+    Raises `ImageStepError` where the image's channels are not the input's.
     """
     axis = {"chw": -3, "hwc": -1}.get(layout[-3:])
     wanted = shape[axis] if axis and len(shape) == 3 else None
@@ -377,9 +379,9 @@ def laid_out(pixels: np.ndarray, layout: str, shape: Sequence[int | str]) -> np.
     if isinstance(wanted, int) and channels != wanted:
         plural = "s" if wanted > 1 else ""
         message = f"the image has {_named(channels)}, the model wants {wanted} channel{plural}"
-        raise StepError(message, "channels", wanted)
+        raise ImageStepError(message, "channels", wanted)
     if layout == "hw":
         if channels != 1:
-            raise StepError(f"the image has {_named(channels)}, the model wants grey", "layout")
+            raise ImageStepError(f"the image has {_named(channels)}, the model wants grey", "layout")
         return pixels[:, :, 0]
     return pixels.transpose(2, 0, 1) if layout.endswith("chw") else pixels

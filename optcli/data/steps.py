@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-    from optcli.data.images import Placed
+    from optcli.data.images import PlacedImage
 
 _CHANNELS = (1, 3, 4)
 _HINTS = {
@@ -70,7 +70,7 @@ def from_array(array: np.ndarray, layout: str | None) -> np.ndarray:
     )
 
 
-def transformed(pixels: np.ndarray, steps: Preparation) -> Placed:
+def transformed(pixels: np.ndarray, steps: Preparation) -> PlacedImage:
     """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change.
 
     Raises `InputError`.
@@ -96,11 +96,11 @@ def laid_out(
 
 @contextmanager
 def _refusals(steps: Preparation) -> Iterator[None]:
-    from optcli.data.images import StepError
+    from optcli.data.images import ImageStepError
 
     try:
         yield
-    except StepError as error:
+    except ImageStepError as error:
         message, step, *wanted = error.args
         raise InputError(message, hint=_hint(steps, step, *wanted)) from error
 

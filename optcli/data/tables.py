@@ -19,7 +19,7 @@ _FILE_NAME, _LABEL = "0", "1"  # columns of a table without a header
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """Rows by the names of their columns; `lines` has where each stands in the file.
 
     Columns without a header are called 0, 1 and so on. A text file whose first line may be a header or
@@ -35,22 +35,22 @@ class Table:
         """The names of all columns."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
-    def with_header(self) -> Table:
+    def with_header(self) -> DataTable:
         """The same table where its first row names the columns."""
         named = [
             {self.first[int(name)]: value for name, value in row.items() if int(name) < len(self.first)}
             for row in self.rows[1:]
         ]
-        return Table(self.path, tuple(named))
+        return DataTable(self.path, tuple(named))
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> DataTable:
     """The table in a file, by its suffix. Raises `InputError`."""
     suffix = path.suffix.lower()
     text = text_of(path, _HINT, regular_files.MOST_JSON_BYTES)
     if suffix in (".json", ".jsonl", ".ndjson"):
         try:
-            return Table(path, tuple(_json_rows(text, path, lines=suffix != ".json")))
+            return DataTable(path, tuple(_json_rows(text, path, lines=suffix != ".json")))
         except (ValueError, RecursionError) as error:
             message = f"this is no JSON: {excerpt(str(error), 200)}"
             raise InputError(message, place=str(path), hint=_HINT) from error
@@ -66,7 +66,7 @@ def read(path: Path) -> Table:
     if not cells:
         raise InputError("the table is empty", place=str(path), hint=_HINT)
     rows = ({str(n): cell.strip() for n, cell in enumerate(row)} for row in cells)
-    return Table(path, tuple(rows), [cell.strip() for cell in cells[0]])
+    return DataTable(path, tuple(rows), [cell.strip() for cell in cells[0]])
 
 
 def _json_rows(text: str, path: Path, *, lines: bool) -> Iterator[Mapping[str, Any]]:

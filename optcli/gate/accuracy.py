@@ -13,7 +13,7 @@ from optcli import accuracy, data
 from optcli.errors import OptcliError
 from optcli.files.digest import FileDigests
 from optcli.gate import comparisons
-from optcli.gate.baselines import Kept
+from optcli.gate.baselines import BaselineVariant
 from optcli.gate.gating import Gating
 from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
@@ -165,7 +165,7 @@ def _on(
 
 def _anchors(
     gating: Gating, side: Side, incomparable: Incomparable | None
-) -> Iterator[tuple[str, Kept, bool]]:
+) -> Iterator[tuple[str, BaselineVariant, bool]]:
     """The float variants that this one has not been compared with yet; each artifact once.
 
     Each with its name, and whether it is the baseline's.
@@ -181,7 +181,7 @@ def _anchors(
             yield name, each, is_baselines
 
 
-def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
+def _floats(gating: Gating) -> Iterator[tuple[str, BaselineVariant | None, bool]]:
     """The float variants by name, the candidate's and the baseline's; None where one was not built."""
     own = gating.made.plan.baseline
     then = gating.origin.terms.baseline if gating.origin.terms is not None else own
@@ -238,7 +238,7 @@ def _comparison(verdict: Verdict, result: Accuracy, *, is_outputs: bool) -> Comp
     )
 
 
-def _baselines(gating: Gating, name: str, variant: Kept) -> Subject:
+def _baselines(gating: Gating, name: str, variant: BaselineVariant) -> Subject:
     """An artifact of the baseline, in the Python that runs it."""
     subject = _subject(name, variant)
     if gating.before.interpreter is None:
@@ -247,6 +247,6 @@ def _baselines(gating: Gating, name: str, variant: Kept) -> Subject:
     return replace(subject, interpreter=gating.before.interpreter, versions=versions)
 
 
-def _subject(name: str, variant: Kept) -> Subject:
+def _subject(name: str, variant: BaselineVariant) -> Subject:
     runner = find_runner(variant.runner).model_validate(variant.options)
     return Subject(name, variant.artifact, variant.runner, runner, variant.options)

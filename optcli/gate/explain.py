@@ -9,7 +9,7 @@ from typing import Any
 
 from optcli import environment
 from optcli.errors import OptcliError
-from optcli.gate.baselines import Baseline, Kept
+from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.gate.side import Side
 from optcli.measure import profiling
 from optcli.pipeline import reporting
@@ -59,7 +59,7 @@ def explain(
         return reasons, [], [flags.operators_not_compared(error.message)]
 
 
-def _graph(baseline: Kept, candidate: Kept) -> list[str]:
+def _graph(baseline: BaselineVariant, candidate: BaselineVariant) -> list[str]:
     """How the two networks differ: operators by type, where both can be looked into."""
     try:
         before, after = _counts(baseline), _counts(candidate)
@@ -75,7 +75,7 @@ def _graph(baseline: Kept, candidate: Kept) -> list[str]:
     return [f"in the graph: {', '.join(words)}"] if words else []
 
 
-def _counts(variant: Kept) -> Counter[str]:
+def _counts(variant: BaselineVariant) -> Counter[str]:
     artifact = variant.artifact
     about = {"precision": artifact.precision, "made_by": list(variant.made_by), "facts": artifact.facts}
     findings = inspection.look_into(
@@ -88,7 +88,11 @@ def _counts(variant: Kept) -> Counter[str]:
 
 
 def _operators(
-    baseline: Baseline, then: Kept, now: Kept, inputs: Sequence[TensorSpec], logs: Path
+    baseline: Baseline,
+    then: BaselineVariant,
+    now: BaselineVariant,
+    inputs: Sequence[TensorSpec],
+    logs: Path,
 ) -> list[OperatorGrowth]:
     before = _times(then, inputs, logs, "baseline", baseline.interpreter)
     after = _times(now, inputs, logs, "candidate")
@@ -102,7 +106,11 @@ def _operators(
 
 
 def _times(
-    variant: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str, interpreter: str | None = None
+    variant: BaselineVariant,
+    inputs: Sequence[TensorSpec],
+    logs: Path,
+    name: str,
+    interpreter: str | None = None,
 ) -> dict[str, float]:
     """Milliseconds a call by type of operator; the Chrome trace is left beside the logs."""
     artifact = variant.artifact

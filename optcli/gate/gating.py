@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optcli.gate.baselines import Baseline
-from optcli.gate.origins import Options, Origin
+from optcli.gate.origins import GateRun, Origin
 from optcli.observer import Observer
 from optcli.pipeline.making import Made
 from optcli.pipeline.places import HERE, Place
@@ -32,7 +32,7 @@ class Gating:
     settings: GateSettings
     slo: SloSettings | None
     changes: Sequence[Change]
-    options: Options
+    options: GateRun
     store: Store
     folder: Path
     observer: Observer

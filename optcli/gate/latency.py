@@ -9,10 +9,10 @@ from statistics import median
 
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
-from optcli.gate.baselines import Kept
+from optcli.gate.baselines import BaselineVariant
 from optcli.gate.gating import Gating
 from optcli.gate.rule import Decision, Rule, planned
-from optcli.gate.sequence import Figure, until_decided
+from optcli.gate.sequence import ComparedFigure, until_decided
 from optcli.gate.side import Side
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
@@ -50,7 +50,9 @@ def threads_of(settings: GateSettings, place: Place = HERE) -> int:
     return settings.threads or max(1, int(place.environment(())["cores"]) - 1)
 
 
-def candidate(name: str, variant: Kept, settings: GateSettings, place: Place = HERE) -> Candidate:
+def candidate(
+    name: str, variant: BaselineVariant, settings: GateSettings, place: Place = HERE
+) -> Candidate:
     """An artifact as the gate runs it."""
     options = {**variant.options, "threads": threads_of(settings, place)}
     return Candidate(name, variant.artifact, variant.runner, options)
@@ -78,11 +80,14 @@ def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
     return [row for row in latency.to_results(measured)[side.name] if row.region == "host"]
 
 
-def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:
+def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[ComparedFigure, GateBar]:
     """The figures that are judged, each with its bar."""
     bar_of = {0.5: settings.p50, 0.95: settings.p95}
     return {
-        Figure(q, size): bar for size in batch_sizes for q, bar in bar_of.items() if bar is not None
+        ComparedFigure(q, size): bar
+        for size in batch_sizes
+        for q, bar in bar_of.items()
+        if bar is not None
     }
 
 
@@ -155,7 +160,7 @@ class _Launched:
         for name, reason in self.measured.failures.items():
             raise RunnerError(reason, place=f"{name} › gate")
 
-    def log_ratios(self, figure: Figure) -> Sequence[float]:
+    def log_ratios(self, figure: ComparedFigure) -> Sequence[float]:
         assert self.measured is not None
         series = next(
             each
@@ -175,9 +180,9 @@ class _Launched:
 
 
 def latencies(
-    decisions: Mapping[Figure, Decision],
-    rules: Mapping[Figure, Rule],
-    judged_bars: Mapping[Figure, GateBar],
+    decisions: Mapping[ComparedFigure, Decision],
+    rules: Mapping[ComparedFigure, Rule],
+    judged_bars: Mapping[ComparedFigure, GateBar],
     mine: Sequence[Latency],
     theirs: Sequence[Latency],
 ) -> list[Comparison]:
@@ -215,7 +220,7 @@ def _unfit(rows: Sequence[Latency], batch_size: int) -> str | None:
     return None
 
 
-def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
+def _value(rows: Sequence[Latency], figure: ComparedFigure) -> float | None:
     row = next((r for r in rows if r.region == "host" and r.batch_size == figure.batch_size), None)
     if row is None:
         return None

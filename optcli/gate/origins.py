@@ -71,7 +71,7 @@ _ITS_OWN = (InputError, RecipeError, RunnerError, StepError, UsageError)
 
 
 @dataclass(frozen=True)
-class Options:
+class GateRun:
     """How the gate runs; what it demands stands in the recipe.
 
     `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
@@ -123,7 +123,7 @@ def opened(
     store: Store,
     observer: Observer,
     settings: BuildSettings,
-    options: Options,
+    options: GateRun,
     folder: Path,
 ) -> Iterator[Origin]:
     """The origin that a reference stands for, as long as the block runs; a commit is checked out.
@@ -160,7 +160,7 @@ def _confined(held: Baseline) -> Baseline:
 class _Saved(Origin):
     """A build that was packed, with its report."""
 
-    def __init__(self, held: Baseline, options: Options) -> None:
+    def __init__(self, held: Baseline, options: GateRun) -> None:
         self._held, self._options = held, options
         record = held.report.judged_by if held.report is not None else None
         try:
@@ -195,7 +195,7 @@ class _Commit(Origin):
     _store: Store
     _observer: Observer
     _settings: BuildSettings
-    _options: Options
+    _options: GateRun
     _folder: Path
     _unreadable: str = ""
 

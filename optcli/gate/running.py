@@ -17,7 +17,7 @@ from optcli.gate.choosing import chosen
 from optcli.gate.explain import of_samples
 from optcli.gate.gating import Gating
 from optcli.gate.latency import threads_of
-from optcli.gate.origins import Options, Origin, opened
+from optcli.gate.origins import GateRun, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
@@ -39,13 +39,13 @@ from optcli.settings.gate import GateSettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
 
-__all__ = ["Options", "gate"]
+__all__ = ["GateRun", "gate"]
 
 
 def gate(
     recipe: Path,
     reference: str,
-    options: Options,
+    options: GateRun,
     *,
     store: Path | Store | None = None,
     artifacts: Path | None = None,
@@ -160,7 +160,7 @@ def _changes(
     variants: Mapping[str, Side],
     missing: Sequence[Change],
     digests: FileDigests,
-    options: Options,
+    options: GateRun,
 ) -> list[Change]:
     """All that differs in what the two are judged by, with what was declared marked as such."""
     differences = [*missing, *origin.changes(now)]
@@ -188,7 +188,7 @@ def _committed(reference: str, root: Path, store: Store) -> list[Change]:
     ]
 
 
-def _demanded(now: Recipe, origin: Origin, options: Options) -> tuple[GateSettings, SloSettings | None]:
+def _demanded(now: Recipe, origin: Origin, options: GateRun) -> tuple[GateSettings, SloSettings | None]:
     """The settings and service level that both sides demand; declared changes follow the candidate."""
     settings, slo, then = now.gate, now.slo, origin.terms
     if then is not None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from optcli.errors import UsageError, did_you_mean
 from optcli.gate import baselines
-from optcli.gate.baselines import Kept
+from optcli.gate.baselines import BaselineVariant
 from optcli.pipeline.entries import artifact_of, lineage, made_by
 from optcli.pipeline.trusting import is_fetched
 from optcli.results import Report, first_wrong
@@ -56,7 +56,7 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
             raise _damaged(place, f"variants.{name}.runner: wanted a name and its options")
         steps = made_by(entry, store)
         own = own and not is_fetched(lineage(entry, store))
-        packed[name] = Kept(artifact_of(entry), runner["name"], requested, steps)
+        packed[name] = BaselineVariant(artifact_of(entry), runner["name"], requested, steps)
         inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
     try:
         return baselines.save(path, packed, inputs, report, store, own=own)

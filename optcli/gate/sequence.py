@@ -11,7 +11,7 @@ from optcli.gate.rule import Decision, Rule, decide
 
 
 @dataclass(frozen=True, order=True)
-class Figure:
+class ComparedFigure:
     """What is compared: a quantile (0.5: the median) at a batch size."""
 
     q: float
@@ -29,18 +29,18 @@ class Pairs(Protocol):
     def measure(self, count: int) -> None:
         """Measure `count` more pairs. Raises `OptcliError` where one side cannot be measured."""
 
-    def log_ratios(self, figure: Figure) -> Sequence[float]:
+    def log_ratios(self, figure: ComparedFigure) -> Sequence[float]:
         """ln(candidate / baseline) of each pair so far; none where the calls are too few for it."""
 
 
 def until_decided(
     pairs: Pairs,
-    rules: Mapping[Figure, Rule],
-    advice: Sequence[Figure],
+    rules: Mapping[ComparedFigure, Rule],
+    advice: Sequence[ComparedFigure],
     max_seconds: float,
     progress: Callable[[int, int], None] = lambda done, most: None,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[Figure, Decision]:
+) -> dict[ComparedFigure, Decision]:
     """Measure until every figure that blocks is decided; the others are judged on the same pairs.
 
     Figures in `advice` are never a reason to go on. After `max_seconds` there is no further look: what
@@ -50,7 +50,7 @@ def until_decided(
     began = clock()
     most = max(look for rule in rules.values() for look in rule.looks)
     done = 0
-    decisions: dict[Figure, Decision] = {}
+    decisions: dict[ComparedFigure, Decision] = {}
     for look in sorted({look for rule in rules.values() for look in rule.looks}):
         while done < look and (done == 0 or clock() - began < max_seconds):
             progress(done, most)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from optcli.errors import MissingError, OptcliError, UsageError
-from optcli.gate.baselines import Baseline, Kept
+from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.pipeline.making import Made, made_by
 from optcli.pipeline.plan import PlannedVariant
 from optcli.results.gate import Change
@@ -26,9 +26,9 @@ class Side:
     """
 
     name: str
-    now: Kept
+    now: BaselineVariant
     packages: tuple[str, ...]
-    before: Kept | None = None
+    before: BaselineVariant | None = None
     absent: str | None = None
     open_shapes: bool = False
 
@@ -66,7 +66,7 @@ def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
     return paired
 
 
-def _shaped_as(candidate: Kept, baseline: Kept) -> Kept:
+def _shaped_as(candidate: BaselineVariant, baseline: BaselineVariant) -> BaselineVariant:
     if candidate.runner != baseline.runner:
         return candidate
     shapes: dict[str, Any] = {
@@ -92,7 +92,7 @@ def runner_changes(side: Side) -> list[Change]:
     ]
 
 
-def _settings(variant: Kept) -> dict[str, Any]:
+def _settings(variant: BaselineVariant) -> dict[str, Any]:
     """The runner's settings with today's defaults, so that a new one is no change."""
     try:
         settings = find_runner(variant.runner).model_validate(variant.options).model_dump(mode="json")
@@ -101,7 +101,7 @@ def _settings(variant: Kept) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _OWN}
 
 
-def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
+def kept_of(made: Made, names: Sequence[str]) -> dict[str, BaselineVariant]:
     """What was built of these variants, for a baseline."""
     return {
         variant.name: _kept(made, variant)
@@ -110,10 +110,10 @@ def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
     }
 
 
-def _kept(made: Made, variant: PlannedVariant) -> Kept:
+def _kept(made: Made, variant: PlannedVariant) -> BaselineVariant:
     options = variant.runner_options(made.plan.threads)
     artifact, steps = made.artifacts[variant.name], tuple(made_by(variant))
-    return Kept(artifact, variant.runner_name, options, steps)
+    return BaselineVariant(artifact, variant.runner_name, options, steps)
 
 
 def why_not_built(made: Made, name: str) -> OptcliError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from optcli.errors import InputError, did_you_mean
-from optcli.outputs.meaning import OutputMeaning, Part
+from optcli.outputs.meaning import OutputMeaning, OutputPart
 from optcli.outputs.metadata import Exported, exported
 from optcli.settings.outputs import SIZES, Kind, OutputSettings
 from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, RowDecoding
@@ -27,7 +27,7 @@ _OF_TRANSFORMERS: dict[str, dict[str, Kind]] = {
 _ROW: list[Sized] = [("boxes", 4), ("scores", 1), ("class_numbers", 1)]  # a row that is a detection
 
 
-class Output(Protocol):
+class SeenOutput(Protocol):
     """An output as it was seen: `shape` is that of one sample, None where it varies."""
 
     @property
@@ -50,7 +50,7 @@ class DeclaredOutput(Protocol):
 
 
 @dataclass(frozen=True)
-class Declared:
+class FileOutput:
     """An output as a file declares it."""
 
     name: str
@@ -80,7 +80,7 @@ def of_one_sample(outputs: Sequence[DeclaredOutput]) -> list[SampleOutput]:
 
 
 def describe(
-    outputs: Sequence[Output],
+    outputs: Sequence[SeenOutput],
     *,
     settings: Mapping[str, OutputSettings] | None = None,
     postprocess: PostprocessSettings | None = None,
@@ -109,32 +109,34 @@ def describe(
     by_recipe = {**_of_decoding(outputs, postprocess), **by_recipe}
     read = metric_output or (names[0] if names else None)
     if postprocess is None and metric_reads is not None and read in names:
-        by_recipe.setdefault(str(read), (Part(metric_reads),))
+        by_recipe.setdefault(str(read), (OutputPart(metric_reads),))
     known = exported(metadata or {})
     written = {} if known is None else of_exporter(outputs, known)
     return tuple(_meaning(output, by_recipe, written) for output in outputs)
 
 
 def _meaning(
-    output: Output, by_recipe: Mapping[str, tuple[Part, ...]], written: Mapping[str, tuple[Part, ...]]
+    output: SeenOutput,
+    by_recipe: Mapping[str, tuple[OutputPart, ...]],
+    written: Mapping[str, tuple[OutputPart, ...]],
 ) -> OutputMeaning:
     if output.name in by_recipe:
         return OutputMeaning(output.name, by_recipe[output.name], "recipe")
     if output.name in written:
         return OutputMeaning(output.name, written[output.name], "metadata")
     if output.shape is not None and len(output.shape) == 1 and "float" in output.dtype:
-        return OutputMeaning(output.name, (Part("logits"),), "shape")
-    return OutputMeaning(output.name, (Part("unknown"),), "unknown")
+        return OutputMeaning(output.name, (OutputPart("logits"),), "shape")
+    return OutputMeaning(output.name, (OutputPart("unknown"),), "unknown")
 
 
-def _of_settings(output: Output, settings: OutputSettings) -> tuple[Part, ...]:
+def _of_settings(output: SeenOutput, settings: OutputSettings) -> tuple[OutputPart, ...]:
     """The parts that a recipe names. Raises `InputError` where the output is of another size."""
     sizes: list[Sized] = []
     for part in settings.parts:
         size = part.size or SIZES.get(part.kind)
         sizes += _ROW if part.kind == "rows" else [(part.kind, size)]
     if len(sizes) == 1 and settings.axis is None and settings.parts[0].size is None:
-        return (Part(sizes[0][0]),)
+        return (OutputPart(sizes[0][0]),)
     if output.shape is None:
         return ()
     place = f"outputs.{output.name}"
@@ -154,18 +156,18 @@ def _of_settings(output: Output, settings: OutputSettings) -> tuple[Part, ...]:
     return tuple(_along(axes[-1], sizes, output.shape[axes[-1]]))
 
 
-def _along(axis: int, sizes: Sequence[Sized], total: int) -> Iterator[Part]:
+def _along(axis: int, sizes: Sequence[Sized], total: int) -> Iterator[OutputPart]:
     rest = total - sum(size or 0 for _, size in sizes)
     start = 0
     for kind, size in sizes:
         stop = start + (rest if size is None else size)
-        yield Part(kind, axis, start, stop)
+        yield OutputPart(kind, axis, start, stop)
         start = stop
 
 
 def _of_decoding(
-    outputs: Sequence[Output], postprocess: PostprocessSettings | None
-) -> dict[str, tuple[Part, ...]]:
+    outputs: Sequence[SeenOutput], postprocess: PostprocessSettings | None
+) -> dict[str, tuple[OutputPart, ...]]:
     """What `postprocess` takes the outputs for."""
     if postprocess is None or not outputs:
         return {}
@@ -185,12 +187,12 @@ def _of_decoding(
         table = _candidates(postprocess.boxes, first, outputs, whole)  # type: ignore[arg-type]
     return {
         **_parts(outputs, table),
-        **{each.name: (Part(whole[each.name]),) for each in outputs if each.name in whole},
+        **{each.name: (OutputPart(whole[each.name]),) for each in outputs if each.name in whole},
     }
 
 
 def _candidates(
-    how: BoxDecoding, first: str, outputs: Sequence[Output], whole: dict[str, Kind]
+    how: BoxDecoding, first: str, outputs: Sequence[SeenOutput], whole: dict[str, Kind]
 ) -> dict[str, tuple[int, list[Sized]]]:
     """The dimension and the parts of the output that holds boxes; others are `whole`."""
     if isinstance(how.keypoints, str):
@@ -209,7 +211,7 @@ def _candidates(
     return {name: (0 if how.transposed else 1, sizes)}
 
 
-def _behind(how: BoxDecoding | RowDecoding, outputs: Sequence[Output]) -> list[Sized]:
+def _behind(how: BoxDecoding | RowDecoding, outputs: Sequence[SeenOutput]) -> list[Sized]:
     """What a decoding reads behind the classes of a row."""
     if how.prototypes is not None:
         if isinstance(how, RowDecoding) or how.classes is not None:
@@ -221,7 +223,7 @@ def _behind(how: BoxDecoding | RowDecoding, outputs: Sequence[Output]) -> list[S
     return [("keypoints", math.prod(how.keypoints))] if isinstance(how.keypoints, tuple) else []
 
 
-def _columns(rows: RowDecoding, outputs: Sequence[Output]) -> list[Sized]:
+def _columns(rows: RowDecoding, outputs: Sequence[SeenOutput]) -> list[Sized]:
     """What stands in a row that is a detection; the number of an image is no result."""
     kinds: dict[str, Sized] = {
         "box": ("boxes", 4),
@@ -234,8 +236,8 @@ def _columns(rows: RowDecoding, outputs: Sequence[Output]) -> list[Sized]:
 
 
 def _parts(
-    outputs: Sequence[Output], wanted: Mapping[str, tuple[int, list[Sized]]]
-) -> dict[str, tuple[Part, ...]]:
+    outputs: Sequence[SeenOutput], wanted: Mapping[str, tuple[int, list[Sized]]]
+) -> dict[str, tuple[OutputPart, ...]]:
     """Parts of outputs `[rows, columns]`; outputs of another shape are left out."""
     parts = {}
     for output in outputs:
@@ -247,25 +249,25 @@ def _parts(
     return parts
 
 
-def _holds(part: Part) -> bool:
+def _holds(part: OutputPart) -> bool:
     return part.stop is None or part.stop > part.start
 
 
-def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[Part, ...]]:
+def of_exporter(outputs: Sequence[SeenOutput], known: Exported) -> dict[str, tuple[OutputPart, ...]]:
     """The parts of an Ultralytics export: candidates in columns (v5 in rows), or rows after NMS.
 
     Outputs of another form are left out. Those of transformers are known by their names.
     """
     if known.head:
         kinds = _OF_TRANSFORMERS.get(known.task, {})
-        return {each.name: (Part(kinds[each.name]),) for each in outputs if each.name in kinds}
+        return {each.name: (OutputPart(kinds[each.name]),) for each in outputs if each.name in kinds}
     if not outputs or outputs[0].shape is None:
         return {}
     first, classes = outputs[0], len(known.names)
     shape = first.shape
     assert shape is not None
     if known.task == "classify":
-        return {first.name: (Part("logits"),)} if shape == (classes,) else {}
+        return {first.name: (OutputPart("logits"),)} if shape == (classes,) else {}
     behind: list[Sized] = {
         "segment": [("mask_coefficients", MASK_COEFFICIENTS)],
         "pose": [("keypoints", math.prod(known.keypoints))],
@@ -280,7 +282,7 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
         (0, [("boxes", 4), ("scores", classes), *behind]),
         *((1, sizes) for sizes in (in_rows if shape[0] <= MOST_ROWS else in_rows[::-1])),
     ]
-    parts: dict[str, tuple[Part, ...]] = {}
+    parts: dict[str, tuple[OutputPart, ...]] = {}
     for axis, sizes in forms:
         if len(shape) == 2 and shape[axis] == sum(size or 0 for _, size in sizes):
             parts[first.name] = tuple(_along(axis, sizes, shape[axis]))
@@ -288,5 +290,5 @@ def of_exporter(outputs: Sequence[Output], known: Exported) -> dict[str, tuple[P
     for other in outputs[1:]:
         shape = other.shape or ()
         if known.task == "segment" and len(shape) == 3 and MASK_COEFFICIENTS in (shape[0], shape[2]):
-            parts[other.name] = (Part("prototypes"),)
+            parts[other.name] = (OutputPart("prototypes"),)
     return parts

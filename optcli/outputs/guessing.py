@@ -21,7 +21,7 @@ from optcli.outputs.describing import (
     of_exporter,
     of_one_sample,
 )
-from optcli.outputs.meaning import OutputMeaning, Part, Source
+from optcli.outputs.meaning import OutputMeaning, OutputPart, Source
 from optcli.outputs.metadata import Exported, exported
 from optcli.settings import TensorSpec, image_size
 from optcli.settings.outputs import OutputSettings
@@ -106,7 +106,7 @@ def meanings(
     if proposal.source != "shape" or any(each.source not in ("shape", "unknown") for each in known):
         return known
     if proposal.kind == "pixels":
-        return [OutputMeaning(outputs[0].name, (Part("class_map"),), "shape"), *known[1:]]
+        return [OutputMeaning(outputs[0].name, (OutputPart("class_map"),), "shape"), *known[1:]]
     decoding = yaml.safe_load(proposal.postprocess or "null")
     guessed = PostprocessSettings.model_validate(decoding) if decoding else None
     return [
@@ -215,7 +215,7 @@ def _transformers(outputs: Sequence[DeclaredOutput], known: Exported) -> Guess:
 
 
 def _decoding(
-    parts: Sequence[Part], count: int, prototypes: str | None, keypoints: tuple[int, int]
+    parts: Sequence[OutputPart], count: int, prototypes: str | None, keypoints: tuple[int, int]
 ) -> str:
     """The decoding of candidates by columns or by rows, or of rows that are detections."""
     kinds = [part.kind for part in parts]

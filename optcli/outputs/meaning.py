@@ -14,7 +14,7 @@ Source = Literal["recipe", "metadata", "shape", "unknown"]
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """Some entries `start` to `stop` of the dimension `axis` of a sample (from 0, without the batch).
 
     `axis` None: the whole output.
@@ -60,7 +60,7 @@ class OutputMeaning:
     """What an output holds, and where that is known from; a `shape` is a guess."""
 
     output: str
-    parts: tuple[Part, ...]
+    parts: tuple[OutputPart, ...]
     source: Source
 
     @property
@@ -71,7 +71,7 @@ class OutputMeaning:
         return f"{', '.join(_in_words(part) for part in self.parts)} ({_SOURCES[self.source]})"
 
 
-def _in_words(part: Part) -> str:
+def _in_words(part: OutputPart) -> str:
     if part.axis is None or part.stop is None:
         return WORDS[part.kind]
     last = part.stop - 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from optcli.artifact import OUTPUT_TENSORS
-from optcli.outputs.describing import Declared
+from optcli.outputs.describing import FileOutput
 from optcli.outputs.guessing import Probe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def facts_of(
     return {OUTPUT_TENSORS: tensors}
 
 
-def of_facts(facts: Mapping[str, Any]) -> tuple[tuple[Declared, ...], Probe | None]:
+def of_facts(facts: Mapping[str, Any]) -> tuple[tuple[FileOutput, ...], Probe | None]:
     """The outputs that facts speak of, and what the first one held, as far as they say it.
 
     Facts of an artifact from elsewhere may be anything: where they are of another form there are none.
@@ -50,7 +50,7 @@ def of_facts(facts: Mapping[str, Any]) -> tuple[tuple[Declared, ...], Probe | No
     except (ValidationError, TypeError):
         return (), None
     probe = tensors[0].probe if tensors else None
-    declared = tuple(Declared(each.name, each.shape, each.dtype) for each in tensors)
+    declared = tuple(FileOutput(each.name, each.shape, each.dtype) for each in tensors)
     return declared, None if probe is None else Probe(*probe)
 
 

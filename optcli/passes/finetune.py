@@ -16,7 +16,7 @@ from optcli.models.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
 from optcli.passes._torch import early_stopping
-from optcli.passes._torch.checkpoint import Progress
+from optcli.passes._torch.checkpoint import TrainingProgress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
 from optcli.passes._torch.early_stopping import MOST_HELD_OUT, EarlyStopping
 from optcli.passes._torch.examples import ExampleSet
@@ -397,7 +397,7 @@ def kept_zeros(
     }
 
 
-def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
+def training_facts(progress: TrainingProgress, training: Training) -> dict[str, Any]:
     """What is to be known of a training that is over, as plain data."""
     loss = training.loss
     facts: dict[str, Any] = {

@@ -16,7 +16,7 @@ from optcli.models.formats import torch_blocks, torch_modules, torch_pruning
 from optcli.models.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._torch.blocks import OutputChange, removable, remove_named, remove_weakest
-from optcli.passes._torch.channels import Choice, Criteria, Cut, choose
+from optcli.passes._torch.channels import ChannelCut, ChannelSelection, Criteria, choose
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.saliency import weigh_by_loss
 from optcli.passes._torch.selection import matching, within
@@ -226,7 +226,7 @@ class Prune(Pass):
             keep=self.keep,
         )
 
-    def _require_any(self, choice: Choice) -> None:
+    def _require_any(self, choice: ChannelSelection) -> None:
         if not choice.picked:
             names = excerpt(", ".join(choice.lost), 200)
             lost = f" ({len(choice.lost)} cannot be followed: {names})" if choice.lost else ""
@@ -276,10 +276,10 @@ class _Cutting:
         self, model: torch.nn.Module, inputs: Sequence[TensorSpec], shapes: dict[str, list[int]]
     ) -> None:
         self._model, self._inputs, self._shapes = model, inputs, shapes
-        self._last: tuple[list[Cut], torch.nn.Module] | None = None
+        self._last: tuple[list[ChannelCut], torch.nn.Module] | None = None
         self.reason = ""
 
-    def cut(self, cuts: Sequence[Cut]) -> tuple[torch.nn.Module, dict[str, Any]]:
+    def cut(self, cuts: Sequence[ChannelCut]) -> tuple[torch.nn.Module, dict[str, Any]]:
         """A smaller copy, and the record that cuts a fresh network alike."""
         record = {
             "name": "prune",
@@ -291,7 +291,7 @@ class _Cutting:
             self._last = list(cuts), smaller
         return self._last[1], record
 
-    def sound(self, cuts: Sequence[Cut]) -> list[Cut]:
+    def sound(self, cuts: Sequence[ChannelCut]) -> list[ChannelCut]:
         """As many of the cuts as the network still runs with, by halves of them."""
         if not cuts or self._is_sound(cuts):
             return list(cuts)
@@ -303,7 +303,7 @@ class _Cutting:
             return [*first, *second]
         return max(first, second, key=len)
 
-    def _is_sound(self, cuts: Sequence[Cut]) -> bool:
+    def _is_sound(self, cuts: Sequence[ChannelCut]) -> bool:
         try:
             smaller, _ = self.cut(cuts)
             shapes = _measured(smaller, self._inputs)["shapes"]

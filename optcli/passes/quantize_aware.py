@@ -19,7 +19,7 @@ from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Role
 from optcli.passes._quantization import output_tails
 from optcli.passes._quantization.agreement import require_agreement
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import graph_inputs, saturates, this_cpu
 from optcli.passes._quantization.trainable_graphs import TrainableGraph, trainable_graph
 from optcli.passes._quantization.trainable_networks import trainable_network
@@ -41,7 +41,7 @@ from optcli.settings import batch_range
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._torch.checkpoint import Progress
+    from optcli.passes._torch.checkpoint import TrainingProgress
     from optcli.passes._torch.learning import Call
 
 _RATES = {"adamw": 1e-4, "sgd": 1e-3}
@@ -197,7 +197,7 @@ class QuantizeAware(Finetune):
 
     def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
         if self.to == "exported":
-            feeds = Feeds(job, graph_inputs(job), self.samples)
+            feeds = CalibrationFeeds(job, graph_inputs(job), self.samples)
             graph = trainable_graph(
                 source, job, feeds, source.facts["outputs"], self.ignored_modules, self.output_tail
             )
@@ -280,7 +280,7 @@ def _answers(training: Training, job: Job) -> tuple[dict[str, Any], dict[str, An
 
 
 def _accuracy_of_floats(
-    judge: Judge | None, model: torch.nn.Module, call: Call, progress: Progress
+    judge: Judge | None, model: torch.nn.Module, call: Call, progress: TrainingProgress
 ) -> dict[str, Any]:
     """The network before it was quantized, judged on the same samples."""
     if judge is None or progress.before is None:

@@ -12,7 +12,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._quantization.calibration import Feeds, ModelInput
+from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.quantizer import Quantizer
@@ -147,7 +147,7 @@ def _feeds(source: Artifact, job: Job, interpreter: Any, samples: int) -> list[d
             else feed[spec.name]
             for spec, tensor in pairs
         }
-        for feed in Feeds(job, inputs, samples)
+        for feed in CalibrationFeeds(job, inputs, samples)
     ]
 
 

@@ -36,7 +36,7 @@ from optcli.passes._quantization import (
     transformers,
 )
 from optcli.passes._quantization.activation_ranges import Range, activation_ranges
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
 from optcli.passes._quantization.integer_chains import (
     close_integer_chains,
@@ -67,7 +67,7 @@ _SATURATING = ("any", "cpu")
 
 
 @dataclass(frozen=True)
-class Ready:
+class NncfCall:
     """What NNCF is called with: `arguments` are those of `nncf.quantize`, by name.
 
     `resolved` is the pass with the options that it chooses for this model, `tail` names the operators
@@ -75,7 +75,7 @@ class Ready:
     """
 
     model: Any
-    feeds: Feeds
+    feeds: CalibrationFeeds
     resolved: QuantizeNncf
     arguments: dict[str, Any]
     tail: list[str]
@@ -261,7 +261,7 @@ class QuantizeNncf(Pass):
         made = ready.resolved._made(ready, self.quantized_operators(quantized))
         return replace(made, facts={**made.facts, **facts})
 
-    def ready(self, source: Artifact, job: Job) -> Ready:
+    def ready(self, source: Artifact, job: Job) -> NncfCall:
         """An ONNX or OpenVINO artifact as NNCF gets it. Raises `StepError` where it holds no floats."""
         if source.format == Format.OPENVINO:
             if self.target == "tensorrt":
@@ -272,12 +272,12 @@ class QuantizeNncf(Pass):
             model = openvino_format.open(source.path)
             if openvino_format.is_quantized(model):
                 raise already_quantized()
-            feeds = Feeds(job, openvino_inputs(model), self.samples)
+            feeds = CalibrationFeeds(job, openvino_inputs(model), self.samples)
             resolved = self._resolved(
                 transformers.in_openvino(model), asymmetric_activations.in_openvino(model), job
             )
             tail = output_tails.in_openvino(model) if self.output_tail == "float" else []
-            return Ready(model, feeds, resolved, resolved._arguments(feeds, {}, tail), tail)
+            return NncfCall(model, feeds, resolved, resolved._arguments(feeds, {}, tail), tail)
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
         require_floats(precision_of(model))
@@ -292,7 +292,7 @@ class QuantizeNncf(Pass):
             backend["external_data_dir"] = str(source.path.resolve())
         else:
             model = _modern(onnx_format.open(source.path), job)
-        feeds = Feeds(job, model_inputs(model), self.samples)
+        feeds = CalibrationFeeds(job, model_inputs(model), self.samples)
         resolved = self._resolved(
             transformers.in_onnx(model), asymmetric_activations.in_onnx(model), job
         )
@@ -301,7 +301,7 @@ class QuantizeNncf(Pass):
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
         arguments["advanced_parameters"].activations_quantization_params = one_scale()
-        return Ready(model, feeds, resolved, arguments, tail)
+        return NncfCall(model, feeds, resolved, arguments, tail)
 
     @staticmethod
     def quantized_operators(model: Any) -> dict[str, str]:
@@ -328,7 +328,9 @@ class QuantizeNncf(Pass):
         kind = "transformer" if attends else "none"
         return self.model_copy(update={"model_type": kind, "preset": preset})
 
-    def _arguments(self, feeds: Feeds, backend: dict[str, Any], tail: list[str]) -> dict[str, Any]:
+    def _arguments(
+        self, feeds: CalibrationFeeds, backend: dict[str, Any], tail: list[str]
+    ) -> dict[str, Any]:
         import nncf
         from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
@@ -362,7 +364,7 @@ class QuantizeNncf(Pass):
             return self.reduce_range
         return self.target in _SATURATING and saturates(this_cpu())
 
-    def _quantize(self, ready: Ready) -> Any:
+    def _quantize(self, ready: NncfCall) -> Any:
         import nncf
 
         failing = raised_as(StepError, "NNCF failed", reason=_reason, hint=self._hint())
@@ -390,7 +392,7 @@ class QuantizeNncf(Pass):
             patterns=[*self.ignored_patterns, *of_tail],
         )
 
-    def _made(self, ready: Ready, quantized: Mapping[str, str]) -> Made:
+    def _made(self, ready: NncfCall, quantized: Mapping[str, str]) -> Made:
         if not quantized:
             raise StepError(
                 "NNCF found nothing to quantize in this model",
@@ -420,7 +422,7 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _ranges(ready: Ready, names: Collection[str], job: Job, source: Artifact) -> dict[str, Range]:
+def _ranges(ready: NncfCall, names: Collection[str], job: Job, source: Artifact) -> dict[str, Range]:
     """The ranges of values that NNCF left in floating point, for integers."""
     ranges = activation_ranges(ready.model, names, ready.feeds, "minmax", 100, job.threads, source.path)
     return asymmetric_activations.without_vanishing(ready.model, ranges)

@@ -36,7 +36,7 @@ from optcli.passes._onnx.models import (
 from optcli.passes._quantization import layer_errors, output_tails, transformers
 from optcli.passes._quantization.activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._quantization.asymmetric_activations import without_vanishing
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
 from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes._quantization.static_quantization import Grids, Scope, quantize, replaced_ranges
@@ -189,7 +189,7 @@ class QuantizeOnnxruntime(Pass):
             model = prepared(model, work / "prepared", job)
             tail = self._float_tail(model)
             scope, grids = self._scope(model, tail), self._grids()
-            feeds = Feeds(job, model_inputs(model), self.samples)
+            feeds = CalibrationFeeds(job, model_inputs(model), self.samples)
             tensors = float_tensors(model, scope.types, scope.ignored)
             replaced = replaced_ranges(model, tensors, scope)
             masked: set[str] = set()
@@ -247,7 +247,7 @@ class QuantizeOnnxruntime(Pass):
         scope: Scope,
         grids: Grids,
         ranges: Mapping[str, Range],
-        feeds: Feeds,
+        feeds: CalibrationFeeds,
         job: Job,
         work: Path,
     ) -> tuple[Scope, dict[str, float]]:

@@ -11,7 +11,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._quantization import output_tails
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
     graph_of,
@@ -132,14 +132,14 @@ class QuantizePt2e(Pass):
         except Exception as error:
             raise not_told_apart(source, error) from error
 
-    def _calibrate(self, prepared: GraphModule, job: Job) -> Feeds | None:
+    def _calibrate(self, prepared: GraphModule, job: Job) -> CalibrationFeeds | None:
         import torch
 
         if self.dynamic:
             # Weights are looked at when the graph runs, whatever it runs on.
             prepared(*example(job.inputs))
             return None
-        feeds = Feeds(job, graph_inputs(job), self.samples or _SAMPLES)
+        feeds = CalibrationFeeds(job, graph_inputs(job), self.samples or _SAMPLES)
         for feed in feeds:
             prepared(*(torch.from_numpy(feed[spec.name]) for spec in job.inputs))
         return feeds

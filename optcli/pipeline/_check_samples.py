@@ -35,7 +35,7 @@ _ULP = 2.0**-23
 
 
 @dataclass(frozen=True)
-class Samples:
+class CheckSamples:
     """Samples of one kind, and the batches to compare on, by the numbers of their samples.
 
     `arrays` hold all samples, `[n, ...]` by input name. Where `whole`, there is one batch and the
@@ -58,7 +58,7 @@ class Samples:
         return {**{name: array[list(rows)] for name, array in self.arrays.items()}, **self.shared}
 
 
-def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]:
+def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[CheckSamples]:
     """What to compare on: `real` samples where there are any, then `random` ones.
 
     At batch sizes 1, 2, opt and max; random samples beside real ones at one of these. The random
@@ -80,7 +80,9 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]
     inputs = [spec for spec in inputs if not spec.whole]
     if real:
         batches = _batches(len(next(iter(real.values()))), sizes)
-        yield Samples("real", {each.name: real[each.name] for each in inputs}, batches, shared=shared)
+        yield CheckSamples(
+            "real", {each.name: real[each.name] for each in inputs}, batches, shared=shared
+        )
         sizes = [max((size for size in sizes if size <= _RANDOM), default=sizes[0])]
     low, high = _range(fed(inputs)[0], real) or (None, None)
     kind = "random" if low is None else f"random ({low:g} to {high:g})"
@@ -95,10 +97,10 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]
 
     if all(spec.concrete(size)[0] == size for spec in inputs for size in sizes):
         batches = tuple(tuple(range(size)) for size in sizes)
-        yield Samples(kind, batch(sizes[-1]), batches, shared=shared)
+        yield CheckSamples(kind, batch(sizes[-1]), batches, shared=shared)
         return
     for size in sizes:
-        yield Samples(kind, batch(size), (tuple(range(size)),), whole=True, shared=shared)
+        yield CheckSamples(kind, batch(size), (tuple(range(size)),), whole=True, shared=shared)
 
 
 def _batches(count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -122,7 +124,7 @@ class Expected:
     Else it computes every batch. All of that happens here, as far as `_HELD_BYTES` suffice.
     """
 
-    def __init__(self, parent: Runner, samples: Samples, tolerance: float) -> None:
+    def __init__(self, parent: Runner, samples: CheckSamples, tolerance: float) -> None:
         self._parent, self.samples = parent, samples
         self._rows = self._computed(_ALIKE * tolerance)
         self._batches = self._held() if self._rows is None else {}

@@ -26,7 +26,7 @@ from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, of_own_form, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
 from optcli.pipeline.plan import Plan
-from optcli.pipeline.prepared import Prepared
+from optcli.pipeline.prepared import PreparedSamples
 from optcli.pipeline.terms import code_of, evaluated_on, judged_by, judging_code, judging_files
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
@@ -337,7 +337,7 @@ class _Judging:
         step = f"{subject.name} › accuracy"
         context.observer.started(step)
         began = time.monotonic()
-        samples = Prepared(context.store, context.samples, context.recipe.inputs)
+        samples = PreparedSamples(context.store, context.samples, context.recipe.inputs)
         with context.store.lock(EVALUATION, key), context.store.work(EVALUATION, key) as work:
             scratch = work / "evaluation"
             log = context.logs / f"{subject.name}.accuracy.log"

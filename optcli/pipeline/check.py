@@ -64,7 +64,7 @@ _ROUNDINGS = 10.0
 _MOST_ROUNDING = 0.02
 
 
-class Comparison:
+class ParentComparison:
     """A parent, and what it computes of the samples that its children are compared on.
 
     `probe` holds real samples (arrays [n, ...] by input name). `tolerance` is the pass's, the largest
@@ -90,7 +90,7 @@ class Comparison:
         self._parent = _opened(parent, inputs, threads)
         self._expected: list[Expected] | None = None
 
-    def __enter__(self) -> Comparison:
+    def __enter__(self) -> ParentComparison:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,8 +175,8 @@ def against_parent(
     tolerance: float,
     threads: int,
 ) -> dict[str, Any]:
-    """Compare a conversion with what it was made from, as `Comparison.of` does."""
-    with Comparison(parent, inputs, probe, tolerance, threads) as comparison:
+    """Compare a conversion with what it was made from, as `ParentComparison.of` does."""
+    with ParentComparison(parent, inputs, probe, tolerance, threads) as comparison:
         return comparison.of(child, threads)
 
 

@@ -16,7 +16,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError, from_record
 from optcli.passes import Pass
 from optcli.pipeline import check
-from optcli.pipeline.check import Comparison
+from optcli.pipeline.check import ParentComparison
 from optcli.pipeline.messages import PassRequest
 from optcli.workers import channel, forked_copy, libraries, messages
 from optcli.workers.forked_copy import ForkedCopy
@@ -46,7 +46,7 @@ class ComparisonProcess:
             self._lost = True
 
     def result(self) -> dict[str, Any] | None:
-        """What `Comparison.of` gives or raises; None where this process could not find out."""
+        """What `ParentComparison.of` gives or raises; None where this process could not find out."""
         record = None if self._lost else channel.receive(self._process.connection)
         self._asked = False
         if record is None:
@@ -92,7 +92,9 @@ def _serve(
 ) -> None:
     """What the process does. An error that is no finding ends it: then the worker compares."""
     inputs, beside_the_pass = request.inputs, request.threads - 1
-    with Comparison(request.parent, inputs, request.probe, tolerance, beside_the_pass) as comparison:
+    with ParentComparison(
+        request.parent, inputs, request.probe, tolerance, beside_the_pass
+    ) as comparison:
         comparison.prepare()
         with suppress(ImportError):  # whoever opens the child says so
             libraries.bring_in(runtime)

@@ -115,7 +115,7 @@ def of_own_form(evaluated: Accuracy, artifact: Artifact) -> Accuracy:
 
 
 def _may_hold_boxes(
-    recipe: Recipe, declared: tuple[outputs.Declared, ...], postprocess: PostprocessSettings
+    recipe: Recipe, declared: tuple[outputs.FileOutput, ...], postprocess: PostprocessSettings
 ) -> bool:
     """Whether what the recipe says under `outputs` leaves room for boxes where they would be read."""
     read = [*_named(postprocess)[1], *(each.name for each in declared[:1])]

@@ -18,7 +18,7 @@ from optcli.data.numbering import ModelClasses, Numbering, RoleClasses, numbered
 from optcli.models import sources
 from optcli.models.formats import exporter_metadata
 from optcli.observer import Observer
-from optcli.outputs import Declared
+from optcli.outputs import FileOutput
 from optcli.pipeline import keys
 from optcli.pipeline.plan import source_of
 from optcli.recipe import Recipe
@@ -49,7 +49,7 @@ class LabelsRequest:
     postprocess: PostprocessSettings | None
     source: tuple[str, dict[str, Any]] | None = None
     onnx: Path | None = None
-    outputs: tuple[Declared, ...] = ()
+    outputs: tuple[FileOutput, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -238,7 +238,7 @@ def _model(
     return ModelClasses(names, count, source, synsets)
 
 
-def _declared(request: LabelsRequest) -> tuple[Sequence[Declared], Mapping[str, str]]:
+def _declared(request: LabelsRequest) -> tuple[Sequence[FileOutput], Mapping[str, str]]:
     """The outputs of the model, and what its exporter says of it, as far as its file or facts tell."""
     if request.onnx is None:
         return request.outputs, request.metadata
@@ -246,7 +246,7 @@ def _declared(request: LabelsRequest) -> tuple[Sequence[Declared], Mapping[str, 
 
     model = parsed(request.onnx)
     declared = [
-        Declared(each["name"], tuple(each["shape"]), each["dtype"])
+        FileOutput(each["name"], tuple(each["shape"]), each["dtype"])
         for each in exporter_metadata.outputs_of_onnx(model)
     ]
     return declared, exporter_metadata.of_onnx(model)
@@ -255,7 +255,7 @@ def _declared(request: LabelsRequest) -> tuple[Sequence[Declared], Mapping[str, 
 def _count(
     accuracy: AccuracySettings | None,
     postprocess: PostprocessSettings | None,
-    declared: Sequence[Declared],
+    declared: Sequence[FileOutput],
 ) -> int | None:
     if postprocess is not None:
         return outputs.class_count(*postprocess.detector, declared) if postprocess.detector else None

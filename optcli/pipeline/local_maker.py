@@ -19,7 +19,7 @@ from optcli.files import digest
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.orders import Order
-from optcli.pipeline.prepared import Prepared, Roles
+from optcli.pipeline.prepared import PreparedSamples, Roles
 from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Entry, Store, disk
 from optcli.workers import messages
@@ -37,7 +37,7 @@ class _Copied:
     mark: tuple[int, ...]
 
 
-class Inputs:
+class StepInputs:
     """The artifacts handed to one step, by name; each is a copy."""
 
     def __init__(self, artifacts: Mapping[str, Artifact], folder: Path) -> None:
@@ -150,7 +150,9 @@ class LocalMaker:
     def _samples_of(self, order: Order, keep: Path) -> Roles:
         """The samples that a pass reads, as far as others may share them."""
         keys, inputs = order.samples, order.call.request.inputs
-        return Roles({role: Prepared(self.store, key, inputs) for role, key in keys.items()}, keep)
+        return Roles(
+            {role: PreparedSamples(self.store, key, inputs) for role, key in keys.items()}, keep
+        )
 
     @contextmanager
     def _read_meanwhile(self, order: Order) -> Iterator[None]:
@@ -173,7 +175,7 @@ class LocalMaker:
         finally:
             timer.cancel()
 
-    def _see_that_the_store_kept(self, order: Order, inputs: Inputs) -> None:
+    def _see_that_the_store_kept(self, order: Order, inputs: StepInputs) -> None:
         """Put back what a step has changed of its inputs in the store, and blame the step."""
         for name, entry in order.entries.items():
             kind, key = entry.kind, entry.key
@@ -195,7 +197,7 @@ class LocalMaker:
             shutil.copytree(artifact.path, work, dirs_exist_ok=True)
             self.store.put(entry.kind, entry.key, work, entry.record, entry.ingredients)
 
-    def _inputs_of(self, order: Order, work: Path) -> Inputs:
+    def _inputs_of(self, order: Order, work: Path) -> StepInputs:
         """Copies of the artifacts that a request names, beside the folder that it writes into."""
         request = order.call.request
         named: dict[str, Artifact] = {}
@@ -205,7 +207,7 @@ class LocalMaker:
                 named["origin"] = request.origin
         # Copied while the entries are read: of a large model each takes a tenth of a second.
         with disk.failures(self.store.root), ThreadPoolExecutor(1) as beside:
-            copied = beside.submit(Inputs, named, work.parent.parent / "inputs")
+            copied = beside.submit(StepInputs, named, work.parent.parent / "inputs")
             for entry in _entries(order):
                 if self.store.sound(entry.kind, entry.key) is None:
                     raise StepError(

@@ -18,7 +18,7 @@ from optcli.environment import Missing
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.measure.latency.messages import MeasureRequest
-from optcli.measure.latency.shapes import Comparison
+from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock
 from optcli.results import Sweep
@@ -91,7 +91,7 @@ class Place(Protocol):
         """What decides how fast the machine is."""
         ...
 
-    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """Static shapes against dynamic ones. Raises `OptcliError` where it could not be done."""
         ...
 
@@ -132,7 +132,7 @@ class Here:
         """As `Place` says."""
         return environment.machine()
 
-    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""
         options = runners.find(request.runner).model_validate(request.options)
         with measurement_lock.acquired(step, observer):
@@ -141,7 +141,7 @@ class Here:
             comparison = workers.run(
                 "optcli.measure.latency.shapes:compare",
                 request,
-                Comparison,
+                ShapeComparison,
                 environment=options.environment(),
                 timeout_s=_COMPARING_TIMEOUT_S,
                 confined=() if request.artifact.foreign else None,

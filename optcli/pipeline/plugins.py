@@ -54,7 +54,7 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
 
 
 @dataclass(frozen=True)
-class DescribeRequest:
+class TraitsRequest:
     """A use of a pass whose `reference` is relative to `folder`; `code` is the digest of its source."""
 
     use: PassUse
@@ -62,7 +62,7 @@ class DescribeRequest:
     code: str
 
 
-def describe(request: DescribeRequest, channel: Channel) -> Traits:
+def describe(request: TraitsRequest, channel: Channel) -> Traits:
     """In a worker: import the class, check the options, tell its traits."""
     from pydantic import ValidationError
 
@@ -120,12 +120,12 @@ def traits_of(use: PassUse, folder: Path, store: Store, digests: FileDigests) ->
         # The file may have moved since: its content is what counts.
         return messages.read(Traits, {**entry.record, "reference": use.reference})
     with store.lock("traits", key), store.work("traits", key) as work:
-        traits = _described(DescribeRequest(use, folder, code), store.log_folder(key) / "log.txt")
+        traits = _described(TraitsRequest(use, folder, code), store.log_folder(key) / "log.txt")
         store.put("traits", key, work, messages.to_record(traits), ingredients)
     return traits
 
 
-def _described(request: DescribeRequest, log: Path) -> Traits:
+def _described(request: TraitsRequest, log: Path) -> Traits:
     try:
         return run("optcli.pipeline.plugins:describe", request, Traits, log=log, timeout_s=300)
     except StepError as error:  # the code ended the process or crashed it: the file is what is wrong

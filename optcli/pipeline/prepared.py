@@ -20,7 +20,7 @@ _FORM = 1
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSamples:
     """The prepared samples of one data role, as `sample_cache` writes them.
 
     `samples` is the key of what they are made of: settings, content, code and libraries.
@@ -59,7 +59,7 @@ class Prepared:
 class Roles:
     """The roles that a step reads, by name; `keep` is where its worker may leave what it prepares."""
 
-    sets: Mapping[str, Prepared]
+    sets: Mapping[str, PreparedSamples]
     keep: Path
 
     def kept(self) -> dict[str, Path]:

@@ -14,7 +14,7 @@ MOST_VALUES = 20_000
 _MOST_MERGED = 5 * MOST_VALUES
 
 
-class Budget:
+class ReadingBudget:
     """What is left to one recipe. `bytes` are of text that may still be read."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optcli.errors import excerpt
 from optcli.files import regular_files
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
@@ -30,7 +30,7 @@ class Extending:
         self._problems = problems
         self._files = 0
         self._known: dict[Path, Node | None] = {}
-        self.budget = Budget()
+        self.budget = ReadingBudget()
         self.read_from: list[Path] = []
         self.folders: dict[str, Path] = {}
         self.complete = True

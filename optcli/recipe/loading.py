@@ -25,7 +25,7 @@ from optcli.recipe.overrides import override
 from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
 from optcli.recipe.validation import found, note
-from optcli.recipe.variants import Variants
+from optcli.recipe.variants import VariantReader
 from optcli.settings import batch_range
 from optcli.settings.devices import HERE, DeviceSettings
 from optcli.settings.latency import LatencySettings
@@ -72,7 +72,7 @@ def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe 
 def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> Recipe | None:
     sections = read_sections(node, rebasing, problems)
     nodes = _variant_nodes(node, problems)
-    variants = Variants(sections.get("plugins", {}), rebasing, problems).read(nodes)
+    variants = VariantReader(sections.get("plugins", {}), rebasing, problems).read(nodes)
     source = _source_format(sections["model"]) if "model" in sections else None
     for name, variant in variants.items():
         if variant is not None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import parse
@@ -18,7 +18,7 @@ _NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
 _MOST_PARTS = 50
 
 
-def override(recipe: Node, text: str, problems: Problems, budget: Budget) -> Node:
+def override(recipe: Node, text: str, problems: Problems, budget: ReadingBudget) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
     The value is read as YAML; null removes the key, as it does in a recipe that extends another. A

@@ -11,7 +11,7 @@ from typing import Any
 
 from optcli.errors import did_you_mean, excerpt
 from optcli.files import regular_files
-from optcli.recipe.budget import MOST_BYTES, MOST_VALUES, Budget
+from optcli.recipe.budget import MOST_BYTES, MOST_VALUES, ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems
 
 # Far more than any recipe needs: what lies beyond is a mistake or an attack.
@@ -25,7 +25,7 @@ _CORE = "tag:yaml.org,2002:"
 
 
 def read(
-    path: Path, shown: str, problems: Problems, budget: Budget, asked: Place | None = None
+    path: Path, shown: str, problems: Problems, budget: ReadingBudget, asked: Place | None = None
 ) -> Node | None:
     """A file as a node; None where it cannot be read, with the problem noted.
 
@@ -47,7 +47,7 @@ class _RefusedError(Exception):
         self.place, self.hint = place, hint
 
 
-def _text(path: Path, shown: str, budget: Budget, place: Place) -> str:
+def _text(path: Path, shown: str, budget: ReadingBudget, place: Place) -> str:
     name = excerpt(shown)
     if regular_files.is_folder(path):
         raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _beside(path, ""))
@@ -82,7 +82,7 @@ def _beside(folder: Path, name: str) -> str:
 
 
 def parse(
-    text: str, shown: str, problems: Problems, budget: Budget, fixed: Place | None = None
+    text: str, shown: str, problems: Problems, budget: ReadingBudget, fixed: Place | None = None
 ) -> Node | None:
     """YAML text as a node, at a `fixed` place if one is given; None where it is empty or wrong."""
     from ruamel.yaml import YAML
@@ -121,7 +121,7 @@ def parse(
     return None
 
 
-def _composer(budget: Budget, shown: str) -> type:
+def _composer(budget: ReadingBudget, shown: str) -> type:
     """A composer that stops where there is too much, before all of it is read."""
     from ruamel.yaml.composer import Composer
 
@@ -177,7 +177,7 @@ class _Converter:
     """Turns composed YAML into nodes; counts, because aliases can make little text very large."""
 
     def __init__(
-        self, text: str, shown: str, problems: Problems, fixed: Place | None, budget: Budget
+        self, text: str, shown: str, problems: Problems, fixed: Place | None, budget: ReadingBudget
     ) -> None:
         self._text, self._budget = text, budget
         self._shown, self._problems, self._fixed = shown, problems, fixed

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from optcli.recipe.nodes import Node, Place
 from optcli.settings import Abbreviated
-from optcli.settings.references import Reference, annotation_of
+from optcli.settings.references import PathReference, annotation_of
 
 
 class Rebasing:
@@ -36,17 +36,19 @@ class Rebasing:
         """A node of a type with every reference in it changed; the same node where there is none."""
         return each_reference(node, annotation, self._moved) if self._others else node
 
-    def text(self, text: str, mark: Reference, place: Place) -> str:
+    def text(self, text: str, mark: PathReference, place: Place) -> str:
         """One reference that stands at a place."""
         old = self._others.get(place.file)
         return text if old is None else mark.moved(text, old, self.folder)
 
-    def _moved(self, node: Node, text: str, mark: Reference) -> Node:
+    def _moved(self, node: Node, text: str, mark: PathReference) -> Node:
         new = self.text(text, mark, node.place)
         return node if new == text else replace(node, value=new)
 
 
-def each_reference(node: Node, annotation: Any, change: Callable[[Node, str, Reference], Node]) -> Node:
+def each_reference(
+    node: Node, annotation: Any, change: Callable[[Node, str, PathReference], Node]
+) -> Node:
     """The node with `change` applied to every text in it whose type is marked as a reference.
 
     `annotation` is what pydantic checks the node by; what does not have its form is left as it is.
@@ -55,7 +57,7 @@ def each_reference(node: Node, annotation: Any, change: Callable[[Node, str, Ref
     if origin is Annotated:
         # A number stands where an environment variable was substituted: as text it is a name.
         text = node.value if isinstance(node.value, str) else node.text
-        marks = [mark for mark in parts[1:] if isinstance(mark, Reference)]
+        marks = [mark for mark in parts[1:] if isinstance(mark, PathReference)]
         if marks and text is not None:
             return change(node, text, marks[0])
         return each_reference(node, parts[0], change)
@@ -71,7 +73,7 @@ def each_reference(node: Node, annotation: Any, change: Callable[[Node, str, Ref
 
 
 def _first(
-    node: Node, annotations: tuple[Any, ...], change: Callable[[Node, str, Reference], Node]
+    node: Node, annotations: tuple[Any, ...], change: Callable[[Node, str, PathReference], Node]
 ) -> Node:
     """The node changed by the first of several types that has something to change."""
     for annotation in annotations:
@@ -82,7 +84,7 @@ def _first(
 
 
 def _in_model(
-    node: Node, model: type[BaseModel], change: Callable[[Node, str, Reference], Node]
+    node: Node, model: type[BaseModel], change: Callable[[Node, str, PathReference], Node]
 ) -> Node:
     fields = {field.alias or name: annotation_of(field) for name, field in model.model_fields.items()}
     if isinstance(node.value, str) and issubclass(model, Abbreviated):

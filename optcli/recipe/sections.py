@@ -23,7 +23,7 @@ from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.rebasing import Rebasing, each_reference
 from optcli.recipe.validation import allowed_keys, checked, found, models_in, unknown_keys
 from optcli.settings import Settings, SymbolRange, TensorSpec, user_code
-from optcli.settings.references import Reference, annotation_of
+from optcli.settings.references import PathReference, annotation_of
 
 _MOST_PLUGINS = 100
 
@@ -104,7 +104,7 @@ def _plain(name: str, node: Node, folder: Path, problems: Problems) -> Any:
     if section is None:
         return None
 
-    def look(item: Node, text: str, mark: Reference) -> Node:
+    def look(item: Node, text: str, mark: PathReference) -> Node:
         reference = mark.code(text)
         wrong = user_code.problem(reference, folder) if reference is not None else None
         if wrong is not None:

@@ -26,7 +26,7 @@ _MOST_OWN = 100
 _KEYS = tuple(Variant.model_fields)
 
 
-class Variants:
+class VariantReader:
     """Reads variants; every pass and runner that is written once is checked, and blamed, once."""
 
     def __init__(self, plugins: Mapping[str, str], rebasing: Rebasing, problems: Problems) -> None:

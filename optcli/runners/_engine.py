@@ -19,7 +19,7 @@ from optcli.runners import Runner
 if TYPE_CHECKING:
     import numpy as np
 
-    from optcli.models.engines.running.execution import Execution
+    from optcli.models.engines.running.execution import EngineExecution
 
 
 class EngineRunner(Runner):
@@ -40,7 +40,7 @@ class EngineRunner(Runner):
         None, ge=0, description="optimization profile; default: the one that fits the inputs best"
     )
 
-    _execution: Execution | RemoteExecution | None = PrivateAttr(None)
+    _execution: EngineExecution | RemoteExecution | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
 
     def load(self, artifact: Artifact) -> None:
@@ -115,7 +115,7 @@ class EngineRunner(Runner):
             self._execution.close()
             self._execution = None
 
-    def _opened_engine(self, job: dict[str, Any]) -> Execution | RemoteExecution:
+    def _opened_engine(self, job: dict[str, Any]) -> EngineExecution | RemoteExecution:
         return open_here(job)
 
     def _job(self, artifact: Artifact) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class EngineRunner(Runner):
         }
 
     @cached_property
-    def _calls(self) -> Execution | RemoteExecution:
+    def _calls(self) -> EngineExecution | RemoteExecution:
         """Kept beside pydantic's attributes, each look at which takes a microsecond."""
         if self._execution is None:
             raise RunnerError("the runner holds no engine", hint="open it first")

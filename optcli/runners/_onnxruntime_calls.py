@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-class HostCalls:
+class OnnxruntimeCalls:
     """Calls on the CPU through `session.run`, as a client would make them.
 
     The session reads the bound arrays where they lie and hands out arrays of its own: on two cores

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import RunnerError, raised_as
-from optcli.models.engines.gpu import Buffer, Event
+from optcli.models.engines.gpu import Buffer, CudaEvent
 from optcli.runners._onnxruntime_calls import as_halves
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optcli.models.engines.gpu import Gpu, Stream
 
 
-class CudaCalls:
+class OnnxruntimeCudaCalls:
     """Calls on a GPU: pinned copies in and out, and computing between two events, all on one stream.
 
     `graphs`: the provider records each shape of inputs as a CUDA graph, which wants everything at the
@@ -41,7 +41,7 @@ class CudaCalls:
     ) -> None:
         self.session, self._names, self._halves = session, tuple(names), halves
         self._gpu, self._stream, self._graphs = gpu, stream, graphs
-        self._start, self._stop = Event(gpu), Event(gpu)
+        self._start, self._stop = CudaEvent(gpu), CudaEvent(gpu)
         self._slots: dict[tuple[tuple[int, ...], ...], _Slot] = {}
         self._slot: _Slot | None = None
         self._in_flight = self._timed = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openvino import CompiledModel
 
 
-class HostCalls:
+class OpenvinoCalls:
     """Calls of one compiled model: small inputs are copied into memory that the request keeps."""
 
     __slots__ = ("_buffers", "_halves", "_held", "_request", "compiled", "names")

@@ -14,7 +14,7 @@ from optcli.errors import RunnerError, first_line
 from optcli.models.formats import torch_devices
 from optcli.models.formats.torch_devices import CPU, CUDA
 from optcli.runners import Runner
-from optcli.runners._torch_cuda import CudaCalls, tensor_of
+from optcli.runners._torch_cuda import TorchCudaCalls, tensor_of
 from optcli.workers import memory
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PytorchRunner(Runner):
 
     _device: str = PrivateAttr(CPU)
     _keeps_memory: bool = PrivateAttr(False)
-    _cuda: CudaCalls | None = PrivateAttr(None)
+    _cuda: TorchCudaCalls | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
     _model: Callable[..., Any] | None = PrivateAttr(None)
     # Arguments by position and by name; the AOTInductor runner has its own.
@@ -99,7 +99,7 @@ class PytorchRunner(Runner):
             self._keeps_memory = memory.keep_freed()
         else:
             torch_devices.exact(self.tf32)
-            self._cuda = CudaCalls(self._device)
+            self._cuda = TorchCudaCalls(self._device)
 
     def _precision_of(self, precision: str) -> str:
         """The precision of products: `tf32` of an FP32 network that may round so."""

@@ -37,7 +37,7 @@ BATCH_SIZES: Any = Field(
 _TRIALS, _WARM = 9, 2
 
 
-class Calls(Protocol):
+class FormCalls(Protocol):
     """The three steps of a call in one form of a model."""
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
@@ -75,7 +75,7 @@ class StaticForms:
 
     def __init__(
         self,
-        make: Callable[[int | None], Calls],
+        make: Callable[[int | None], FormCalls],
         sizes: Sequence[int],
         inputs: Sequence[TensorSpec],
         *,
@@ -89,8 +89,8 @@ class StaticForms:
         self._can_pad = can_pad and len(symbols) == 1 and None not in symbols and not inside
         self.load_ms: dict[str, float] = {}
         self._forms = {size: self._compiled(size) for size in sorted(set(sizes))}
-        self._any: Calls | None = None
-        self._routes: dict[int, tuple[Calls, int | None]] = {
+        self._any: FormCalls | None = None
+        self._routes: dict[int, tuple[FormCalls, int | None]] = {
             size: (form, None) for size, form in self._forms.items()
         }
         self._current = next(iter(self._forms.values()))
@@ -109,7 +109,7 @@ class StaticForms:
         return sorted(self._forms)
 
     @property
-    def current(self) -> Calls:
+    def current(self) -> FormCalls:
         """The form that computed last."""
         return self._current
 
@@ -134,13 +134,13 @@ class StaticForms:
             return outputs
         return {name: array[: self._cut] for name, array in outputs.items()}
 
-    def _compiled(self, size: int | None) -> Calls:
+    def _compiled(self, size: int | None) -> FormCalls:
         start = time.perf_counter()
         form = self._make(size)
         self.load_ms["any" if size is None else str(size)] = 1e3 * (time.perf_counter() - start)
         return form
 
-    def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[Calls, int | None]:
+    def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[FormCalls, int | None]:
         """The form for a size that none was compiled for, and the size to pad to."""
         if self._any is None:
             self._any = self._compiled(None)
@@ -174,7 +174,7 @@ def _filled(feed: dict[str, np.ndarray], larger: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def _seconds(calls: Calls, feed: dict[str, np.ndarray]) -> float:
+def _seconds(calls: FormCalls, feed: dict[str, np.ndarray]) -> float:
     start = time.perf_counter()
     calls.bind(feed)
     calls.execute()

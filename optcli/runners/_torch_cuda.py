@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class CudaCalls:
+class TorchCudaCalls:
     """The three steps of a call on one GPU, `device` being `cuda:N`.
 
     >>> image = calls.send("image", array)

@@ -11,7 +11,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, raised_as
 from optcli.models.formats import litert as litert_format
-from optcli.models.formats.litert import Tensor
+from optcli.models.formats.litert import LitertTensor
 from optcli.runners import Runner
 from optcli.runners._pieces import Pieces
 
@@ -35,8 +35,8 @@ class LitertRunner(Runner):
     )
 
     _interpreter: Interpreter | None = PrivateAttr(None)
-    _taken: list[Tensor] = PrivateAttr(default_factory=list)
-    _given: list[Tensor] = PrivateAttr(default_factory=list)
+    _taken: list[LitertTensor] = PrivateAttr(default_factory=list)
+    _given: list[LitertTensor] = PrivateAttr(default_factory=list)
     _names: tuple[str, ...] = PrivateAttr(())
     _channels_last: frozenset[str] = PrivateAttr(frozenset())
     _settings: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -117,7 +117,7 @@ class LitertRunner(Runner):
         self._pieces, self._results = Pieces([]), []
 
 
-def _as_stored(array: np.ndarray, tensor: Tensor) -> np.ndarray:
+def _as_stored(array: np.ndarray, tensor: LitertTensor) -> np.ndarray:
     """Values as the file takes them: integers that stand for them, or another width."""
     import numpy as np
 
@@ -128,7 +128,7 @@ def _as_stored(array: np.ndarray, tensor: Tensor) -> np.ndarray:
     return integers.clip(limits.min, limits.max).astype(tensor.dtype)
 
 
-def _as_meant(array: np.ndarray, tensor: Tensor) -> np.ndarray:
+def _as_meant(array: np.ndarray, tensor: LitertTensor) -> np.ndarray:
     """What the file's integers stand for."""
     import numpy as np
 

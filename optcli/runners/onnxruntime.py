@@ -22,8 +22,8 @@ from optcli.models.onnx_graphs.interface import input_shapes
 from optcli.models.onnx_graphs.precision import precision_of
 from optcli.results import flags
 from optcli.runners import Runner
-from optcli.runners._onnxruntime_calls import HostCalls
-from optcli.runners._onnxruntime_cuda import CudaCalls
+from optcli.runners._onnxruntime_calls import OnnxruntimeCalls
+from optcli.runners._onnxruntime_cuda import OnnxruntimeCudaCalls
 from optcli.runners._onnxruntime_sessions import (
     Value,
     assigned,
@@ -170,7 +170,7 @@ class OnnxruntimeRunner(Runner):
             self._session = opened(path, self._settings(), self.provider, self._options())
             return
 
-        def form(size: int | None) -> HostCalls:
+        def form(size: int | None) -> OnnxruntimeCalls:
             settings = self._settings("any" if size is None else str(size))
             for name in names if size is not None else ():
                 settings.add_free_dimension_override_by_name(name, size)
@@ -206,7 +206,7 @@ class OnnxruntimeRunner(Runner):
 
     def device_ms(self) -> float | None:
         calls = self._calls
-        return calls.device_ms() if isinstance(calls, CudaCalls) else None
+        return calls.device_ms() if isinstance(calls, OnnxruntimeCudaCalls) else None
 
     def effective(self) -> dict[str, Any]:
         import onnxruntime
@@ -251,7 +251,7 @@ class OnnxruntimeRunner(Runner):
         With static shapes, it is that of the batch size that was computed last.
         """
         calls = self._calls.current if isinstance(self._calls, StaticForms) else self._calls
-        return Path(cast(HostCalls | CudaCalls, calls).session.end_profiling())
+        return Path(cast(OnnxruntimeCalls | OnnxruntimeCudaCalls, calls).session.end_profiling())
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)
@@ -261,7 +261,7 @@ class OnnxruntimeRunner(Runner):
         self._gpu = self._stream = None
 
     @cached_property
-    def _calls(self) -> HostCalls | CudaCalls | StaticForms:
+    def _calls(self) -> OnnxruntimeCalls | OnnxruntimeCudaCalls | StaticForms:
         session = self._opened()
         if self._forms is not None:
             return self._forms
@@ -269,7 +269,7 @@ class OnnxruntimeRunner(Runner):
             return _host_calls(session)
         names, halves = _names(session)
         graphs = self.cuda_graphs or _is_on(self.provider_options.get(PROVIDERS[self.provider].graphs))
-        return CudaCalls(session, names, halves, self._gpu, self._stream, graphs=graphs)
+        return OnnxruntimeCudaCalls(session, names, halves, self._gpu, self._stream, graphs=graphs)
 
     def _opened(self) -> InferenceSession:
         if self._session is None:
@@ -324,8 +324,8 @@ class OnnxruntimeRunner(Runner):
         return stored if exact else "tf32"
 
 
-def _host_calls(session: InferenceSession) -> HostCalls:
-    return HostCalls(session, *_names(session))
+def _host_calls(session: InferenceSession) -> OnnxruntimeCalls:
+    return OnnxruntimeCalls(session, *_names(session))
 
 
 def _names(session: InferenceSession) -> tuple[list[str], frozenset[str]]:

@@ -13,7 +13,7 @@ from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.runners import Runner
-from optcli.runners._openvino_calls import HostCalls
+from optcli.runners._openvino_calls import OpenvinoCalls
 from optcli.runners._shapes import (
     BATCH_SIZES,
     SHAPES,
@@ -69,7 +69,7 @@ class OpenvinoRunner(Runner):
     shapes: Shapes | None = SHAPES
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = BATCH_SIZES
 
-    _loaded: HostCalls | StaticForms | None = PrivateAttr(None)
+    _loaded: OpenvinoCalls | StaticForms | None = PrivateAttr(None)
     _quantized: str | None = PrivateAttr(None)
     _device_name: str = PrivateAttr("")
 
@@ -174,19 +174,19 @@ class OpenvinoRunner(Runner):
         self._loaded = None
 
     @cached_property
-    def _calls(self) -> HostCalls | StaticForms:
+    def _calls(self) -> OpenvinoCalls | StaticForms:
         # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
         if self._loaded is None:
             raise RunnerError("the runner holds no model", hint="open it first")
         return self._loaded
 
     @property
-    def _usual(self) -> HostCalls:
+    def _usual(self) -> OpenvinoCalls:
         """The form that computed last, of which there may be several."""
         calls = self._calls
-        return cast(HostCalls, calls.current if isinstance(calls, StaticForms) else calls)
+        return cast(OpenvinoCalls, calls.current if isinstance(calls, StaticForms) else calls)
 
-    def _compiled(self, core: Core, model: Model) -> HostCalls | StaticForms:
+    def _compiled(self, core: Core, model: Model) -> OpenvinoCalls | StaticForms:
         import openvino
 
         names = openvino_format.input_names(model)
@@ -197,14 +197,14 @@ class OpenvinoRunner(Runner):
             if port.get_element_type().get_type_name() == "f16"
         }
 
-        def form(size: int | None) -> HostCalls:
+        def form(size: int | None) -> OpenvinoCalls:
             shaped = model
             if size is not None:
                 shaped = model.clone()
                 shaped.reshape(
                     {spec.name: openvino.PartialShape(_with_batch(spec, size)) for spec in self.inputs}
                 )
-            return HostCalls(
+            return OpenvinoCalls(
                 core.compile_model(shaped, self.device, self._configuration()), outputs, halves
             )
 

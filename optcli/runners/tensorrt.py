@@ -14,7 +14,7 @@ from optcli.runners._engine import EngineRunner
 from optcli.settings.references import MachinePath
 
 if TYPE_CHECKING:
-    from optcli.models.engines.running.execution import Execution
+    from optcli.models.engines.running.execution import EngineExecution
 
 
 class TensorrtRunner(EngineRunner):
@@ -41,6 +41,6 @@ class TensorrtRunner(EngineRunner):
         python = child.interpreter(self.product, self.python)
         return settings if python is None else {**settings, "python": python}
 
-    def _opened_engine(self, job: dict[str, Any]) -> Execution | RemoteExecution:
+    def _opened_engine(self, job: dict[str, Any]) -> EngineExecution | RemoteExecution:
         python = child.interpreter(self.product, self.python)
         return super()._opened_engine(job) if python is None else RemoteExecution(job, python)

@@ -17,9 +17,9 @@ from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
-from optcli.scaffold.looking import Looked, LookRequest
+from optcli.scaffold.looking import Looked, SourceLookRequest
 from optcli.scaffold.roles import Data
-from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
+from optcli.scaffold.text import DraftModel, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized
 from optcli.settings import Settings, TensorSpec
@@ -73,7 +73,7 @@ def draft(
         own = str(chosen)
     if named == "hf" and own is None and not target.endswith(".onnx"):
         own = None if torch_hf.weights_of(torch_hf.snapshot(target, Path.cwd())) else RANDOM
-    model = Model(
+    model = DraftModel(
         f"{named}:{_relative(target, folder) if named in (*_FILES, 'hf', 'python') else target}",
         own,
         overriding.arguments_of(values),
@@ -94,7 +94,7 @@ def draft(
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
     cached = None if own or "num_classes" in arguments else looked.cached
     trained = bool(own not in (None, RANDOM) or cached or looked.trained)
-    model = Model(model.source, own, arguments, cached, trained)
+    model = DraftModel(model.source, own, arguments, cached, trained)
     outputs = guess(
         looked.outputs,
         specs,
@@ -129,7 +129,7 @@ def _looked(
 
     def look(arguments: dict[str, Any]) -> Looked:
         asked = source.model_copy(update={"arguments": arguments})
-        request = LookRequest(kind, asked.model_dump(mode="json"), inputs)
+        request = SourceLookRequest(kind, asked.model_dump(mode="json"), inputs)
         confined = () if source.foreign else None
         if source.foreign and source.format in SCANNED and not source.trust:
             confinement.require_whole(f"{kind}:{source.target}")
@@ -160,7 +160,7 @@ def _looked(
 
 
 def _notes(
-    model: Model,
+    model: DraftModel,
     outputs: Guess,
     preparing: Preparing,
     images: Data | None,

@@ -33,7 +33,7 @@ from optcli.workers import Channel
 
 
 @dataclass(frozen=True)
-class LookRequest:
+class SourceLookRequest:
     """A source by its kind and settings; `inputs` are looked for where none are given."""
 
     kind: str
@@ -64,7 +64,7 @@ class Looked:
     notes: tuple[str, ...] = ()
 
 
-def look(request: LookRequest, channel: Channel) -> Looked:
+def look(request: SourceLookRequest, channel: Channel) -> Looked:
     """Look into the model of a source."""
     kind, declared = request.kind, request.inputs
     source = sources.find(kind).model_validate(request.source)

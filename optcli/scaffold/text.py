@@ -29,7 +29,7 @@ _MAPS = {
 
 
 @dataclass(frozen=True)
-class Model:
+class DraftModel:
     """A network as a recipe writes it; `cached` are weights of its library that lie here already."""
 
     source: str
@@ -65,7 +65,7 @@ class Preparing:
 
 def written(
     name: str,
-    model: Model,
+    model: DraftModel,
     inputs: Sequence[TensorSpec],
     outputs: Guess,
     preparing: Preparing,
@@ -98,7 +98,7 @@ def written(
     return "\n".join(lines) + "\n"
 
 
-def _model(model: Model) -> Iterator[str]:
+def _model(model: DraftModel) -> Iterator[str]:
     yield "model:"
     yield f"  source: {quoted(model.source)}"
     if model.weights is not None:
@@ -189,7 +189,7 @@ def prepared(
     )
 
 
-def why_not_judged(model: Model, outputs: Guess, data: Data | None) -> str:
+def why_not_judged(model: DraftModel, outputs: Guess, data: Data | None) -> str:
     """Why the metric that goes with the data would mislead here; empty where it would not."""
     if data is None:
         return "needs data: evaluation with labels"
@@ -214,7 +214,7 @@ def why_not_judged(model: Model, outputs: Guess, data: Data | None) -> str:
 
 
 def _measures(
-    model: Model, inputs: Sequence[TensorSpec], outputs: Guess, data: Data | None
+    model: DraftModel, inputs: Sequence[TensorSpec], outputs: Guess, data: Data | None
 ) -> Iterator[str]:
     why = why_not_judged(model, outputs, data)
     kind = data.kind if data is not None else outputs.kind

@@ -24,7 +24,7 @@ from optcli.settings.user_imports import local_file
 WEIGHTS_SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
 
 
-class Reference:
+class PathReference:
     """Marks text that may name something relative to the recipe's folder."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class _File(Reference):
+class _File(PathReference):
     def moved(self, text: str, old: Path, new: Path) -> str:
         if not text or text.startswith("~") or os.path.isabs(text):
             return text
@@ -78,7 +78,7 @@ class _Code(_File):
 
 
 @dataclass(frozen=True)
-class SourceReference(Reference):
+class SourceReference(PathReference):
     """Marks `KIND:WHAT`: WHAT is a path where the kind is one of `files`, code where it is `python`.
 
     Where the kind is one of `places`, WHAT is a path if there is one, and else a repository's name.

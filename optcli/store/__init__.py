@@ -33,7 +33,7 @@ from optcli.store import disk, locks
 from optcli.store import entry as entry_file
 from optcli.store.entry import Admission, Entry, key_of
 from optcli.store.upkeep import Damage, Removed, collect, damaged
-from optcli.store.why import Difference, Why, explain
+from optcli.store.why import IngredientDifference, Why, explain
 
 if TYPE_CHECKING:
     from optcli.store.remote import Limits, Remote, RemotePlace
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admission",
     "Damage",
-    "Difference",
+    "IngredientDifference",
     "Entry",
     "Removed",
     "Store",

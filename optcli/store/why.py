@@ -35,7 +35,7 @@ ABSENT = _Absent()
 
 
 @dataclass(frozen=True)
-class Difference:
+class IngredientDifference:
     """One ingredient that differs; `why` goes on where its values are keys of results themselves."""
 
     name: str
@@ -55,7 +55,7 @@ class Why:
     key: str
     state: Literal["present", "changed", "new"]
     nearest: Entry | None = None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[IngredientDifference, ...] = ()
 
     def lines(self, indent: str = "") -> Iterator[str]:
         """The explanation for people to read, without a line's end."""
@@ -116,12 +116,12 @@ class _Explanation:
     def _between(self, old: Entry, new: Ingredients) -> Why:
         step = str(new.get("step", ""))
         if old.ingredients.get("step", "") != new.get("step", ""):
-            differences: tuple[Difference, ...] = (
-                Difference("step", old.ingredients.get("step"), step),
+            differences: tuple[IngredientDifference, ...] = (
+                IngredientDifference("step", old.ingredients.get("step"), step),
             )
         else:
             differences = tuple(
-                Difference(name, before, after, self._follow(before, after))
+                IngredientDifference(name, before, after, self._follow(before, after))
                 for name, before, after in differing(old.ingredients, new)
             )
         return Why(step, key_of(new), "changed", old, differences)

@@ -39,7 +39,7 @@ _STARTING_S = 3.0
 
 
 @dataclass(frozen=True)
-class Budget:
+class SearchBudget:
     """The `seconds` of a search; `evaluation` is how many samples judge the finalists.
 
     `slowdown` is how many times as long as on an idle machine starting a network takes.
@@ -49,7 +49,7 @@ class Budget:
     evaluation: int = 0
     slowdown: float = 1.0
 
-    def beside(self, share: float | None) -> Budget:
+    def beside(self, share: float | None) -> SearchBudget:
         """The same where others have this share of the processors; None: it is not known."""
         slowdown = 1 / max(1 / _MOST_SLOWDOWN, 1 - (share or 0.0))
         return replace(self, slowdown=slowdown)

@@ -13,7 +13,7 @@ Use = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialCandidate:
     """What a variant of a recipe says: passes in order, each with its options, and the runner.
 
     `label` is what people read. `parameters` are what the search chose, from which this was made.
@@ -45,7 +45,7 @@ def written(passes: tuple[Any, ...], runner: Mapping[str, Any] | None) -> dict[s
     return {"passes": uses, **({"runner": dict(runner)} if runner else {})}
 
 
-def candidate_of(trial: TuningTrial) -> Candidate:
+def candidate_of(trial: TuningTrial) -> TrialCandidate:
     """The candidate that a recorded trial was about."""
     passes = tuple((str(name), dict(options)) for name, options in trial.passes)
-    return Candidate(passes, trial.runner, trial.label, trial.parameters)
+    return TrialCandidate(passes, trial.runner, trial.label, trial.parameters)

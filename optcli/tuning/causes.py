@@ -16,14 +16,14 @@ from optcli.recipe import Recipe
 from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import candidate_of
-from optcli.tuning.workshop import Workshop, artifact, subject
+from optcli.tuning.workshop import TrialRunner, artifact, subject
 
 _NAME = "int8"
 # What integers pay for, and what they save nothing of; the others say nothing of INT8.
 _CAUSES = ("quantize", "reformat", "overhead", "copies", "unexplained")
 
 
-class Variants(Protocol):
+class VariantRecipes(Protocol):
     """What makes a recipe of variants, as `Trials` does."""
 
     def variants_of(self, variants: Mapping[str, Any]) -> Recipe:
@@ -31,7 +31,10 @@ class Variants(Protocol):
 
 
 def of_int8(
-    trials: Sequence[TuningTrial], making: Variants, workshop: Workshop, batch_sizes: Sequence[int]
+    trials: Sequence[TuningTrial],
+    making: VariantRecipes,
+    workshop: TrialRunner,
+    batch_sizes: Sequence[int],
 ) -> str | None:
     """Where the time of an INT8 network goes that is no faster than in float; None where it pays.
 
@@ -52,7 +55,7 @@ def of_int8(
     return f"{findings[0].message} (profile of {slow.label})"
 
 
-def _profiled(made: Made, workshop: Workshop, batch_size: int) -> Profile:
+def _profiled(made: Made, workshop: TrialRunner, batch_size: int) -> Profile:
     one, recipe = subject(made, _NAME), made.plan.recipe
     built = artifact(made, _NAME)
     folder: Path = workshop.folder

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from optcli.tuning.layers import Layer
+from optcli.tuning.layers import NetworkOperator
 
 _GATES = frozenset(
     {"Sigmoid", "HardSigmoid", "HardSwish", "HSwish", "HSigmoid", "Swish", "Gelu", "Erf"}
@@ -34,7 +34,7 @@ class Component:
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
-def groups(layers: Sequence[Layer]) -> list[Component]:
+def groups(layers: Sequence[NetworkOperator]) -> list[Component]:
     """The structural groups that the network has, the most promising first."""
     depth = _end_depth(layers)
     components = [
@@ -68,7 +68,7 @@ def calibrations(quantizer: str, options: dict[str, Any]) -> list[Component]:
     return [c for c in components if any(options.get(key) != value for key, value in c.options.items())]
 
 
-def beginnings(layers: Sequence[Layer]) -> list[Component]:
+def beginnings(layers: Sequence[NetworkOperator]) -> list[Component]:
     """The first 8, 16, ... layers of the way through: noise from there passes everything after it."""
     half = max(_products_before(layers).values(), default=0) // 2
     depths = [8 * 2**power for power in range(6) if 8 * 2**power <= half]
@@ -81,19 +81,19 @@ def worst(ranking: Sequence[str], count: int) -> Component:
     return Component(f"the worst {layers} in float", frozenset(ranking[:count]))
 
 
-def _names(layers: Iterable[Layer]) -> frozenset[str]:
+def _names(layers: Iterable[NetworkOperator]) -> frozenset[str]:
     return frozenset(layer.name for layer in layers)
 
 
-def _readers(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    readers: dict[str, list[Layer]] = {}
+def _readers(layers: Sequence[NetworkOperator]) -> dict[str, list[NetworkOperator]]:
+    readers: dict[str, list[NetworkOperator]] = {}
     for layer in layers:
         for name in layer.inputs:
             readers.setdefault(name, []).append(layer)
     return readers
 
 
-def _near_outputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
+def _near_outputs(layers: Sequence[NetworkOperator], depth: int) -> frozenset[str]:
     """Layers with at most so many products between them and an output, themselves included."""
     readers = _readers(layers)
     distances: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _near_outputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
     return frozenset(name for name, distance in distances.items() if distance <= depth)
 
 
-def _products_before(layers: Sequence[Layer]) -> dict[str, int]:
+def _products_before(layers: Sequence[NetworkOperator]) -> dict[str, int]:
     """How many products lie before each layer, on the longest path to it."""
     makers = {name: layer for layer in layers for name in layer.outputs}
     before: dict[str, int] = {}
@@ -113,24 +113,24 @@ def _products_before(layers: Sequence[Layer]) -> dict[str, int]:
     return before
 
 
-def _end_depth(layers: Sequence[Layer]) -> int:
+def _end_depth(layers: Sequence[NetworkOperator]) -> int:
     """How many products deep the ends of a network are: an eighth of the way, five at most."""
     return max(2, min(5, max(_products_before(layers).values(), default=0) // 8))
 
 
-def _near_inputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
+def _near_inputs(layers: Sequence[NetworkOperator], depth: int) -> frozenset[str]:
     """Everything with fewer than so many products before it."""
     return frozenset(name for name, count in _products_before(layers).items() if count < depth)
 
 
-def _concatenated(layers: Sequence[Layer]) -> frozenset[str]:
+def _concatenated(layers: Sequence[NetworkOperator]) -> frozenset[str]:
     """Concatenations and what makes their inputs."""
     joins = [layer for layer in layers if layer.kind == "Concat"]
     parts = {name for layer in joins for name in layer.inputs}
     return _names(joins) | _names(x for x in layers if parts.intersection(x.outputs))
 
 
-def _gated(layers: Sequence[Layer]) -> frozenset[str]:
+def _gated(layers: Sequence[NetworkOperator]) -> frozenset[str]:
     gates = [layer for layer in layers if layer.kind in _GATES]
     gated = {name for layer in gates for name in layer.outputs}
     return _names(gates) | _names(
@@ -138,7 +138,7 @@ def _gated(layers: Sequence[Layer]) -> frozenset[str]:
     )
 
 
-def _wide(layers: Sequence[Layer]) -> frozenset[str]:
+def _wide(layers: Sequence[NetworkOperator]) -> frozenset[str]:
     """Layers beside the widest values: beyond four times the median, an eighth of all at most."""
     measured = sorted((x for x in layers if x.range), key=lambda x: -(x.range or 0.0))
     if not measured:

@@ -13,7 +13,7 @@ _CLOSE, _CLOSE_LOSS = 0.03, 0.1
 
 
 @dataclass(frozen=True)
-class Choice:
+class FinalistChoice:
     """A trial that becomes a finalist, and why in words."""
 
     trial: TuningTrial
@@ -22,7 +22,7 @@ class Choice:
 
 def choose(
     trials: Sequence[TuningTrial], bar: float, most: int, *, certain: bool = False
-) -> list[Choice]:
+) -> list[FinalistChoice]:
     """At most so many finalists: a pure function of the trials, the fastest first.
 
     The fastest inside the bar; the fastest whose loss is surely inside, or where none is, that uses
@@ -35,14 +35,14 @@ def choose(
     """
     inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
     inside = sorted(inside, key=_rank)
-    chosen: dict[int, Choice] = {}
+    chosen: dict[int, FinalistChoice] = {}
 
     def add(candidates: Sequence[TuningTrial], why: str) -> None:
         if candidates and len(chosen) < most:
             trial = candidates[0]
             same = any(_same(trial, each.trial) for each in chosen.values())
             if not same:
-                chosen[trial.number] = Choice(trial, why)
+                chosen[trial.number] = FinalistChoice(trial, why)
 
     add(_trained_best(inside), "the fastest inside the bar on validation samples")
     sure = [t for t in inside if t.certain or (_has_bound(t) and highest_loss(t) <= bar)]

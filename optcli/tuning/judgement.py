@@ -22,7 +22,7 @@ from optcli.results.outcomes import Outcome
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, scaled
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
-from optcli.tuning.finalists import Choice
+from optcli.tuning.finalists import FinalistChoice
 from optcli.tuning.safety import CAREFUL
 from optcli.tuning.starting import LIBRARIES
 from optcli.tuning.trials import WITHOUT_METRIC
@@ -43,7 +43,7 @@ def build(
     overrides: Sequence[str],
     baseline: tuple[str, Mapping[str, Any]],
     path: Path,
-    choices: Mapping[str, Choice],
+    choices: Mapping[str, FinalistChoice],
     batch_sizes: Sequence[int],
     spare_s: float,
     store: Store,
@@ -99,7 +99,7 @@ def without_finalists(tuning: Tuning, recipe: Recipe, started: str) -> Report:
 
 
 def with_finalists(
-    tuning: Tuning, report: Report, choices: Mapping[str, Choice], recipe: Recipe
+    tuning: Tuning, report: Report, choices: Mapping[str, FinalistChoice], recipe: Recipe
 ) -> Tuning:
     """The search with its finalists as the report judges them, and the winner."""
     judged = tuple(
@@ -160,7 +160,9 @@ def _careful(accepted: Sequence[Finalist], bar: float | None) -> Sequence[Finali
     return [each for each in accepted if each.loss is not None and each.loss <= most]
 
 
-def _finalist(name: str, choice: Choice, report: Report, tuning: Tuning, recipe: Recipe) -> Finalist:
+def _finalist(
+    name: str, choice: FinalistChoice, report: Report, tuning: Tuning, recipe: Recipe
+) -> Finalist:
     variant, trial = report.variants[name], choice.trial
     policy = recipe.accuracy.policy if recipe.accuracy is not None else None
     accuracy = variant.accuracy

@@ -26,7 +26,7 @@ _NO_LAYERS = frozenset({"Parameter", "Result", "Const", "Constant", "FakeQuantiz
 
 
 @dataclass(frozen=True)
-class Layer:
+class NetworkOperator:
     """One operator. `inputs` and `outputs` name tensors that it shares with other operators.
 
     `range` is the largest width of the values it reads or writes, where they are quantized.
@@ -45,7 +45,7 @@ class Layer:
         return self.kind in PRODUCTS | openvino_format.PRODUCTS
 
 
-def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
+def layers_of(quantized: Artifact, parent: Artifact) -> list[NetworkOperator]:
     """The operators in the order of the file; empty for formats without a graph that can be read.
 
     Without those of the output tail that are in floating point anyway. `parent` is the model that was
@@ -55,7 +55,7 @@ def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
     return [layer for layer in _all_layers(quantized, parent) if layer.name not in in_floats]
 
 
-def _all_layers(quantized: Artifact, parent: Artifact) -> list[Layer]:
+def _all_layers(quantized: Artifact, parent: Artifact) -> list[NetworkOperator]:
     if quantized.format == Format.ONNX:
         own = onnx_format.outline(quantized.path)
         whole = any(is_static(node.op_type) for node in own.graph.node)
@@ -65,7 +65,7 @@ def _all_layers(quantized: Artifact, parent: Artifact) -> list[Layer]:
     return []
 
 
-def onnx_layers(model: ModelProto) -> list[Layer]:
+def onnx_layers(model: ModelProto) -> list[NetworkOperator]:
     """The operators of an ONNX model, quantized or not; weights are no tensors between operators."""
     from onnx_ir import ExternalTensor
 
@@ -86,7 +86,7 @@ def onnx_layers(model: ModelProto) -> list[Layer]:
         inputs, outputs = (tuple(str(each.name) for each in side) for side in (tensors, node.outputs))
         depthwise = weight is not None and _is_depthwise(node, weight)
         width = max(neighbours, default=None)
-        layers.append(Layer(node.name, node.op_type, inputs, outputs, depthwise, width))
+        layers.append(NetworkOperator(node.name, node.op_type, inputs, outputs, depthwise, width))
     return layers
 
 
@@ -95,7 +95,7 @@ def _is_depthwise(node: Node, weight: TensorProtocol) -> bool:
     return node.op_type == "Conv" and group > 1 and group == weight.shape[0]
 
 
-def openvino_layers(model: Path) -> list[Layer]:
+def openvino_layers(model: Path) -> list[NetworkOperator]:
     """The operators of an OpenVINO model, from its XML alone."""
     root = ElementTree.parse(model).getroot()  # noqa: S314  (of the own store)
     kinds = {each.get("id", ""): each.get("type", "") for each in root.iterfind("layers/layer")}
@@ -111,5 +111,5 @@ def openvino_layers(model: Path) -> list[Layer]:
             continue
         depthwise = kind == "GroupConvolution"
         inputs = tuple(reads.get(number, ()))
-        layers.append(Layer(each.get("name", ""), kind, inputs, (number,), depthwise))
+        layers.append(NetworkOperator(each.get("name", ""), kind, inputs, (number,), depthwise))
     return layers

@@ -15,7 +15,7 @@ from typing import Any
 
 from optcli.results.repair import Trial
 from optcli.tuning.components import Component, beginnings, calibrations, groups, worst
-from optcli.tuning.layers import Layer
+from optcli.tuning.layers import NetworkOperator
 
 Parts = tuple[Component, ...]
 
@@ -29,7 +29,7 @@ class Proposals:
 
     quantizer: str
     options: dict[str, Any]
-    layers: Sequence[Layer]
+    layers: Sequence[NetworkOperator]
     ranking: Sequence[str] = ()
     singly: int = 9
     higher_is_better: bool = True

@@ -28,7 +28,7 @@ from optcli.tuning.layers import layers_of
 from optcli.tuning.proposals import Proposals
 from optcli.tuning.ranking import Ranking, by_own_error
 from optcli.tuning.trials import Repairs
-from optcli.tuning.workshop import Workshop
+from optcli.tuning.workshop import TrialRunner
 
 STEP = "repair"
 
@@ -73,7 +73,7 @@ def repair(
     settings = settings or BuildSettings()
     require_ray(settings.ray, store)
     with store.connected(observer.warned), evaluating_nodes(settings.ray, store, observer) as nodes:
-        repairs = Repairs(Workshop(store, folder, observer, settings, nodes), read, name, index)
+        repairs = Repairs(TrialRunner(store, folder, observer, settings, nodes), read, name, index)
         first, built, parent, judged = repairs.first()
         _require_something_to_do(first, name)
         until = began + max_seconds

@@ -20,24 +20,24 @@ _BY_HAND, _PEERS = "benchmarks/results/by_hand.json", "benchmarks/results/tune.j
 
 
 @dataclass(frozen=True)
-class Rule:
+class TrialRule:
     """Parameters to try, and why."""
 
     parameters: Parameters
     why: str
 
 
-def reference(space: Space) -> Rule:
+def reference(space: Space) -> TrialRule:
     """What every trial is timed beside: the network as it is, in the first runtime, in FP32."""
     runtime = space.runtimes[0]
     precision = "fp32" if "fp32" in space.precisions[runtime] else space.precisions[runtime][0]
     parameters = _parameters(space, runtime, precision)
     if "threads" in parameters:
         parameters["threads"] = max(space.threads)
-    return Rule(parameters, "what the others are compared with")
+    return TrialRule(parameters, "what the others are compared with")
 
 
-def starts(space: Space) -> Iterator[Rule]:
+def starts(space: Space) -> Iterator[TrialRule]:
     """What is tried before anything is searched, the most promising first."""
     isa = environment.isa()
     slower = f"this CPU ({isa}) needs two instructions for 8-bit multiply-add, so INT8 gains less"
@@ -56,60 +56,62 @@ def starts(space: Space) -> Iterator[Rule]:
     ):
         if "int8" in space.precisions.get(runtime, ()):
             why = slower if environment.sums_saturate(isa) else faster
-            yield Rule(_parameters(space, runtime, "int8", quantizer=quantizer), why)
+            yield TrialRule(_parameters(space, runtime, "int8", quantizer=quantizer), why)
     if "int8" in space.precisions.get("openvino", ()) and space.rests("openvino")[0]:
         why = "FP32 for what is not quantized: some networks convert between INT8 and bf16 too often"
-        yield Rule(_parameters(space, "openvino", "int8", quantizer="quantize_nncf", rest=None), why)
+        yield TrialRule(
+            _parameters(space, "openvino", "int8", quantizer="quantize_nncf", rest=None), why
+        )
     for precision in ("bf16", "fp16"):
         if precision in space.precisions.get("openvino", ()):
             why = "16 bits need no calibration and lose little; some networks gain as much as by INT8"
-            yield Rule(_parameters(space, "openvino", precision), why)
+            yield TrialRule(_parameters(space, "openvino", precision), why)
     for runtime in ("openvino", "onnxruntime"):
         if "fp32" in space.precisions.get(runtime, ()):
             why = "the network as it is in each runtime: which one has the better kernels for it"
-            yield Rule(_parameters(space, runtime, "fp32"), why)
+            yield TrialRule(_parameters(space, runtime, "fp32"), why)
     if "int8" in space.precisions.get("openvino", ()):
         for preset, why in (
             ("performance", "symmetric activations cost less where they are accurate enough"),
             ("mixed", "asymmetric activations suit swish and GELU"),
         ):
             more = {"quantizer": "quantize_nncf", "preset": preset}
-            yield Rule(_parameters(space, "openvino", "int8", **more), why)
+            yield TrialRule(_parameters(space, "openvino", "int8", **more), why)
     if "int8" in space.precisions.get("onnxruntime", ()):
         more = {"quantizer": "quantize_nncf"}
         why = "NNCF corrects biases, which quantize_static does not"
-        yield Rule(_parameters(space, "onnxruntime", "int8", **more), why)
+        yield TrialRule(_parameters(space, "onnxruntime", "int8", **more), why)
     if "int8-dynamic" in space.precisions.get("onnxruntime", ()):
         why = "ranges found at run time need no calibration; matrix products alone gain by it"
-        yield Rule(_parameters(space, "onnxruntime", "int8-dynamic"), why)
+        yield TrialRule(_parameters(space, "onnxruntime", "int8-dynamic"), why)
     for runtime in ("litert", "executorch"):
         for precision in space.precisions.get(runtime, ()):
             more = {"quantizer": space.quantizers(runtime)[0]} if precision == "int8" else {}
             why = "a runtime of phones and boards, which the recipe names"
-            yield Rule(_parameters(space, runtime, precision, **more), why)
+            yield TrialRule(_parameters(space, runtime, precision, **more), why)
     if space.recipe.tune.objective == "size":
         for runtime in ("openvino", "onnxruntime"):
             if "int8-weights" in space.precisions.get(runtime, ()):
                 why = "the files shrink to a quarter, and activations stay in float"
-                yield Rule(_parameters(space, runtime, "int8-weights"), why)
+                yield TrialRule(_parameters(space, runtime, "int8-weights"), why)
 
 
-def slow_starts(space: Space) -> Iterator[Rule]:
+def slow_starts(space: Space) -> Iterator[TrialRule]:
     """What takes a compiler a minute: tried where there is time left for it."""
     for precision in ("int8", "fp32"):
         if precision in space.precisions.get("pytorch", ()):
             more = {"quantizer": "quantize_pt2e"} if precision == "int8" else {}
             why = "AOTInductor compiles the network for this machine, which takes a minute"
-            yield Rule(_parameters(space, "pytorch", precision, **more), why)
+            yield TrialRule(_parameters(space, "pytorch", precision, **more), why)
 
 
-def further(space: Space, known: Parameters) -> Iterator[Rule]:
+def further(space: Space, known: Parameters) -> Iterator[TrialRule]:
     """A network with each pass of `tune.passes`, with one of their values after the other."""
     listed = [list(_valued(name, space.recipe.tune.passes[name])) for name in space.further]
     for chosen in itertools.chain.from_iterable(itertools.zip_longest(*listed)):
         if chosen is not None:
             passes = {**known.get("passes", {}), **chosen}
-            yield Rule({**known, "passes": passes}, "a pass of tune.passes, on the best network")
+            yield TrialRule({**known, "passes": passes}, "a pass of tune.passes, on the best network")
 
 
 def _valued(name: str, options: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Parameters]]:
@@ -117,14 +119,14 @@ def _valued(name: str, options: dict[str, tuple[Any, ...]]) -> Iterator[dict[str
         yield {name: dict(zip(options, values, strict=True))}
 
 
-def around(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[Rule]:
+def around(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[TrialRule]:
     """A network with one option changed, or as it is in another runtime or precision.
 
     `making` names the parameters that say how it was cut and trained.
     """
     for option, values in space.options(known).items():
         for value in values:
-            yield Rule({**known, option: value}, ANOTHER_OPTION)
+            yield TrialRule({**known, option: value}, ANOTHER_OPTION)
     if known.get("aware_s"):  # what it trained is of this runtime
         return
     made = {key: known[key] for key in (*making, "passes") if key in known}
@@ -133,7 +135,7 @@ def around(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[R
             for quantizer in space.quantizers(runtime) if precision == "int8" else (None,):
                 more = {"quantizer": quantizer} if quantizer else {}
                 parameters = _parameters(space, runtime, precision, **more)
-                yield Rule({**parameters, **made}, ANOTHER_RUNTIME)
+                yield TrialRule({**parameters, **made}, ANOTHER_RUNTIME)
 
 
 def shapes() -> Iterator[Parameters]:

@@ -22,16 +22,16 @@ from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
 from optcli.tuning import causes, finalists, judgement, rules, starting, tuned_recipe
-from optcli.tuning.budget import Budget
+from optcli.tuning.budget import SearchBudget
 from optcli.tuning.display import Display
 from optcli.tuning.other_work import OtherWork
 from optcli.tuning.space import Space
-from optcli.tuning.starting import Start
+from optcli.tuning.starting import SearchStart
 from optcli.tuning.strategy import Strategy
 from optcli.tuning.study import Study
 from optcli.tuning.trial_facts import best_of, surest_of
 from optcli.tuning.trials import Trials
-from optcli.tuning.workshop import Workshop
+from optcli.tuning.workshop import TrialRunner
 
 # Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
 _FOR_A_CAUSE_S = 60.0
@@ -88,9 +88,9 @@ class _Found:
     `others_share` is that of `Tuning`.
     """
 
-    start: Start
+    start: SearchStart
     trials: Trials
-    budget: Budget
+    budget: SearchBudget
     bar: float
     done: Sequence[TuningTrial]
     why: str
@@ -118,7 +118,7 @@ class _Found:
 
 
 def _found(
-    start: Start,
+    start: SearchStart,
     store: Store,
     artifacts: Path | None,
     settings: BuildSettings,
@@ -138,7 +138,7 @@ def _found(
     display = Display(observer, began + budget_s)
     display.says(f"the search chooses by {start.validation.taken_from}")
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    workshop = Workshop(store, folder, display, settings, nodes)
+    workshop = TrialRunner(store, folder, display, settings, nodes)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
         workshop,
@@ -151,7 +151,7 @@ def _found(
     )
     # What is wrong with the model or the data, or shared by two roles, is found before the search.
     bare = workshop.make(starting.bare(start))
-    budget = Budget(budget_s, bare.sample_counts.get("evaluation", 0))
+    budget = SearchBudget(budget_s, bare.sample_counts.get("evaluation", 0))
     key = starting.key_of(start, store)
     place = store.cache_folder() / "tuning" / key / "trials.jsonl"
     bar = starting.bar_of(read)
@@ -260,7 +260,7 @@ def _measuring_s(result: _Found, chosen: Sequence[TuningTrial]) -> float:
 
 
 def _divided(
-    budget: Budget,
+    budget: SearchBudget,
     space: Space,
     bar: float,
     study: Study,

@@ -16,7 +16,7 @@ from optcli import environment, passes, runners
 from optcli.artifact import Format
 from optcli.pipeline.plan import source_of
 from optcli.recipe import Recipe, passes_between
-from optcli.tuning.candidates import Candidate, Use
+from optcli.tuning.candidates import TrialCandidate, Use
 
 Parameters = dict[str, Any]
 
@@ -175,10 +175,12 @@ class Space:
         known = _QUANTIZERS[runtime]
         return tuple(n for n in known if not environment.missing(passes.find(n).needs)) or known
 
-    def candidate(self, parameters: Mapping[str, Any]) -> Candidate:
+    def candidate(self, parameters: Mapping[str, Any]) -> TrialCandidate:
         """Passes and runner of these parameters; those that say nothing may be missing."""
         uses = [*self._network(parameters), *self._compiled(parameters)]
-        return Candidate(tuple(uses), self._runner(parameters), _label(parameters), dict(parameters))
+        return TrialCandidate(
+            tuple(uses), self._runner(parameters), _label(parameters), dict(parameters)
+        )
 
     def _network(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
         """What is removed, and how what is left learns: what was `learned` before, then the rest.

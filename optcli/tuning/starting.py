@@ -30,7 +30,7 @@ LIBRARIES = ("openvino", "onnxruntime", "torch", "nncf")
 
 
 @dataclass(frozen=True)
-class Start:
+class SearchStart:
     """What a search begins with: the recipe, the variant to compare with, the samples."""
 
     recipe: Recipe
@@ -48,7 +48,7 @@ def told(**options: Any) -> tuple[str, ...]:
     )
 
 
-def started(path: Path, overrides: tuple[str, ...]) -> Start:
+def started(path: Path, overrides: tuple[str, ...]) -> SearchStart:
     """The recipe and what the search takes of it. Raises `RecipeError` and `UsageError`."""
     recipe, baseline = _read(path, overrides)
     if "evaluation" not in recipe.data:
@@ -63,10 +63,12 @@ def started(path: Path, overrides: tuple[str, ...]) -> Start:
     tuned_recipe.settings_of(overrides)  # what cannot be written at the end is said now
     validation = validation_of(recipe)
     alone = ("matrix=null",) if recipe.matrix else ()  # it would add its variants to every trial
-    return Start(recipe, (*overrides, *alone, *_divided(validation, recipe)), baseline, validation)
+    return SearchStart(
+        recipe, (*overrides, *alone, *_divided(validation, recipe)), baseline, validation
+    )
 
 
-def with_own_samples(start: Start) -> Start:
+def with_own_samples(start: SearchStart) -> SearchStart:
     """The same with validation samples that no other role has, by content: see `separated`."""
     validation = separated(start.validation, start.recipe)
     divided = _divided(validation, start.recipe)
@@ -99,7 +101,7 @@ def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Ma
     return recipe, (recipe.baseline, written)
 
 
-def formats_read(start: Start, store: Store) -> dict[str, tuple[Format, ...]]:
+def formats_read(start: SearchStart, store: Store) -> dict[str, tuple[Format, ...]]:
     """The formats that the passes of `tune.passes` read which are not optcli's own.
 
     A worker imports them. Raises what is wrong with them or with the first values of their options.
@@ -171,12 +173,12 @@ def bar_of(recipe: Recipe) -> float:
     return recipe.accuracy.bar(1.0) if recipe.accuracy is not None else WITHOUT_METRIC
 
 
-def bare(start: Start) -> Recipe:
+def bare(start: SearchStart) -> Recipe:
     """The recipe with the network as it is for its only variant."""
     return load(start.recipe.path, [*start.overrides, "variants={source: []}", "baseline=source"])
 
 
-def key_of(start: Start, store: Store) -> str:
+def key_of(start: SearchStart, store: Store) -> str:
     """What decides the trials: recipe, model, data and the user's code by content, the machine."""
     recipe = start.recipe
     wanted = recipe.tune.model_dump(mode="json", exclude={"minutes", "finalists"})

@@ -18,7 +18,7 @@ from optcli.recipe import Recipe
 from optcli.results import Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean, product, scaled
 from optcli.settings.latency import LatencySettings
-from optcli.tuning.workshop import Workshop, artifact
+from optcli.tuning.workshop import TrialRunner, artifact
 
 # What the variants of a trial are called that it is timed beside.
 REFERENCE, BEST = "reference", "best"
@@ -58,7 +58,7 @@ class Timing:
 
     def timed(
         self,
-        workshop: Workshop,
+        workshop: TrialRunner,
         made: Made,
         names: Sequence[str],
         trial: TuningTrial,

@@ -28,14 +28,14 @@ from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.built_facts import blocks_gone, early_end, family_of
-from optcli.tuning.candidates import Candidate, candidate_of, written
+from optcli.tuning.candidates import TrialCandidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst
 from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
 from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
 from optcli.tuning.trial_facts import score_of
 from optcli.tuning.validation import Validation
-from optcli.tuning.workshop import Workshop, artifact, planned
+from optcli.tuning.workshop import TrialRunner, artifact, planned
 
 # What the baseline is called among a trial's variants: its own name could be one of the others.
 _BASELINE = "baseline"
@@ -55,7 +55,7 @@ _Trial = TypeVar("_Trial", TuningTrial, Trial)
 class Engine:
     """Carries out trials of a recipe; what is made goes into the store."""
 
-    workshop: Workshop
+    workshop: TrialRunner
     recipe: Recipe
 
     def ended(self, trial: _Trial, carry_out: Callable[[_Trial], _Trial]) -> _Trial:
@@ -87,7 +87,7 @@ class Trials(Engine):
     baseline: tuple[str, Mapping[str, Any]]
     validation: Validation
     batch_sizes: tuple[int, ...]
-    reference: Candidate
+    reference: TrialCandidate
     _samples: int | None = field(default=None, init=False)
 
     @property
@@ -98,7 +98,7 @@ class Trials(Engine):
     def attempt(
         self,
         number: int,
-        candidate: Candidate,
+        candidate: TrialCandidate,
         why: str,
         best: TuningTrial | None,
         surest: TuningTrial | None,
@@ -130,9 +130,9 @@ class Trials(Engine):
 
     def _carried_out(
         self,
-        workshop: Workshop,
+        workshop: TrialRunner,
         trial: TuningTrial,
-        candidate: Candidate,
+        candidate: TrialCandidate,
         best: TuningTrial | None,
         surest: TuningTrial | None,
         *,
@@ -195,7 +195,7 @@ class Trials(Engine):
             return False
         return best is None or (not best.float_groups and score_of(trial) > score_of(best))
 
-    def _is_reference(self, candidate: Candidate) -> bool:
+    def _is_reference(self, candidate: TrialCandidate) -> bool:
         return candidate.identity == self.reference.identity
 
     def variants_of(self, variants: Mapping[str, Any]) -> Recipe:
@@ -212,7 +212,7 @@ class Trials(Engine):
         data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
 
-    def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
+    def _judged(self, workshop: TrialRunner, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
         part = self.validation.part(self._samples) if self._samples else None
         if part is not None and self._takes_long(trial):
@@ -232,7 +232,7 @@ class Trials(Engine):
         return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
     def _with_groups(
-        self, workshop: Workshop, made: Made, name: str, trial: TuningTrial
+        self, workshop: TrialRunner, made: Made, name: str, trial: TuningTrial
     ) -> TuningTrial:
         """The trial with the layers that may be left in float, where quantizing has cost too much."""
         is_plain = trial.parameters.get("quantizer") in QUANTIZING and "floats" not in trial.parameters

@@ -17,18 +17,20 @@ from optcli.errors import StoreError, UsageError
 from optcli.files import regular_files
 from optcli.recipe import Recipe, as_written
 from optcli.tuning.candidates import written
-from optcli.tuning.finalists import Choice
+from optcli.tuning.finalists import FinalistChoice
 
 _WIDTH = 96
 _MARK = "# Written by `"
 
 
-def variant_names(choices: Sequence[Choice], taken: Iterable[str] = ()) -> dict[str, Choice]:
+def variant_names(
+    choices: Sequence[FinalistChoice], taken: Iterable[str] = ()
+) -> dict[str, FinalistChoice]:
     """A name for each finalist: `openvino-int8`, `pruned-openvino-int8`, `openvino-int8-n2`, ...
 
     None is one of the `taken`: what the old recipe says of a variant of the same name would stay.
     """
-    names: dict[str, Choice] = {}
+    names: dict[str, FinalistChoice] = {}
     used = {name.lower() for name in taken}
     for choice in choices:
         parameters = choice.trial.parameters
@@ -70,7 +72,7 @@ def _placed(settings: DataSettings, folder: Path) -> DataSettings:
 def text(
     recipe: Recipe,
     out: Path,
-    choices: Mapping[str, Choice],
+    choices: Mapping[str, FinalistChoice],
     baseline: tuple[str, Mapping[str, Any]],
     changed: Mapping[str, Any],
     *,
@@ -183,7 +185,7 @@ def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _variant(choice: Choice) -> list[str]:
+def _variant(choice: FinalistChoice) -> list[str]:
     variant = written(choice.trial.passes, choice.trial.runner)
     lines = ["    passes:", *(f"      - {_flow(each)}" for each in variant["passes"])]
     if not variant["passes"]:
@@ -193,7 +195,7 @@ def _variant(choice: Choice) -> list[str]:
     return lines
 
 
-def _comment(choice: Choice) -> list[str]:
+def _comment(choice: FinalistChoice) -> list[str]:
     trial = choice.trial
     sentence = f"Trial {trial.number}: {choice.why}."
     if trial.score is not None:

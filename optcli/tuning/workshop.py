@@ -29,7 +29,7 @@ from optcli.store import Store, key_of
 
 
 @dataclass(frozen=True)
-class Workshop:
+class TrialRunner:
     """Builds, judges and times the variants of recipes; what is made goes into the store.
 
     `folder` is where logs go. With `nodes` other machines evaluate. Nothing begins after `until`, by
@@ -43,7 +43,7 @@ class Workshop:
     nodes: Nodes | None = None
     until: float | None = None
 
-    def within(self, seconds: float) -> Workshop:
+    def within(self, seconds: float) -> TrialRunner:
         """The same, with all that it does ended after so many seconds."""
         return replace(self, until=time.monotonic() + max(1.0, seconds))
 

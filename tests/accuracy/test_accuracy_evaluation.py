@@ -4,7 +4,7 @@ from plain_network import Network, Samples
 
 from optcli import accuracy
 from optcli.accuracy import evaluation, shards
-from optcli.accuracy.messages import Progress
+from optcli.accuracy.messages import EvaluationProgress
 from optcli.errors import InputError, RunnerError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
@@ -156,10 +156,10 @@ def test_after_some_seconds_progress_has_a_rate_and_the_time_that_is_left():
 
     news = evaluation._News("accuracy", Listening(), clock=lambda: now)
     now = 2.0
-    news.heard(0, Progress(100, 10000))
+    news.heard(0, EvaluationProgress(100, 10000))
     now = 10.0
-    news.heard(0, Progress(1000, 10000))
-    news.heard(1, Progress(500, 10000))
+    news.heard(0, EvaluationProgress(1000, 10000))
+    news.heard(1, EvaluationProgress(500, 10000))
     assert heard == [
         (0.01, "100 of 10000 samples"),
         (0.1, "1000 of 10000 samples, 100 images/s, 1 min 30 s left"),

@@ -388,7 +388,7 @@ def test_detections_survive_the_merging_of_parts(tmp_path):
         records_of(range(16)[part], truths[part], found[part]) for part in (slice(6), slice(6, 16))
     ]
     for job, (records, offset) in enumerate(zip(parts, (0, 6), strict=True)):
-        part = shards.Part(tmp_path / f"part-{job}", range(offset, offset + 10), 16, None, 100)
+        part = shards.SpanCollector(tmp_path / f"part-{job}", range(offset, offset + 10), 16, None, 100)
         count = len(records["image"])
         part.begin(count, {"y": np.zeros((count, 2), np.float32)})
         ids = [str(offset + i) for i in range(count)]

@@ -5,11 +5,11 @@ import pytest
 
 from optcli.accuracy import parts
 from optcli.accuracy.parts import part_distances
-from optcli.outputs import OutputMeaning, Part
+from optcli.outputs import OutputMeaning, OutputPart
 
-UNKNOWN = OutputMeaning("out", (Part("unknown"),), "unknown")
-EMBEDDING = OutputMeaning("out", (Part("embedding", 0, 0, 2),), "recipe")
-SCORES = OutputMeaning("out", (Part("scores", 0, 0, 2),), "recipe")
+UNKNOWN = OutputMeaning("out", (OutputPart("unknown"),), "unknown")
+EMBEDDING = OutputMeaning("out", (OutputPart("embedding", 0, 0, 2),), "recipe")
+SCORES = OutputMeaning("out", (OutputPart("scores", 0, 0, 2),), "recipe")
 
 
 def two(second, samples=2):
@@ -71,7 +71,7 @@ def test_a_score_is_prominent_from_the_one_that_counts_on(largest, wrong):
 def test_a_shift_is_half_of_what_is_wrong_at_least(apart, shift):
     theirs = np.array([[0.0], [4.0]])
     mine = theirs + np.array([[1 + apart], [1 - apart]])  # by 1 on average
-    meaning = OutputMeaning("out", (Part("embedding"),), "recipe")
+    meaning = OutputMeaning("out", (OutputPart("embedding"),), "recipe")
     found = only(mine, theirs, meaning)
     assert (abs(found.shift) > 0) == shift
 
@@ -83,7 +83,7 @@ def test_along_more_slices_nobody_looks_for_dead_ones(slices, dead, monkeypatch)
     theirs = np.random.default_rng(0).uniform(0, 1, (3, 2, slices))
     mine = theirs.copy()
     mine[:, :, 1] = 0.5
-    meaning = OutputMeaning("out", (Part("embedding"),), "recipe")
+    meaning = OutputMeaning("out", (OutputPart("embedding"),), "recipe")
     found = only(mine, theirs, meaning)
     assert (found.dead, found.axis) == ((1,), 2) if dead else (found.dead, found.axis) == ((), 1)
 

@@ -7,10 +7,10 @@ from optcli import accuracy
 from optcli.accuracy.detections import compare, records
 from optcli.accuracy.parts import part_distances
 from optcli.accuracy.unlabelled import dead, doubt, scope
-from optcli.outputs import OutputMeaning, Part
+from optcli.outputs import OutputMeaning, OutputPart
 from optcli.results.outcomes import DetectionChange, OutputError
 
-UNKNOWN = OutputMeaning("out", (Part("unknown"),), "unknown")
+UNKNOWN = OutputMeaning("out", (OutputPart("unknown"),), "unknown")
 
 
 def detector(samples=8, places=60, classes=6, seed=0):
@@ -69,7 +69,7 @@ def test_one_dead_class_is_named():
     mine[:, 7] = 0
     for meaning in (
         UNKNOWN,
-        OutputMeaning("out", (Part("boxes", 0, 0, 4), Part("scores", 0, 4, 10)), "recipe"),
+        OutputMeaning("out", (OutputPart("boxes", 0, 0, 4), OutputPart("scores", 0, 4, 10)), "recipe"),
     ):
         died, _ = judged(mine, theirs, meaning)
         assert died is not None
@@ -81,7 +81,7 @@ def test_a_class_map_of_one_value_is_dead(stuck):
     theirs = np.random.default_rng(0).normal(0, 1, (4, 5, 8, 8)).astype(np.float32)
     mine = theirs.copy()
     mine[:, 3] = stuck
-    died, _ = judged(mine, theirs, OutputMeaning("out", (Part("class_map"),), "recipe"))
+    died, _ = judged(mine, theirs, OutputMeaning("out", (OutputPart("class_map"),), "recipe"))
     assert "1 entry is constant along dimension 1 (3)" in str(died)
 
 
@@ -90,7 +90,9 @@ def test_classes_that_never_fire_may_round_to_zero():
     theirs[:, 8] *= 1e-3
     mine = theirs.copy()
     mine[:, 8] = 0
-    meaning = OutputMeaning("out", (Part("boxes", 0, 0, 4), Part("scores", 0, 4, 10)), "recipe")
+    meaning = OutputMeaning(
+        "out", (OutputPart("boxes", 0, 0, 4), OutputPart("scores", 0, 4, 10)), "recipe"
+    )
     assert judged(mine, theirs, meaning)[0] is None
     scores = part_distances(meaning, mine, theirs, 0.0)[1]
     assert (scores.part, scores.dead_count, scores.faded_count) == ("scores", 0, 1)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from optcli.accuracy import pictures
-from optcli.accuracy.drawing import BOTH, LOST, NEW, Marked, colours_of, jpeg
+from optcli.accuracy.drawing import BOTH, LOST, NEW, DrawnBox, colours_of, jpeg
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.pictures import MOST_BYTES, PicturesRequest
 from optcli.data import DataSettings
@@ -300,8 +300,8 @@ def test_of_a_map_of_classes_both_are_drawn_where_most_pixels_changed(
 
 def test_any_box_and_any_name_can_be_drawn() -> None:
     marked = [
-        Marked((float("nan"), -5, float("inf"), 900), "猫 0.9"),
-        Marked((50, 50, 10, 10), "x" * 300),
+        DrawnBox((float("nan"), -5, float("inf"), 900), "猫 0.9"),
+        DrawnBox((50, 50, 10, 10), "x" * 300),
     ]
     assert jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
 

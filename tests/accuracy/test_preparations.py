@@ -9,7 +9,7 @@ from PIL import Image
 from optcli.accuracy import EvaluationRequest
 from optcli.accuracy.metrics import Metric
 from optcli.accuracy.metrics.top1 import Top1
-from optcli.accuracy.preparations import Answered, better, look, others
+from optcli.accuracy.preparations import PreparationAnswers, better, look, others
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings, Preparation
 from optcli.settings import TensorSpec
@@ -28,7 +28,7 @@ def answers(shares, metric=None):
             return None
         right = np.arange(len(places)) < share * len(places)
         records = {"rank": np.where(right, 0, 1), "share": right.astype(float)}
-        return Answered(metric, records, np.arange(len(places)))
+        return PreparationAnswers(metric, records, np.arange(len(places)))
 
     return answer
 

@@ -10,8 +10,8 @@ from scipy.special import bdtrc
 
 from optcli import accuracy, environment
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
-from optcli.accuracy.messages import EvaluationRequest, Progress
-from optcli.accuracy.work import Work
+from optcli.accuracy.messages import EvaluationProgress, EvaluationRequest
+from optcli.accuracy.work import EvaluationWork
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import InputError
@@ -90,8 +90,8 @@ def test_the_batch_size_goes_by_the_size_of_a_sample(shape, dtype, size, tmp_pat
         inputs=(spec,), feeds=(spec,), data=data, folder=tmp_path,
         artifact=model, runner="onnxruntime", options={}, out=tmp_path,
     )  # fmt: skip
-    assert Work(asked).size == size
-    assert Work(replace(asked, settings=AccuracySettings(batch_size=5))).size == 5
+    assert EvaluationWork(asked).size == size
+    assert EvaluationWork(replace(asked, settings=AccuracySettings(batch_size=5))).size == 5
 
 
 def test_constant_outputs_are_noticed_over_shards(evaluate):
@@ -412,9 +412,9 @@ def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch)
     clock = iter([0.0, 1.0, 10.0, 200.0])
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
     news = evaluation._News("s", Listening())
-    news.heard(0, Progress(10, 100))
-    news.heard(1, Progress(10, 100))
-    news.heard(0, Progress(30, 100))
+    news.heard(0, EvaluationProgress(10, 100))
+    news.heard(1, EvaluationProgress(10, 100))
+    news.heard(0, EvaluationProgress(30, 100))
     assert heard == [
         (0.1, "10 of 100 samples"),
         (0.2, "20 of 100 samples, 2 images/s, 40 s left"),

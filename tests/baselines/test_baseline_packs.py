@@ -12,7 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, MissingError, StoreError, TrustError, UsageError
 from optcli.files.digest import of_bytes, of_file, of_value
 from optcli.gate import baselines
-from optcli.gate.baselines import Kept, places
+from optcli.gate.baselines import BaselineVariant, places
 from optcli.results import RecipeSummary, Report
 from optcli.runners import DEFAULTS
 from optcli.settings import TensorSpec
@@ -28,7 +28,7 @@ def kept(folder, format=Format.ONNX, **files):
     content = of_value(sorted((path.name, of_file(path)) for path in folder.iterdir()))
     artifact = Artifact("a" * 64, format, folder, "fp32", 7000, content, {"outputs": ["y"]})
     runner = DEFAULTS.get(format, "onnxruntime")
-    return Kept(artifact, runner, {"threads": 1}, ({"step": "source", "key": "k"},))
+    return BaselineVariant(artifact, runner, {"threads": 1}, ({"step": "source", "key": "k"},))
 
 
 def report():

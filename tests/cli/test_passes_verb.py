@@ -8,7 +8,7 @@ import pytest
 
 from optcli import passes, runners
 from optcli.cli.option_types import in_words
-from optcli.cli.passes import About, example
+from optcli.cli.passes import PassDescription, example
 from optcli.recipe import load
 
 HEAD = """\
@@ -50,7 +50,7 @@ def test_the_list_says_what_each_makes(optcli):
 
 
 def test_an_example_of_a_pass_of_ones_own():
-    about = About("", ("onnx",), {}, (), (), (), {"limit": "0.5"}, {})
+    about = PassDescription("", ("onnx",), {}, (), (), (), {"limit": "0.5"}, {})
     assert example("./mine.py:Clip", about) == [
         "variants:",
         '  Clip: [export_onnx, {"./mine.py:Clip": {limit: 0.5}}]',

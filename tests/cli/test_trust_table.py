@@ -20,7 +20,7 @@ from optcli.artifact import Artifact, Format
 from optcli.errors import OptcliError, StepError, TrustError
 from optcli.files import digest
 from optcli.gate import baselines
-from optcli.gate.baselines import Kept
+from optcli.gate.baselines import BaselineVariant
 from optcli.models.engines.sidecar import FILE as SIDECAR
 from optcli.pipeline import step_workers, trusting
 from optcli.pipeline.admission import ArtifactAdmission
@@ -281,7 +281,7 @@ def of_pack(bench: Bench, format: Format) -> str:
         recipe=RecipeSummary(name="x", path="x.yaml", digest="d"), environment={}, baseline="v",
         recommended=None, recommendation="", started="", finished="", exit_code=0, variants={},
     )  # fmt: skip
-    one = Kept(artifact, runners.DEFAULTS[format], {}, ({"step": "source", "key": "k"},))
+    one = BaselineVariant(artifact, runners.DEFAULTS[format], {}, ({"step": "source", "key": "k"},))
     theirs = Store(bench.folder / "theirs")
     pack = baselines.save(bench.folder / "x.optcli.tar", {"v": one}, (SPEC,), report, theirs)
     try:

@@ -3,7 +3,7 @@ import pytest
 
 from optcli.models.engines.bindings import Bindings
 from optcli.models.engines.gpu import Gpu
-from optcli.models.engines.running.execution import Execution
+from optcli.models.engines.running.execution import EngineExecution
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def execution(cuda, tmp_path):  # some engines write there when they are closed
     def make(plan, *, rtx=False, **options):
         module = fake_tensorrt.as_rtx() if rtx else fake_tensorrt
         bindings = Bindings(module, "tensorrt_rtx" if rtx else "tensorrt")
-        opened.append(Execution(bindings, plan, Gpu(0), **options))
+        opened.append(EngineExecution(bindings, plan, Gpu(0), **options))
         return opened[-1]
 
     yield make

@@ -5,7 +5,7 @@ import signal
 import time
 
 from optcli.models.engines import EngineError
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 
 SAID = "Could not find any implementation for node conv1."
 
@@ -18,13 +18,13 @@ def echo(job, talk):
 
 
 def crash(job, talk):
-    talk.heard(Line("E", "first"))
-    talk.heard(Line("E", SAID))
+    talk.heard(LogLine("E", "first"))
+    talk.heard(LogLine("E", SAID))
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def hang(job, talk):
-    talk.heard(Line("W", "Using an old kernel"))
+    talk.heard(LogLine("W", "Using an old kernel"))
     talk.send({"pid": os.getpid()})
     time.sleep(600)
 
@@ -34,7 +34,7 @@ def refuse(job, talk):
 
 
 def fail(job, talk):
-    talk.heard(Line("E", SAID))
+    talk.heard(LogLine("E", SAID))
     raise ValueError("odd")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from optcli.models.engines import EngineError, driver
 from optcli.models.engines.driver import CudaError
-from optcli.models.engines.gpu import Buffer, Event, Gpu, Graph, Stream
+from optcli.models.engines.gpu import Buffer, CudaEvent, CudaGraph, Gpu, Stream
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_buffer_only_grows(cuda):
 
 def test_events_tell_milliseconds(cuda):
     gpu = Gpu(0)
-    stream, one, buffer = Stream(gpu), (Event(gpu), Event(gpu)), Buffer(gpu)
+    stream, one, buffer = Stream(gpu), (CudaEvent(gpu), CudaEvent(gpu)), Buffer(gpu)
     buffer.reserve(4)
     one[0].record(stream)
     buffer.to_device(4, stream)
@@ -137,9 +137,9 @@ def test_a_failed_recording_leaves_the_stream_usable(cuda):
         raise EngineError("no")
 
     with pytest.raises(EngineError, match="no"):
-        Graph(gpu, stream, refuses)
+        CudaGraph(gpu, stream, refuses)
     with pytest.raises(CudaError, match="INVALIDATED"):
-        Graph(gpu, stream, lambda: _swallowed(stream))
+        CudaGraph(gpu, stream, lambda: _swallowed(stream))
     stream.synchronize()
     gpu.close()
     assert cuda.fake_allocated() == before

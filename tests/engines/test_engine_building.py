@@ -11,7 +11,7 @@ from fake_builder import VERSIONS, Script
 
 from optcli.models.engines import EngineError, building, driver
 from optcli.models.engines.driver import Device
-from optcli.models.engines.job import Job
+from optcli.models.engines.job import EngineJob
 from optcli.models.engines.process import JobChannel
 
 PROFILE = {"image": {"min": [1, 3, 8, 8], "opt": [4, 3, 8, 8], "max": [8, 3, 8, 8]}}
@@ -30,7 +30,7 @@ class Built:
         self.out = io.StringIO()
         self.plan = folder / "model.plan"
         wanted = {"profiles": [PROFILE], **job}
-        self.job = Job(product, str(folder / "model.onnx"), str(self.plan), **wanted)
+        self.job = EngineJob(product, str(folder / "model.onnx"), str(self.plan), **wanted)
 
     def run(self):
         self.result = building.build(json.loads(json.dumps(asdict(self.job))), JobChannel(self.out))

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from optcli.models.engines import messages
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 
 SAID = [
     (
@@ -87,7 +87,7 @@ SAID = [
 
 @pytest.mark.parametrize(("said", "wanted"), SAID)
 def test_what_it_means(said, wanted):
-    found = messages.meaning([Line("I", "Loaded engine"), Line("E", said)])
+    found = messages.meaning([LogLine("I", "Loaded engine"), LogLine("E", said)])
     assert found is not None
     assert wanted in found.text
     assert found.hint
@@ -95,21 +95,21 @@ def test_what_it_means(said, wanted):
 
 
 def test_what_is_not_known_stays_as_it_was_said():
-    error = messages.explained("it failed", [Line("E", "Internal mystery 42"), Line("I", "bye")])
+    error = messages.explained("it failed", [LogLine("E", "Internal mystery 42"), LogLine("I", "bye")])
     assert error.message == "it failed\n  TensorRT said: [E] Internal mystery 42"
     assert error.hint == ""
     assert error.lines == ("[E] Internal mystery 42",)
 
 
 def test_the_first_that_is_known_is_the_cause():
-    lines = [Line("E", SAID[2][0]), Line("E", SAID[8][0])]
+    lines = [LogLine("E", SAID[2][0]), LogLine("E", SAID[8][0])]
     assert "is truncated" in messages.explained("it failed", lines).message
     assert "is truncated" not in messages.explained("it failed", lines[::-1]).message
 
 
 def test_a_missing_driver_explains_only_what_nothing_else_does():
-    driver = Line("E", "CUDA initialization failure with error: 35")
-    profile = Line(
+    driver = LogLine("E", "CUDA initialization failure with error: 35")
+    profile = LogLine(
         "E", "Network has dynamic or shape inputs, but no optimization profile has been defined."
     )
     assert "no optimization profile" in messages.meaning([driver, profile]).text
@@ -117,9 +117,9 @@ def test_a_missing_driver_explains_only_what_nothing_else_does():
 
 
 def test_warnings_are_shown_where_there_is_no_error_and_no_line_twice():
-    lines = [Line("W", "a"), Line("W", "a"), Line("I", "b")]
+    lines = [LogLine("W", "a"), LogLine("W", "a"), LogLine("I", "b")]
     assert messages.last_errors(lines) == ["[W] a"]
-    assert messages.last_errors([*lines, Line("F", "c")]) == ["[F] c"]
+    assert messages.last_errors([*lines, LogLine("F", "c")]) == ["[F] c"]
     assert messages.last_errors([]) == []
 
 
@@ -129,4 +129,4 @@ def test_the_logger_hands_on_every_line_with_its_severity():
     log = messages.collector(module, heard.append)
     log.log(types.SimpleNamespace(name="INTERNAL_ERROR"), " bad \n")
     log.log("Severity.WARNING", "hm")
-    assert heard == [Line("F", "bad"), Line("W", "hm")]
+    assert heard == [LogLine("F", "bad"), LogLine("W", "hm")]

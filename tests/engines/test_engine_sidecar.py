@@ -8,11 +8,11 @@ import pytest
 from optcli.artifact import Format
 from optcli.errors import InputError
 from optcli.models.engines import EngineError, sidecar
-from optcli.models.engines.sidecar import Here, Sidecar
+from optcli.models.engines.sidecar import LoadingEnvironment, Sidecar
 from optcli.models.formats import check as check_format
 
 PLAN = b"a plan" * 100
-HERE = Here("tensorrt", "10.16.1.11", "NVIDIA H200", "9.0", "580.1")
+HERE = LoadingEnvironment("tensorrt", "10.16.1.11", "NVIDIA H200", "9.0", "580.1")
 
 
 @pytest.fixture

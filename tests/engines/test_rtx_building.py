@@ -14,7 +14,7 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models import formats
 from optcli.models.engines import EngineError, child, sidecar
-from optcli.models.engines.job import Job
+from optcli.models.engines.job import EngineJob
 from optcli.models.formats import onnx as onnx_format
 from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine
 from optcli.settings import TensorSpec
@@ -59,7 +59,7 @@ def build(tmp_path, model=None, **changes):
         onnx.save(model, path)
     heard = []
     values = {"profiles": [PROFILE], "targets": ["SM86"], **changes}
-    wanted = Job("tensorrt_rtx", os.fspath(path), os.fspath(tmp_path / "model.plan"), **values)
+    wanted = EngineJob("tensorrt_rtx", os.fspath(path), os.fspath(tmp_path / "model.plan"), **values)
     found = child.run(
         "optcli.models.engines.building:build", asdict(wanted), timeout_s=300, on_event=heard.append
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from optcli.models.formats import weight_packing
-from optcli.models.formats.weight_packing import Packed
+from optcli.models.formats.weight_packing import PackedWeights
 
 pytestmark = pytest.mark.slow
 LINE = "onednn_verbose,v1,primitive,exec,cpu,{0},{1},0.5"
@@ -28,13 +28,13 @@ def test_only_reorders_of_weights_are_counted():
         LINE.format(REORDER, "2048x1000"),
         LINE.format("convolution,jit:avx512_core,forward_inference,x,,alg", "64x32x3x3"),
     ]
-    assert counted(lines, (64, 32, 3, 3)) == Packed(1, 1.0, 0.2)
+    assert counted(lines, (64, 32, 3, 3)) == PackedWeights(1, 1.0, 0.2)
     # Groups stand in front by themselves; a linear layer's weights are turned over.
     both = counted(lines, (64, 16, 3, 3), (1000, 2048))
     assert (both.weights, both.share_of_time) == (2, pytest.approx(0.4))
     assert both.share == pytest.approx(1)
-    assert counted(lines, (2048, 1000), (2048, 3000)) == Packed(1, 0.25, 0.2)
-    assert counted(lines, (5, 5)) == Packed(0, 0.0, 0.0)
+    assert counted(lines, (2048, 1000), (2048, 3000)) == PackedWeights(1, 0.25, 0.2)
+    assert counted(lines, (5, 5)) == PackedWeights(0, 0.0, 0.0)
     assert counted([], (64, 32, 3, 3)) is None
 
 
@@ -67,7 +67,7 @@ def test_weights_in_another_order_are_counted_and_packed_ones_are_not():
     found = weight_packing.packed_each_call(lambda: call(weight), [weight])
     assert (found.weights, found.share) == (1, 1.0)
     assert 0 < found.share_of_time < 1
-    assert weight_packing.packed_each_call(lambda: call(packed), [weight]) == Packed()
+    assert weight_packing.packed_each_call(lambda: call(packed), [weight]) == PackedWeights()
 
 
 def test_what_it_changes_of_the_compiler_it_gives_back():

@@ -373,13 +373,13 @@ def test_images_of_the_project_are_not_in_git(repository):
 def test_operators_of_both_are_timed_by_the_runtimes_own_profiler(tmp_path):
     from optcli.artifact import Artifact, Format
     from optcli.gate import explain
-    from optcli.gate.baselines import Kept
+    from optcli.gate.baselines import BaselineVariant
     from optcli.settings import TensorSpec
 
     inputs = [TensorSpec(name="image", shape=("batch", 3, 4, 4))]
     artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d", {"outputs": ["logits"]})
     write_model(tmp_path / "model.onnx")
-    kept = Kept(artifact, "onnxruntime", {"threads": 1})
+    kept = BaselineVariant(artifact, "onnxruntime", {"threads": 1})
     times = explain._times(kept, inputs, tmp_path, "baseline")
     assert {"MatMul", "Gemm"}.intersection(times)
     assert all(value >= 0 for value in times.values())

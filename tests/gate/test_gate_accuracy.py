@@ -7,7 +7,7 @@ import pytest
 
 from optcli.artifact import Artifact, Format
 from optcli.gate import accuracy as judging
-from optcli.gate.baselines import Baseline, Kept
+from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.gate.side import Side
 from optcli.results import Accuracy, Estimate
 from optcli.results.terms import Terms
@@ -15,7 +15,9 @@ from optcli.settings.accuracy import AccuracySettings
 
 
 def kept(digest):
-    return Kept(Artifact("k", Format.ONNX, Path("."), "fp32", 1, digest, {}), "onnxruntime", {})
+    return BaselineVariant(
+        Artifact("k", Format.ONNX, Path("."), "fp32", 1, digest, {}), "onnxruntime", {}
+    )
 
 
 def accuracy_of(drop, doubts=()):

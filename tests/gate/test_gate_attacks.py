@@ -12,7 +12,7 @@ from optcli.cli import run
 from optcli.errors import ExitCode, UsageError
 from optcli.gate import baselines
 from optcli.gate import saving as builds
-from optcli.gate.running import Options, gate
+from optcli.gate.running import GateRun, gate
 from optcli.results import Report, flags
 from optcli.store import Store
 
@@ -419,7 +419,7 @@ def test_a_link_that_a_commit_brings_leads_optcli_nowhere(repository, tmp_path, 
     places = {"artifacts": tmp_path / "mine", "store": repository.store}
     places[place] = repository.folder / "link" / "below"
     with pytest.raises(UsageError, match="a link that git holds") as failure:
-        gate(repository.folder / "recipe.yaml", "git:HEAD", Options(), **places)
+        gate(repository.folder / "recipe.yaml", "git:HEAD", GateRun(), **places)
     assert failure.value.place == str(repository.folder / "link")
     assert f"--{place}" in failure.value.hint
     assert list(outside.iterdir()) == []

@@ -15,7 +15,7 @@ from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError, UsageError
 from optcli.gate import history
 from optcli.gate import variant as gating_variant
-from optcli.gate.origins import Options
+from optcli.gate.origins import GateRun
 from optcli.gate.terms import changes
 from optcli.results.terms import Terms
 from optcli.settings.gate import GateSettings
@@ -127,5 +127,5 @@ def test_a_device_of_a_cluster_needs_ray(repository, pairs):
     with pytest.raises(UsageError, match="found no --ray") as caught:
         judge(repository, accept=("untracked-data", "rule"))
     assert caught.value.place == "devices.edge"
-    assert Options().ray is None
+    assert GateRun().ray is None
     assert Store(repository.store).keys("measurement") == []

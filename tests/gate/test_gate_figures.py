@@ -11,7 +11,7 @@ from optcli.gate import comparisons
 from optcli.gate.answer import answer
 from optcli.gate.latency import latencies, service_level
 from optcli.gate.rule import decide, planned
-from optcli.gate.sequence import Figure
+from optcli.gate.sequence import ComparedFigure
 from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant
 from optcli.settings.gate import GateBar, GateSettings
@@ -31,7 +31,7 @@ def row(batch_size=1, p95=True, **changes):
 
 
 def judged(bar, ratios, mine, theirs=None, q=0.95):
-    figure = Figure(q, 1)
+    figure = ComparedFigure(q, 1)
     rule = planned(bar, GateSettings(), 1)
     found = {} if ratios is None else {figure: decide(ratios, rule)}
     theirs = theirs or row()

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from optcli.gate.rule import planned
-from optcli.gate.sequence import Figure, until_decided
+from optcli.gate.sequence import ComparedFigure, until_decided
 from optcli.settings.gate import GateBar, GateSettings
 
-P50, P95 = Figure(0.5, 1), Figure(0.95, 1)
+P50, P95 = ComparedFigure(0.5, 1), ComparedFigure(0.95, 1)
 RULES = {
     P50: planned(GateBar(limit=0.05), GateSettings(), 1),
     P95: planned(GateBar(limit=0.3, margin=0.1), GateSettings(), 1),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from optcli.artifact import Artifact, Format
-from optcli.gate.baselines import Baseline, Kept
+from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.gate.side import Side, runner_changes, sides
 
 ARTIFACT = Artifact("key", Format.OPENVINO, Path("model"), "fp32", 1, "digest", {})
@@ -15,7 +15,7 @@ DYNAMIC = {"precision": "f32", "shapes": "dynamic", "batch_sizes": None}
 
 
 def kept(options, runner="openvino"):
-    return Kept(ARTIFACT, runner, options)
+    return BaselineVariant(ARTIFACT, runner, options)
 
 
 @pytest.mark.parametrize(("then", "now"), [(STATIC, DYNAMIC), (DYNAMIC, STATIC)])

@@ -19,7 +19,7 @@ from optcli.errors import RunnerError
 from optcli.measure.latency import process
 from optcli.measure.latency.messages import Command, MeasureRequest
 from optcli.models.engines import child, driver, sidecar
-from optcli.models.engines.job import Job
+from optcli.models.engines.job import EngineJob
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.gpu
@@ -57,7 +57,7 @@ def built(product, tmp_path):
         ]
         python = child.interpreter(product)
         here = child.run("optcli.models.engines.bindings:describe", {"product": product}, python=python)
-        job = Job(
+        job = EngineJob(
             product,
             str(model),
             str(folder / sidecar.PLAN),
@@ -179,7 +179,7 @@ def test_graphs_change_no_bit(built, classifier):
 
 def test_the_device_is_never_busier_than_the_call_is_long(built, classifier):
     artifact = built(classifier, (1, 4, 16))
-    measuring = process.Process(
+    measuring = process.MeasuringProcess(
         MeasureRequest(
             artifact=artifact,
             inputs=(SPEC,),

@@ -10,7 +10,7 @@ from optcli.measure.latency.messages import MeasureRequest
 from optcli.workers import Channel
 
 
-class Dying(process.Process):
+class Dying(process.MeasuringProcess):
     """Ends as DYING_HOW says in its round after next, in launch DYING_IN."""
 
     def __init__(self, request):

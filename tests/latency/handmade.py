@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optcli.measure.latency.samples import Measured, Opened, Series, Start
+from optcli.measure.latency.samples import LaunchStart, Measured, OpenedArtifact, Series
 from optcli.settings.latency import LatencySettings
 
 
@@ -19,7 +19,7 @@ def series(ns, name="eager", launch=None, **changed):
         "idle_cpu_ns": (0,) * rows,
         "first_feed": (0,) * rows,
         "feeds": 16,
-        "starts": tuple(Start(each, 9.0, 10, True, 0.5, 10**6) for each in sorted(set(launch))),
+        "starts": tuple(LaunchStart(each, 9.0, 10, True, 0.5, 10**6) for each in sorted(set(launch))),
     }
     return Series(name, 1, 0, np.asarray(ns, dtype=np.int64), **{**about, **changed})
 
@@ -36,5 +36,5 @@ def measured(*found, mode="quick", **settings):
         groups=(tuple(each.name for each in found),),
         lead_in=2,
         series=found,
-        opened={each.name: Opened((1.0,), (1.0,), 2, {}) for each in found},
+        opened={each.name: OpenedArtifact((1.0,), (1.0,), 2, {}) for each in found},
     )

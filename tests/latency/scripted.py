@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from optcli.errors import StepError
-from optcli.measure.latency.messages import Command, Held, Opening, Ready, Round, WarmUp
+from optcli.measure.latency.messages import Command, HeldMemory, Opening, Ready, Round, WarmUp
 
 
 class ScriptedChild:
@@ -113,7 +113,7 @@ class ScriptedChild:
         return replace(round, **self.noise)
 
     def do_memory(self, command):
-        return Held(peak_memory_bytes=50_000_000)
+        return HeldMemory(peak_memory_bytes=50_000_000)
 
     def do_end(self, command):
         return None

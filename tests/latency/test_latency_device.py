@@ -8,7 +8,7 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.measure import latency
 from optcli.measure.latency import process
-from optcli.measure.latency.messages import Command, Held, MeasureRequest
+from optcli.measure.latency.messages import Command, HeldMemory, MeasureRequest
 from optcli.observer import Silent
 from optcli.results import flags
 from optcli.settings import TensorSpec
@@ -134,7 +134,7 @@ def test_clocks_and_throttling_of_gpus_stand_before_and_after(measured, monkeypa
 
 def test_what_only_calls_show_is_in_the_effective_settings(measured, monkeypatch):
     def memory(self, command):
-        return Held({"cuda_graphs": "on"}, peak_memory_bytes=1)
+        return HeldMemory({"cuda_graphs": "on"}, peak_memory_bytes=1)
 
     monkeypatch.setattr(ScriptedChild, "do_memory", memory)
     found = measured("cuda", "engine", baseline="cuda")

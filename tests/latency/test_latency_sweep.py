@@ -7,7 +7,7 @@ import pytest
 
 from optcli import workers
 from optcli.errors import OptcliError, StepError
-from optcli.measure.latency.messages import Held, Opening, Round, WarmUp
+from optcli.measure.latency.messages import HeldMemory, Opening, Round, WarmUp
 from optcli.measure.latency.sweep import allot, budget, cost_s, ladder, sweep
 from optcli.observer import Silent
 from optcli.report.sweep_text import sentences
@@ -69,7 +69,7 @@ class Sized:
 
     def do_memory(self, size, command):
         padded = {str(size): to for size, to in self.model.padded.items() if size <= self.last}
-        return Held(
+        return HeldMemory(
             observed={"padded_batch_sizes": padded} if padded else {},
             peak_memory_bytes=50 * MB + self.model.image_bytes * self.last,
         )

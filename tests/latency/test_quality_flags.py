@@ -5,7 +5,7 @@ import pytest
 from handmade import measured, series
 
 from optcli.measure.latency import fitness, quality_flags
-from optcli.measure.latency.samples import Start
+from optcli.measure.latency.samples import LaunchStart
 from optcli.results import flags
 from optcli.results.statistics import spread
 
@@ -77,7 +77,7 @@ def test_rounds_that_were_interrupted_are_no_noise_where_it_took_hardly_any_time
 
 
 def test_launches_that_were_not_steady_or_too_few_are_counted():
-    starts = (Start(0, 9.0, 10, True, 0.5, None), Start(1, 9.0, 99, False, 10.0, None))
+    starts = (LaunchStart(0, 9.0, 10, True, 0.5, None), LaunchStart(1, 9.0, 99, False, 10.0, None))
     one = series(CALM, launch=[0] * 4 + [1] * 4, starts=starts)
     assert flags_of(one, mode="table", rounds=4) == [
         flags.unsteady(launches=1, total=2),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from optcli.errors import InputError
-from optcli.outputs import Part, describe, exported
+from optcli.outputs import OutputPart, describe, exported
 from optcli.settings.outputs import OutputSettings
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -110,14 +110,14 @@ def test_the_recipe_comes_before_the_metadata():
 @pytest.mark.parametrize(
     ("value", "shape", "wanted"),
     [
-        ("embedding", (128,), Part("embedding")),
-        (["boxes", "scores"], (8400, 84), Part("scores", 1, 4, 84)),
-        ({"parts": ["boxes", "scores"], "axis": 1}, (84, 84), Part("scores", 0, 4, 84)),
-        (["boxes", {"scores": 3}], (7, 20), Part("scores", 0, 4, 7)),
-        (["boxes", {"kind": "scores", "size": 3}], (20, 7), Part("scores", 1, 4, 7)),
-        ([{"scores": 3}, "boxes"], (2, 20, 7), Part("boxes", 2, 3, 7)),
-        ("rows", (300, 6), Part("class_numbers", 1, 5, 6)),
-        (["rows", {"mask_coefficients": 32}], (300, 38), Part("scores", 1, 4, 5)),
+        ("embedding", (128,), OutputPart("embedding")),
+        (["boxes", "scores"], (8400, 84), OutputPart("scores", 1, 4, 84)),
+        ({"parts": ["boxes", "scores"], "axis": 1}, (84, 84), OutputPart("scores", 0, 4, 84)),
+        (["boxes", {"scores": 3}], (7, 20), OutputPart("scores", 0, 4, 7)),
+        (["boxes", {"kind": "scores", "size": 3}], (20, 7), OutputPart("scores", 1, 4, 7)),
+        ([{"scores": 3}, "boxes"], (2, 20, 7), OutputPart("boxes", 2, 3, 7)),
+        ("rows", (300, 6), OutputPart("class_numbers", 1, 5, 6)),
+        (["rows", {"mask_coefficients": 32}], (300, 38), OutputPart("scores", 1, 4, 5)),
     ],
 )
 def test_parts_lie_along_the_dimension_of_their_size(value, shape, wanted):

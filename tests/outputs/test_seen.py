@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from optcli.outputs import Declared, Probe, facts_of, guessed_decoding, of_facts
+from optcli.outputs import FileOutput, Probe, facts_of, guessed_decoding, of_facts
 from optcli.settings import TensorSpec
 
 IMAGE = (TensorSpec(name="images", shape=("batch", 3, 96, 96)),)
@@ -19,9 +19,9 @@ def test_facts_say_what_the_model_gave():
     facts = json.loads(json.dumps(facts_of(outputs, 2, {"boxes"})))
     declared, probe = of_facts(facts)
     assert declared == (
-        Declared("rows", (None, CELLS, 6), "float32"),
-        Declared("boxes", (2, 4), "int64"),
-        Declared("scale", (), "float64"),
+        FileOutput("rows", (None, CELLS, 6), "float32"),
+        FileOutput("boxes", (2, 4), "int64"),
+        FileOutput("scale", (), "float64"),
     )
     assert probe == Probe(40.0, False)
 
@@ -58,7 +58,7 @@ def test_facts_from_elsewhere_may_be_anything(facts):
 )
 def test_a_form_that_leaves_no_choice_suggests_a_decoding(shapes, probe, kind):
     dtypes = ["float32", "float32", "int64"]
-    declared = [Declared(f"o{n}", shape, dtypes[n]) for n, shape in enumerate(shapes)]
+    declared = [FileOutput(f"o{n}", shape, dtypes[n]) for n, shape in enumerate(shapes)]
     found = guessed_decoding(declared, IMAGE, probe)
     assert (found.detector[0] if found else None) == kind
     if kind == "yolox":

@@ -6,7 +6,7 @@ from tiny_networks import IMAGE, Heard, Noise, artifact, job
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.passes._quantization.calibration import Feeds, ModelInput
+from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
 from optcli.passes._tensorrt.profiles import profiles_of
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
@@ -17,7 +17,7 @@ TAKES = (ModelInput("image", "float32", (None, 3, None, 16)),)
 def feeds(tmp_path, samples, takes=TAKES, most=300, observer=None):
     source = artifact(tmp_path, Format.ONNX)
     made = job(source, tmp_path / "out", (IMAGE,), calibration=samples, observer=observer or Heard())
-    return Feeds(made, takes, most)
+    return CalibrationFeeds(made, takes, most)
 
 
 def test_a_dynamic_model_gets_one_sample_at_a_time(tmp_path):
@@ -98,7 +98,7 @@ def test_an_input_without_a_batch_is_fed_as_it_is(tmp_path):
     ]
     made = job(artifact(tmp_path, Format.ONNX), tmp_path / "out", specs, calibration=samples)
     takes = [ModelInput("size", "int64", (2,)), ModelInput("image", "float32", (1, 3, 16, 16))]
-    found = Feeds(made, takes, 300)
+    found = CalibrationFeeds(made, takes, 300)
     assert found.batch_size == 1
     assert [each["size"].tolist() for each in found] == [[20, 30], [21, 30], [22, 30]]
     assert {each["image"].shape for each in found} == {(1, 3, 16, 16)}

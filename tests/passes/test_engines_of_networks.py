@@ -14,7 +14,7 @@ from tiny_networks import Noise, apply, artifact, feed, job, sqnr_db
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models.engines import EngineError, child, inspection, profiles
-from optcli.models.engines.job import Job as Build
+from optcli.models.engines.job import EngineJob as Build
 from optcli.models.formats import onnx as onnx_format
 from optcli.passes._tensorrt import coverage
 from optcli.passes._tensorrt.constraints import violations

@@ -21,7 +21,7 @@ from optcli.passes._torch import training
 from optcli.passes._torch.examples import ExampleSet
 from optcli.passes._torch.features import Features, matched
 from optcli.passes._torch.learning import caller
-from optcli.passes._torch.pace import Budget
+from optcli.passes._torch.pace import TrainingBudget
 from optcli.passes.finetune import Finetune
 from optcli.passes.prune import Prune
 
@@ -361,6 +361,6 @@ def test_the_key_of_a_limited_training_holds_what_decides_its_pace(monkeypatch):
 )
 def test_what_fits_into_a_budget(seconds, spent, times, fits):
     steps, *rest = times
-    budget = Budget(seconds, spent, clock=Clock())
+    budget = TrainingBudget(seconds, spent, clock=Clock())
     assert budget.used_s == spent
     assert budget.fit(5, steps, *rest) == fits

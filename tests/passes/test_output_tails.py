@@ -2,7 +2,7 @@
 
 import pytest
 
-from optcli.passes._quantization.output_tails import Operator, joining_tail
+from optcli.passes._quantization.output_tails import GraphOperator, joining_tail
 
 SHAPES = {"w": (32, 16, 3, 3), "bins": (1, 16, 1, 1), "corners": (4, 4), "flat": (3,), "vector": (64,)}
 
@@ -14,7 +14,7 @@ def kept(*lines):
         outputs, _, call = line.partition(" = ")
         kind, *inputs = call.split()
         names = outputs.split()
-        operators.append(Operator(names[0], kind, tuple(inputs), tuple(names)))
+        operators.append(GraphOperator(names[0], kind, tuple(inputs), tuple(names)))
     return " ".join(joining_tail(operators, ["image"], SHAPES))
 
 

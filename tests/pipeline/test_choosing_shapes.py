@@ -10,7 +10,7 @@ from tiny_project import HEAD, Heard, project_in
 
 from optcli.errors import StepError
 from optcli.measure.latency import shapes as comparing
-from optcli.measure.latency.shapes import Comparison
+from optcli.measure.latency.shapes import ShapeComparison
 from optcli.pipeline import places
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
@@ -30,7 +30,7 @@ def made_once(template, tmp_path_factory):
     project = project_in(place, template)
     project.recipe(VARIANTS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places.workers, "run", lambda *_, **__: Comparison({}, False, None))
+        patch.setattr(places.workers, "run", lambda *_, **__: ShapeComparison({}, False, None))
         assert runners(project)["openvino"].static_gains == {}
     return project.store
 
@@ -53,7 +53,7 @@ def compared(monkeypatch, made_once, project):
             self.asked.append(request)
             if self.error:
                 raise self.error
-            return Comparison(self.ratios, self.steady, self.refused)
+            return ShapeComparison(self.ratios, self.steady, self.refused)
 
     found = Compared()
     monkeypatch.setattr(places.workers, "run", found.run)

@@ -5,13 +5,13 @@ import pytest
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
-from optcli.outputs import Declared
+from optcli.outputs import FileOutput
 from optcli.pipeline.decoding import decoding_of, require_outputs, with_decoding
 from optcli.recipe import load
 
 CELLS = 8 * 8 + 4 * 4 + 2 * 2
 SAID = {"task": "detect", "names": "{0: 'cat', 1: 'dog'}"}
-DETECTOR = [Declared("output0", (None, 6, CELLS), "float32")]
+DETECTOR = [FileOutput("output0", (None, 6, CELLS), "float32")]
 RECIPE = """
 version: 1
 name: x
@@ -95,7 +95,7 @@ SIZED = IMAGES + ", {name: s, shape: [1, 2], value: original_size}"
 def test_boxes_of_a_model_that_knows_the_size_of_the_image_are_in_its_pixels(tmp_path):
     shapes = {"boxes": ((None, 9, 4), "float32"), "scores": ((None, 9), "float32")}
     shapes["labels"] = ((None, 9), "int64")
-    outputs = [Declared(name, *said) for name, said in shapes.items()]
+    outputs = [FileOutput(name, *said) for name, said in shapes.items()]
     text = RECIPE.format("").replace(IMAGES, SIZED)
     (tmp_path / "recipe.yaml").write_text(text)
     found = decoding_of(load(tmp_path / "recipe.yaml"), artifact(tmp_path, outputs))

@@ -6,7 +6,7 @@ import pytest
 from recorded_profiles import ort_node, ort_profile, ort_run, torch_compute, torch_event
 
 from optcli.measure.profiling import onnxruntime, openvino, torch
-from optcli.measure.profiling.events import OPAQUE, Event, Reading, times
+from optcli.measure.profiling.events import OPAQUE, OperatorEvent, ProfiledEvents, times
 
 
 def named(events):
@@ -126,8 +126,10 @@ class TestTorch:
 
 class TestTimes:
     def reading(self, *calls, **more):
-        events = [[Event(name, kind, time_us) for name, kind, time_us in call] for call in calls]
-        return Reading("a profiler", events, [], **more)
+        events = [
+            [OperatorEvent(name, kind, time_us) for name, kind, time_us in call] for call in calls
+        ]
+        return ProfiledEvents("a profiler", events, [], **more)
 
     def test_medians_over_calls_and_shares_of_everything(self):
         call = [("a", "Conv", 600.0), ("b", "Relu", 200.0)]

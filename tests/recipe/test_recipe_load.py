@@ -20,7 +20,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, RecipeError
 from optcli.passes import Traits
 from optcli.recipe import PassUse, Recipe, check_formats, load, option_problems
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Problems
 from optcli.recipe.reading import read
 
@@ -274,7 +274,7 @@ def test_yaml_reads_as_1_2_and_merge_keys_work(tmp_path: Path) -> None:
     path.write_text(
         "a: &x {on: 0o17, b: 1e-3, n: ~, d: 2024-01-01}\nb: {<<: *x, on: yes, t: True, f: -.inf}\n"
     )
-    node = read(path, "a.yaml", Problems(), Budget())
+    node = read(path, "a.yaml", Problems(), ReadingBudget())
     assert node is not None
     assert node.plain() == {
         "a": {"on": 15, "b": 1e-3, "n": None, "d": "2024-01-01"},
@@ -310,7 +310,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.slow
 def test_no_odd_value_anywhere_makes_anything_but_a_recipe_error(folder: Path) -> None:
-    base = read(folder / "recipe.yaml", "recipe.yaml", Problems(), Budget())
+    base = read(folder / "recipe.yaml", "recipe.yaml", Problems(), ReadingBudget())
     assert base is not None
     plain = base.plain()
     odd_path = folder / "odd.json.yaml"

@@ -23,8 +23,8 @@ from optcli.settings import Settings
 from optcli.settings.references import (
     MachinePath,
     OfOneMachine,
+    PathReference,
     RecipePath,
-    Reference,
     SourceReference,
     annotation_of,
     is_of_one_machine,
@@ -56,7 +56,9 @@ def _looks_like_a_path(name: str, field: FieldInfo) -> bool:
 
 
 def _marked(field: FieldInfo) -> bool:
-    return any(isinstance(mark, Reference | OfOneMachine) for mark in marks_in(annotation_of(field)))
+    return any(
+        isinstance(mark, PathReference | OfOneMachine) for mark in marks_in(annotation_of(field))
+    )
 
 
 def _unmarked(models: list[type[BaseModel]]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from optcli.errors import RecipeError
 from optcli.recipe import load
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Problems
 from optcli.recipe.reading import parse
 
@@ -175,7 +175,7 @@ def test_values_that_are_set_count_as_well(tmp_path: Path):
 )
 def test_where_an_empty_value_stands(text, places):
     problems = Problems()
-    node = parse(text, "x.yaml", problems, Budget())
+    node = parse(text, "x.yaml", problems, ReadingBudget())
     if places is None:
         assert node is None
         return

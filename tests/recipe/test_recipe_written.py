@@ -317,12 +317,12 @@ def test_the_schema_knows_every_pass_and_runner_with_its_options(fakes: None) ->
 
 def test_the_schema_accepts_the_good_recipe_and_refuses_unknown_keys(fakes: None, folder: Path) -> None:
     validator = imported("jsonschema").Draft202012Validator(schema())
-    from optcli.recipe.budget import Budget
+    from optcli.recipe.budget import ReadingBudget
     from optcli.recipe.nodes import Problems
     from optcli.recipe.reading import read
 
     def plain() -> dict[str, object]:
-        node = read(folder / "recipe.yaml", os.fspath(folder), Problems(), Budget())
+        node = read(folder / "recipe.yaml", os.fspath(folder), Problems(), ReadingBudget())
         assert node is not None
         return dict(node.plain())
 

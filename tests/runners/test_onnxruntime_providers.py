@@ -19,7 +19,7 @@ from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnxruntime_providers
 from optcli.models.formats.onnxruntime_providers import PROVIDERS
 from optcli.runners import _onnxruntime_cuda, _onnxruntime_sessions
-from optcli.runners._onnxruntime_cuda import CudaCalls
+from optcli.runners._onnxruntime_cuda import OnnxruntimeCudaCalls
 from optcli.runners._onnxruntime_sessions import assigned, on_the_cpu, opened, require_used
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.settings import TensorSpec
@@ -260,7 +260,7 @@ def calls():
     )
 
     def make(*, graphs):
-        made = CudaCalls(session, ["y"], frozenset(), gpu, Stream(gpu), graphs=graphs)
+        made = OnnxruntimeCudaCalls(session, ["y"], frozenset(), gpu, Stream(gpu), graphs=graphs)
         return made, gpu, bindings
 
     return make

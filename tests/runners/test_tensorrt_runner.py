@@ -130,7 +130,7 @@ def test_it_is_measured_in_both_regions(settings, tmp_path):
         batch_sizes=(1, 8),
         seed=0,
     )
-    measuring = process.Process(asked)
+    measuring = process.MeasuringProcess(asked)
     try:
         measuring.answer(Command("open"))
         warm = measuring.answer(Command("warm", 8, 3, 60.0))

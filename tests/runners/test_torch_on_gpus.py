@@ -14,7 +14,7 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import torch_devices
 from optcli.runners import _pytorch, _torch_cuda, find
-from optcli.runners._torch_cuda import CudaCalls
+from optcli.runners._torch_cuda import TorchCudaCalls
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(_torch_cuda, "_empty", empty)
     monkeypatch.setattr(_torch_cuda, "_copy", copy)
-    return CudaCalls("cuda:0"), log
+    return TorchCudaCalls("cuda:0"), log
 
 
 def doubled(calls, tensor):

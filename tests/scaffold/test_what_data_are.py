@@ -15,7 +15,7 @@ from optcli.errors import InputError
 from optcli.outputs import Guess
 from optcli.scaffold import masks
 from optcli.scaffold.data import described
-from optcli.scaffold.text import Model, _measures, why_not_judged
+from optcli.scaffold.text import DraftModel, _measures, why_not_judged
 from optcli.settings import TensorSpec
 
 
@@ -207,7 +207,7 @@ def test_images_in_no_class_folder_have_no_labels(here):
     image(here / "flat" / "2.png")
     found = described(here / "flat", here)
     assert (found.classes, found.about) == (None, "images without labels")
-    model = Model("onnx:m.onnx", "onnx", trained=True)
+    model = DraftModel("onnx:m.onnx", "onnx", trained=True)
     assert "no labels" in why_not_judged(model, Guess("classes", 1000), found)
 
 
@@ -253,4 +253,4 @@ def test_the_metric_is_of_what_both_the_model_and_the_data_have(here, decoding, 
     assert "metric: map" not in "\n".join(_measures(TRAINED, [spec], Guess("boxes", 3, MASKS), None))
 
 
-TRAINED = Model("onnx:m.onnx", trained=True)
+TRAINED = DraftModel("onnx:m.onnx", trained=True)

@@ -22,9 +22,9 @@ from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.files.digest import of_value
 from optcli.gate import latency as gate_latency
-from optcli.gate.baselines.manifest import Packed, described
+from optcli.gate.baselines.manifest import ManifestVariant, described
 from optcli.measure.latency.messages import MeasureRequest
-from optcli.measure.latency.process import Process
+from optcli.measure.latency.process import MeasuringProcess
 from optcli.pipeline.plan import PlannedVariant
 from optcli.runners import Runner, find, names
 from optcli.serving import inference
@@ -116,8 +116,8 @@ def told(name: str, options: dict[str, Any]) -> list[Runner]:
     kept = SimpleNamespace(artifact=artifact, runner=name, options=carried)
     built = SimpleNamespace(options=carried, runner=runner)
     return [
-        Process(MeasureRequest(artifact, (), name, carried, None, (), 0))._runner,
-        find(name).model_validate(Packed.model_validate(packed).options),
+        MeasuringProcess(MeasureRequest(artifact, (), name, carried, None, (), 0))._runner,
+        find(name).model_validate(ManifestVariant.model_validate(packed).options),
         find(name).model_validate(
             gate_latency.candidate("v", kept, GateSettings(threads=2)).options  # type: ignore[arg-type]
         ),

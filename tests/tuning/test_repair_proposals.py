@@ -10,20 +10,20 @@ from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.results import Estimate
 from optcli.results.repair import Trial
 from optcli.tuning.components import calibrations, groups, worst
-from optcli.tuning.layers import Layer, layers_of, onnx_layers, openvino_layers
+from optcli.tuning.layers import NetworkOperator, layers_of, onnx_layers, openvino_layers
 from optcli.tuning.proposals import Proposals
 
 # in -> first -> swish -> (left, right depthwise) -> concat -> middle -> head1 -> head2 -> out
 GRAPH = [
-    Layer("first", "Conv", ("in",), ("a",), range=1.0),
-    Layer("gate", "Sigmoid", ("a",), ("b",), range=1.0),
-    Layer("swish", "Mul", ("a", "b"), ("c",), range=1.0),
-    Layer("left", "Conv", ("c",), ("d",), range=1.0),
-    Layer("right", "Conv", ("c",), ("e",), depthwise=True, range=9.0),
-    Layer("join", "Concat", ("d", "e"), ("f",), range=1.0),
-    Layer("middle", "Conv", ("f",), ("g",), range=1.0),
-    Layer("head1", "Conv", ("g",), ("h",), range=1.0),
-    Layer("head2", "Conv", ("h",), ("out",), range=1.0),
+    NetworkOperator("first", "Conv", ("in",), ("a",), range=1.0),
+    NetworkOperator("gate", "Sigmoid", ("a",), ("b",), range=1.0),
+    NetworkOperator("swish", "Mul", ("a", "b"), ("c",), range=1.0),
+    NetworkOperator("left", "Conv", ("c",), ("d",), range=1.0),
+    NetworkOperator("right", "Conv", ("c",), ("e",), depthwise=True, range=9.0),
+    NetworkOperator("join", "Concat", ("d", "e"), ("f",), range=1.0),
+    NetworkOperator("middle", "Conv", ("f",), ("g",), range=1.0),
+    NetworkOperator("head1", "Conv", ("g",), ("h",), range=1.0),
+    NetworkOperator("head2", "Conv", ("h",), ("out",), range=1.0),
 ]
 BY_LABEL = {
     "only convolutions and products quantized": {"gate", "swish", "join"},
@@ -81,8 +81,8 @@ def test_layers_of_a_quantized_file_have_the_names_of_the_float_one_and_their_ra
     outputs = [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 4, 6, 6])]
     graph = helper.make_graph(nodes, "g", inputs, outputs, [weight, *constants])
     assert onnx_layers(helper.make_model(graph)) == [
-        Layer("conv", "Conv", ("x",), ("y",), depthwise=True, range=510.0),
-        Layer("relu", "Relu", ("y",), ("z",), range=510.0),
+        NetworkOperator("conv", "Conv", ("x",), ("y",), depthwise=True, range=510.0),
+        NetworkOperator("relu", "Relu", ("y",), ("z",), range=510.0),
     ]
 
 
@@ -94,7 +94,7 @@ def test_layers_of_an_openvino_file(tmp_path: Path) -> None:
         '<edge from-layer="2" to-layer="3"/></edges></net>'
     )
     found = openvino_layers(tmp_path / "model.xml")
-    assert found == [Layer("conv", "GroupConvolution", ("0",), ("2",), depthwise=True)]
+    assert found == [NetworkOperator("conv", "GroupConvolution", ("0",), ("2",), depthwise=True)]
     floats = Artifact("", Format.OPENVINO, tmp_path, "fp32", 0, "")
     assert layers_of(floats, floats) == found
     assert layers_of(replace(floats, facts={OUTPUT_TAIL: ["conv"]}), floats) == []

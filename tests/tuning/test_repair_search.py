@@ -14,10 +14,10 @@ from optcli.report.repair_text import repair_text
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial
 from optcli.tuning import repairing as room
-from optcli.tuning.layers import Layer
+from optcli.tuning.layers import NetworkOperator
 from optcli.tuning.proposals import Proposals
 
-LAYERS = [Layer(f"conv{i}", "Conv", (f"t{i}",), (f"t{i + 1}",)) for i in range(8)]
+LAYERS = [NetworkOperator(f"conv{i}", "Conv", (f"t{i}",), (f"t{i + 1}",)) for i in range(8)]
 FIRST = Trial(number=0, label="as it is", options={}, value=0.1, operators=8, seconds=1.0)
 
 

@@ -13,7 +13,7 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import search
-from optcli.tuning.budget import Budget
+from optcli.tuning.budget import SearchBudget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
@@ -43,22 +43,26 @@ def reference(judging_s: float | None = 103.0, samples: int | None = 100) -> Tun
 
 def test_a_share_is_kept_where_judging_takes_little() -> None:
     for trial in (None, reference(judging_s=None), reference(judging_s=4.0)):
-        assert Budget(900.0, 100).final_s(trial) == 135.0
-    assert Budget(60.0).final_s(None) == 34.0, "the baseline and one finalist are launched"
-    assert Budget(30.0).final_s(None) == 20.0, "six tenths would be less than the least"
-    assert Budget(100.0).final_s(None) == 50.0, "half of it"
-    assert Budget(300.0).final_s(None) == 4 * 17.0, "13 s for launching each, and 4 s for its calls"
-    assert Budget(3600.0).final_s(None) == 150.0
-    assert Budget(300.0).beside(0.5).final_s(None) == 4 * 30.0, "launching takes twice as long"
-    assert Budget(180.0).beside(0.9).final_s(None) == 108.0, "four times at most: the baseline and one"
-    assert Budget(300.0).beside(None) == Budget(300.0)
+        assert SearchBudget(900.0, 100).final_s(trial) == 135.0
+    assert SearchBudget(60.0).final_s(None) == 34.0, "the baseline and one finalist are launched"
+    assert SearchBudget(30.0).final_s(None) == 20.0, "six tenths would be less than the least"
+    assert SearchBudget(100.0).final_s(None) == 50.0, "half of it"
+    assert SearchBudget(300.0).final_s(None) == 4 * 17.0, (
+        "13 s for launching each, and 4 s for its calls"
+    )
+    assert SearchBudget(3600.0).final_s(None) == 150.0
+    assert SearchBudget(300.0).beside(0.5).final_s(None) == 4 * 30.0, "launching takes twice as long"
+    assert SearchBudget(180.0).beside(0.9).final_s(None) == 108.0, (
+        "four times at most: the baseline and one"
+    )
+    assert SearchBudget(300.0).beside(None) == SearchBudget(300.0)
 
 
 def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> None:
-    assert Budget(900.0, 100).final_s(reference()) == 4 * (50.0 + 17.0)
-    assert Budget(3600.0, 200).final_s(reference()) == 4 * (100.0 + 17.0)
-    assert Budget(900.0, 10_000).final_s(reference()) == 450.0
-    assert Budget(24.0, 10_000).final_s(reference()) == 20.0, "the least stays"
+    assert SearchBudget(900.0, 100).final_s(reference()) == 4 * (50.0 + 17.0)
+    assert SearchBudget(3600.0, 200).final_s(reference()) == 4 * (100.0 + 17.0)
+    assert SearchBudget(900.0, 10_000).final_s(reference()) == 450.0
+    assert SearchBudget(24.0, 10_000).final_s(reference()) == 20.0, "the least stays"
 
 
 @pytest.mark.parametrize(
@@ -75,23 +79,23 @@ def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> 
 def test_as_many_finalists_as_can_be_judged_in_time(
     evaluation: int, left_s: float, judged: int
 ) -> None:
-    assert Budget(900.0, evaluation).finalists(left_s, reference(), 5) == judged
+    assert SearchBudget(900.0, evaluation).finalists(left_s, reference(), 5) == judged
 
 
 def test_a_minute_has_time_for_one_finalist() -> None:
     """Two of them and the baseline take 51 s: one minute had become 95 s on a busy machine."""
     for seconds, judged in ((60.0, 1), (120.0, 2), (900.0, 2)):
-        assert Budget(seconds).finalists(1.0, reference(judging_s=None), 5) == judged
+        assert SearchBudget(seconds).finalists(1.0, reference(judging_s=None), 5) == judged
 
 
 def test_measuring_has_what_judging_leaves() -> None:
     three = [reference()] * 3
-    assert Budget(900.0, 100).measuring_s(450.0, reference(), three) == 450.0 - 4 * 63.0
-    assert Budget(900.0, 10_000).measuring_s(450.0, reference(), three[:1]) == 0.0
-    assert Budget(900.0).measuring_s(100.0, None, [None] * 5) == 22.0
-    hurried = Budget(900.0, 100).measuring_s(450.0, reference(), three, hurried=True)
+    assert SearchBudget(900.0, 100).measuring_s(450.0, reference(), three) == 450.0 - 4 * 63.0
+    assert SearchBudget(900.0, 10_000).measuring_s(450.0, reference(), three[:1]) == 0.0
+    assert SearchBudget(900.0).measuring_s(100.0, None, [None] * 5) == 22.0
+    hurried = SearchBudget(900.0, 100).measuring_s(450.0, reference(), three, hurried=True)
     assert hurried == 4 * 8.0, "somebody waits for the answer"
-    assert Budget(900.0, 100).judged_s(reference(), three) == 4 * 63.0
+    assert SearchBudget(900.0, 100).judged_s(reference(), three) == 4 * 63.0
 
 
 def test_a_large_network_takes_longer_to_warm_up() -> None:
@@ -99,11 +103,13 @@ def test_a_large_network_takes_longer_to_warm_up() -> None:
     large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 19.4, 8: 154.9}})
     each_s = 17.0 + 130 * 0.1743
     assert 3 * each_s == pytest.approx(125.0, rel=0.06)
-    assert Budget(600.0).final_s(large) == pytest.approx(4 * each_s)
+    assert SearchBudget(600.0).final_s(large) == pytest.approx(4 * each_s)
     two = [large, large]
-    assert Budget(600.0).measuring_s(160.0, large, two) == pytest.approx(160.0 - 3 * (each_s - 4.0))
-    assert Budget(600.0).finalists(130.0, large, 5) == 2
-    assert Budget(600.0).finalists(-5.0, large, 5) == 1
+    assert SearchBudget(600.0).measuring_s(160.0, large, two) == pytest.approx(
+        160.0 - 3 * (each_s - 4.0)
+    )
+    assert SearchBudget(600.0).finalists(130.0, large, 5) == 2
+    assert SearchBudget(600.0).finalists(-5.0, large, 5) == 1
 
 
 def test_finalists_that_are_faster_than_the_reference_take_less() -> None:
@@ -111,7 +117,7 @@ def test_finalists_that_are_faster_than_the_reference_take_less() -> None:
     large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
     fast = reference(judging_s=None).model_copy(update={"p50_ms": {1: 15.0, 8: 79.0}})
     large_s, fast_s = 17.0 + 130 * 0.382, 17.0 + 130 * 0.094
-    budget = Budget(600.0)
+    budget = SearchBudget(600.0)
     assert budget.final_s(large) == pytest.approx(4 * large_s)
     assert budget.final_s(large, large) == budget.final_s(large)
     assert budget.final_s(large, fast) == pytest.approx(2 * large_s + 2 * fast_s)
@@ -134,19 +140,19 @@ def test_finalists_that_are_faster_than_the_reference_take_less() -> None:
 def test_the_calls_of_the_chosen_finalists_have_what_their_own_speed_leaves() -> None:
     large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
     fast = reference(judging_s=None).model_copy(update={"p50_ms": {1: 15.0, 8: 79.0}})
-    found: Any = SimpleNamespace(why="", budget=Budget(600.0), left_s=200.0, first=large)
+    found: Any = SimpleNamespace(why="", budget=SearchBudget(600.0), left_s=200.0, first=large)
     expected_s = 200.0 - 2 * 13.0 - 130 * (0.382 + 0.094)
     assert search._measuring_s(found, [fast]) == pytest.approx(expected_s)
 
 
 def test_a_short_search_judges_three_finalists_and_the_recipe_may_want_fewer() -> None:
-    assert Budget(599.0).finalists(90.0, None, 5) == 3
-    assert Budget(900.0).finalists(100.0, None, 2) == 2
+    assert SearchBudget(599.0).finalists(90.0, None, 5) == 3
+    assert SearchBudget(900.0).finalists(100.0, None, 2) == 2
 
 
 def test_a_search_without_time_left_judges_two_finalists_where_that_takes_little() -> None:
-    assert Budget(900.0).finalists(-5.0, reference(judging_s=2.0), 5) == 2
-    assert Budget(900.0, 100).finalists(-5.0, reference(), 5) == 1
+    assert SearchBudget(900.0).finalists(-5.0, reference(judging_s=2.0), 5) == 2
+    assert SearchBudget(900.0, 100).finalists(-5.0, reference(), 5) == 1
 
 
 class Attempts:
@@ -173,7 +179,7 @@ class Attempts:
 def divided(
     folder: Path,
     recipe: Recipe,
-    budget: Budget,
+    budget: SearchBudget,
     first: TuningTrial,
     then: Sequence[TuningTrial] = (),
 ) -> tuple[Attempts, list[str], str]:
@@ -198,7 +204,7 @@ def divided(
 def test_what_the_finalists_need_is_taken_from_the_trials(
     tmp_path: Path, plain_recipe: Recipe, evaluation: int, kept_s: float, *, warns: bool
 ) -> None:
-    budget = Budget(900.0, evaluation)
+    budget = SearchBudget(900.0, evaluation)
     attempts, said, why = divided(tmp_path, plain_recipe, budget, reference())
     grace_s = 0.25 * 135.0
     assert budget.grace_s == grace_s, "a training that is too long does not take more of the judging"
@@ -214,7 +220,7 @@ def test_what_the_finalists_need_is_taken_from_the_trials(
 def test_a_faster_trial_leaves_more_time_to_the_search(tmp_path: Path, plain_recipe: Recipe) -> None:
     large = reference(judging_s=None).model_copy(update={"p50_ms": {1: 52.0, 8: 330.0}})
     faster = {"p50_ms": {1: 15.0, 8: 79.0}, "score": Estimate(value=3.5)}
-    budget = Budget(600.0)
+    budget = SearchBudget(600.0)
     then = [
         large.model_copy(update={**faster, "seconds": 1.0}),
         large.model_copy(update={**faster, "seconds": 1.0, "stage": "outside"}),
@@ -230,7 +236,7 @@ def test_a_faster_trial_leaves_more_time_to_the_search(tmp_path: Path, plain_rec
 
 
 def test_records_keep_what_the_finalists_need(tmp_path: Path, plain_recipe: Recipe) -> None:
-    budget = Budget(900.0, 100)
+    budget = SearchBudget(900.0, 100)
     divided(tmp_path, plain_recipe, budget, reference())
     attempts, _, _ = divided(tmp_path, plain_recipe, budget, reference())
     assert not attempts.left_s, "the trials of the first run have used all of the time"

@@ -15,7 +15,7 @@ from optcli.results.tuning import Tuning, TuningTrial
 from optcli.store import Store
 from optcli.tuning import judgement, search, starting, tune
 from optcli.tuning.trials import Trials
-from optcli.tuning.workshop import Workshop
+from optcli.tuning.workshop import TrialRunner
 
 RUNTIME = "tune: {runtimes: [onnxruntime], precisions: [fp32]}\n"
 
@@ -40,7 +40,7 @@ class Searching:
         self.spare_s: list[float] = []
         self.attempted = 0
         network = SimpleNamespace(sample_counts={"evaluation": 6})
-        monkeypatch.setattr(Workshop, "make", lambda *_: network)
+        monkeypatch.setattr(TrialRunner, "make", lambda *_: network)
         monkeypatch.setattr(Trials, "attempt", self._attempt)
         monkeypatch.setattr(starting, "key_of", lambda *_: "key")
         monkeypatch.setattr(judgement, "build", self._build)
@@ -83,13 +83,13 @@ def test_after_an_interrupt_the_finalists_are_judged_quickly_and_that_is_said(
 ) -> None:
     searching = Searching(tmp_path, monkeypatch, "inside", "inside")
     monkeypatch.setattr(search.report_files, "curves_of", lambda *_: None)
-    fitting, fastest = search.Budget.finalists, []
+    fitting, fastest = search.SearchBudget.finalists, []
 
     def finalists(self: Any, *given: Any) -> int:
         fastest.append(given[-1])
         return fitting(self, *given)
 
-    monkeypatch.setattr(search.Budget, "finalists", finalists)
+    monkeypatch.setattr(search.SearchBudget, "finalists", finalists)
     found = searching.run()
     assert fastest == [found.trials[1]], "how many fit goes by the speed of the best trial"
     assert found.stopped_because == "it was interrupted"

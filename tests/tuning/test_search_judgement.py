@@ -18,7 +18,7 @@ from optcli.results import (
 )
 from optcli.results.tuning import Tuning, TuningTrial
 from optcli.tuning import judgement
-from optcli.tuning.finalists import Choice
+from optcli.tuning.finalists import FinalistChoice
 
 SURE = Estimate(value=2.0, low=1.9, high=2.1)
 UNSURE = Estimate(value=1.05, low=0.97, high=1.13)
@@ -99,7 +99,7 @@ def judged(
         accuracy=None if agreement else SimpleNamespace(policy=policy, confidence=0.95),
         tune=SimpleNamespace(core_hour=core_hour),
     )
-    return judgement.with_finalists(tuning, report, {"v": Choice(trial, "fastest")}, recipe)
+    return judgement.with_finalists(tuning, report, {"v": FinalistChoice(trial, "fastest")}, recipe)
 
 
 def test_a_winner_that_is_known_to_be_faster() -> None:

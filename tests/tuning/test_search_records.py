@@ -13,7 +13,7 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules, starting, tune, tuned_recipe
-from optcli.tuning.finalists import Choice
+from optcli.tuning.finalists import FinalistChoice
 from optcli.tuning.space import Space
 from optcli.tuning.study import Study
 from optcli.tuning.validation import validation_of
@@ -161,8 +161,10 @@ def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
     read = recipe(tmp_path, SPLIT, "variants:\n  plain: []\n  other: [to_openvino]\n")
     choices = tuned_recipe.variant_names(
         [
-            Choice(trial(3), "the fastest"),
-            Choice(trial(4, passes=(("to_openvino", {}), ("quantize_nncf", {"preset": "mixed"}))), "x"),
+            FinalistChoice(trial(3), "the fastest"),
+            FinalistChoice(
+                trial(4, passes=(("to_openvino", {}), ("quantize_nncf", {"preset": "mixed"}))), "x"
+            ),
         ]
     )
     assert list(choices) == ["openvino-int8", "openvino-int8-n2"]

@@ -18,15 +18,15 @@ from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
 from optcli.tuning import causes, trials, workshop
-from optcli.tuning.candidates import Candidate
+from optcli.tuning.candidates import TrialCandidate
 from optcli.tuning.timing import Timing
 from optcli.tuning.trials import Trials
 from optcli.tuning.validation import Validation
-from optcli.tuning.workshop import Workshop
+from optcli.tuning.workshop import TrialRunner
 
-FLOAT = Candidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
-OTHER = Candidate((("quantize", {}),), {"name": "onnxruntime"}, "other", {"precision": "int8"})
-TRAINED = Candidate(
+FLOAT = TrialCandidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
+OTHER = TrialCandidate((("quantize", {}),), {"name": "onnxruntime"}, "other", {"precision": "int8"})
+TRAINED = TrialCandidate(
     (("finetune", {}), ("export_onnx", {})), {"name": "onnxruntime"}, "trained", {"precision": "fp32"}
 )
 NOTHING: Any = SimpleNamespace()
@@ -37,7 +37,7 @@ def test_nothing_begins_after_the_time_of_a_trial(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(workshop, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    place = Workshop(Store(tmp_path), tmp_path, Silent(), BuildSettings(timeout_s=50.0))
+    place = TrialRunner(Store(tmp_path), tmp_path, Silent(), BuildSettings(timeout_s=50.0))
     assert place._in_time().timeout_s == 50.0
     limited = place.within(30.0)
     assert limited._in_time().timeout_s == 30.0
@@ -56,7 +56,7 @@ def attempted(
     surest: float | None = None,
     *,
     certain: bool = False,
-    candidate: Candidate = OTHER,
+    candidate: TrialCandidate = OTHER,
 ) -> TuningTrial:
     """A trial with calls twice as long as the reference's, which is the best so far.
 

@@ -19,7 +19,7 @@ from optcli.recipe import Recipe, load
 from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.tuning import repair
-from optcli.tuning.workshop import Workshop, artifact
+from optcli.tuning.workshop import TrialRunner, artifact
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -62,11 +62,11 @@ def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
         far_store.connected(heard.warned),
         evaluating_nodes(cluster.address, far_store, heard) as nodes,
     ):
-        far = Workshop(far_store, tmp_path / "far", heard, settings, nodes)
+        far = TrialRunner(far_store, tmp_path / "far", heard, settings, nodes)
         made = far.make(read)
         judged = far.judge(made, "int8")
         measured = far.measure(made, ("plain", "int8"), asked, 0)
-    here = Workshop(Store(tmp_path / "here"), tmp_path, Silent(), BuildSettings())
+    here = TrialRunner(Store(tmp_path / "here"), tmp_path, Silent(), BuildSettings())
     alone = here.make(read)
     assert artifact(made, "int8").key == artifact(alone, "int8").key
     assert artifact(made, "int8").digest == artifact(alone, "int8").digest
@@ -97,13 +97,13 @@ def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
 def test_a_search_has_its_trials_made_where_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[Workshop] = []
+    heard: list[TrialRunner] = []
 
-    def make(self: Workshop, recipe: Recipe) -> Made:
+    def make(self: TrialRunner, recipe: Recipe) -> Made:
         heard.append(self)
         raise StepError("enough")
 
-    monkeypatch.setattr(Workshop, "make", make)
+    monkeypatch.setattr(TrialRunner, "make", make)
     for address in (None, "local", "10.0.0.1:6379"):
         store = remote_store(tmp_path)
         with pytest.raises(StepError, match="enough"):

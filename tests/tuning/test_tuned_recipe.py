@@ -10,8 +10,8 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import starting, tuned_recipe
-from optcli.tuning.candidates import Candidate
-from optcli.tuning.finalists import Choice
+from optcli.tuning.candidates import TrialCandidate
+from optcli.tuning.finalists import FinalistChoice
 from optcli.tuning.trials import Trials
 from optcli.tuning.validation import validation_of
 
@@ -24,7 +24,7 @@ matrix:
 """
 
 
-def choice(precision: str = "int8", passes: Any = INT8) -> Choice:
+def choice(precision: str = "int8", passes: Any = INT8) -> FinalistChoice:
     trial = TuningTrial(
         number=1,
         label=f"openvino {precision}",
@@ -36,10 +36,10 @@ def choice(precision: str = "int8", passes: Any = INT8) -> Choice:
         score=Estimate(value=2.0),
         loss=Estimate(value=0.0),
     )
-    return Choice(trial, "the fastest")
+    return FinalistChoice(trial, "the fastest")
 
 
-def tuned(path: Path, *choices: Choice, overrides: tuple[str, ...] = ()) -> Recipe:
+def tuned(path: Path, *choices: FinalistChoice, overrides: tuple[str, ...] = ()) -> Recipe:
     """The recipe that a search of the one at `path` writes for its finalists."""
     start = starting.started(path, overrides)
     read = start.recipe
@@ -113,7 +113,7 @@ baseline: openvino-int8
 def test_a_baseline_named_like_a_variant_of_a_trial(tmp_path: Path, name: str) -> None:
     read = load(write_recipe(tmp_path, f"variants:\n  {name}: []\n", DATA))
     nothing: Any = None
-    reference = Candidate(INT8[:1], None, "float")
+    reference = TrialCandidate(INT8[:1], None, "float")
     baseline = (name, {"passes": []})
     trials = Trials(nothing, read, (), baseline, validation_of(read), (1,), reference)
     found = trials.variants_of({name: {"passes": ["to_openvino"]}})

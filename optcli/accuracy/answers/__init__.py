@@ -16,7 +16,7 @@ from optcli.sample import Batch
 
 if TYPE_CHECKING:
     from optcli.accuracy.metrics import Records
-    from optcli.accuracy.work import Work
+    from optcli.accuracy.work import EvaluationWork
 
 Outputs = Sequence[tuple[str, tuple[int, ...] | None]]
 _SHOWN = 3
@@ -72,7 +72,7 @@ class Answers(ABC):
 
     @abstractmethod
     def seen(
-        self, work: Work, batch: Batch, places: Sequence[int | None]
+        self, work: EvaluationWork, batch: Batch, places: Sequence[int | None]
     ) -> tuple[Predictions, Records]:
         """What the answers say of these samples, and the metric's records. Raises `InputError`.
 
@@ -84,7 +84,7 @@ class Answers(ABC):
         return InputError(message, place=str(self.path), hint=hint)
 
 
-def read(path: Path, outputs: Outputs, work: Work) -> Answers:
+def read(path: Path, outputs: Outputs, work: EvaluationWork) -> Answers:
     """The answers of a file, checked as far as it is read alone.
 
     `outputs` are the baseline's, each with the shape of one sample; none: whom it answers is asked for
@@ -92,13 +92,13 @@ def read(path: Path, outputs: Outputs, work: Work) -> Answers:
     """
     from optcli.accuracy.answers.arrays import Arrays
     from optcli.accuracy.answers.classes import Classes
-    from optcli.accuracy.answers.detections import Detections
+    from optcli.accuracy.answers.detections import DetectionAnswers
 
     try:
         if path.suffix == ".npz":
             return Arrays(path, outputs, work)
         if path.suffix == ".json":
-            return Detections(path, work)
+            return DetectionAnswers(path, work)
         if path.suffix in (".csv", ".tsv"):
             return Classes(path, outputs, work)
     except OSError as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from optcli.accuracy.metrics import Records
-    from optcli.accuracy.work import Work
+    from optcli.accuracy.work import EvaluationWork
 
 _IDS = ("ids", "id")
 _WANTED = "wanted an array `ids`, and one by each output's name with a row a sample"
@@ -31,7 +31,7 @@ class Arrays(Answers):
 
     are_outputs = True
 
-    def __init__(self, path: Path, outputs: Outputs, work: Work) -> None:
+    def __init__(self, path: Path, outputs: Outputs, work: EvaluationWork) -> None:
         import numpy as np
 
         archive = Archive.of(path)
@@ -55,7 +55,7 @@ class Arrays(Answers):
         self._outputs = self._named(arrays, outputs) if outputs else {}
 
     def seen(
-        self, work: Work, batch: Batch, places: Sequence[int | None]
+        self, work: EvaluationWork, batch: Batch, places: Sequence[int | None]
     ) -> tuple[Predictions, Records]:
         rows = [place for place in places if place is not None]
         outputs = {name: array[rows] for name, array in self._outputs.items()}

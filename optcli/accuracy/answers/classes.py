@@ -19,7 +19,7 @@ from optcli.sample import Batch
 
 if TYPE_CHECKING:
     from optcli.accuracy.metrics import Records
-    from optcli.accuracy.work import Work
+    from optcli.accuracy.work import EvaluationWork
 
 _SAMPLE = ("id", "sample", "image", "image_id", "file", "file_name", "filename", "path", "name")
 _CLASS = re.compile(r"(?:class|label|prediction|predicted|category|top)_?(\d*)")
@@ -36,7 +36,7 @@ class Classes(Answers):
     classes a row there is no top-5.
     """
 
-    def __init__(self, path: Path, outputs: Outputs, work: Work) -> None:
+    def __init__(self, path: Path, outputs: Outputs, work: EvaluationWork) -> None:
         rows = list(_rows(path))
         if not rows:
             raise InputError("the table has no row", place=str(path), hint=_WANTED)
@@ -67,7 +67,7 @@ class Classes(Answers):
         self._classes = self._numbers([classes for _, classes, _ in rows])
 
     def seen(
-        self, work: Work, batch: Batch, places: Sequence[int | None]
+        self, work: EvaluationWork, batch: Batch, places: Sequence[int | None]
     ) -> tuple[Predictions, Records]:
         import numpy as np
 

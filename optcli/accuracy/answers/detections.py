@@ -18,12 +18,12 @@ from optcli.sample import Batch
 
 if TYPE_CHECKING:
     from optcli.accuracy.metrics import Records
-    from optcli.accuracy.work import Work
+    from optcli.accuracy.work import EvaluationWork
 
 _WANTED = "wanted a list of {image_id, category_id, bbox: [left, top, width, height], score}"
 
 
-class Detections(Answers):
+class DetectionAnswers(Answers):
     """Boxes in pixels of the original image; category ids are the data's, else class numbers from 0.
 
     An image without any is one in which nothing was found. `segmentation` (RLE) and `keypoints` of
@@ -32,7 +32,7 @@ class Detections(Answers):
 
     can_be_empty = True
 
-    def __init__(self, path: Path, work: Work) -> None:
+    def __init__(self, path: Path, work: EvaluationWork) -> None:
         entries = _entries(path)
         by_image: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for entry in entries:
@@ -54,7 +54,7 @@ class Detections(Answers):
             raise self.wrong(f"entries have {counts} keypoints", "wanted as many for each entry")
 
     def seen(
-        self, work: Work, batch: Batch, places: Sequence[int | None]
+        self, work: EvaluationWork, batch: Batch, places: Sequence[int | None]
     ) -> tuple[Predictions, Records]:
         decoded = [self._of([] if place is None else self._images[place]) for place in places]
         seen = Predictions(batch.ids, batch.targets, batch.meta, {}, decoded)
@@ -78,7 +78,7 @@ class Detections(Answers):
             detections["keypoints"] = points.reshape(len(entries), self._points, 3)
         return detections
 
-    def _numbered(self, entries: Sequence[Mapping[str, Any]], work: Work) -> dict[int, int]:
+    def _numbered(self, entries: Sequence[Mapping[str, Any]], work: EvaluationWork) -> dict[int, int]:
         """The class number of each category that occurs."""
         numbers = data.numbers_of_ids(work.request.data, work.request.folder)
         used = sorted({entry["category_id"] for entry in entries})

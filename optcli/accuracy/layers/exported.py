@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
+from optcli.accuracy.layers.measured import MeasuredLayers, Sums, weight_errors
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import exported as exported_format
@@ -44,7 +44,7 @@ class _Pair:
 
 def compare(
     baseline: Artifact, child: Artifact, feeds: Sequence[Feed], inputs: Sequence[TensorSpec]
-) -> Measured:
+) -> MeasuredLayers:
     """Rows of activations and weights; `feeds` are batches of one shape, in the order of `inputs`."""
     import torch
 

@@ -26,7 +26,7 @@ _FEWEST, _MOST = 32, 256
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLayers:
     """Rows in any order; `compared` counts tensors; `reason` says why there are none, or few."""
 
     rows: tuple[LayerError, ...] = ()
@@ -158,14 +158,16 @@ class Sums:
             **row.own.figures(),
         )
 
-    def measured(self, activations: Iterable[LayerError], weights: Iterable[LayerError]) -> Measured:
+    def measured(
+        self, activations: Iterable[LayerError], weights: Iterable[LayerError]
+    ) -> MeasuredLayers:
         """All rows together, without weights that were rescaled."""
         rows = [*activations, *weights]
         first = next(iter(self._unlike.values()), "none of them go by the same name")
         if not rows or len(self._unlike) > len(self._rows):
-            return Measured(reason=f"the layers cannot be compared: {first}")
+            return MeasuredLayers(reason=f"the layers cannot be compared: {first}")
         reason = f"{len(self._unlike)} tensors have other shapes: {first}" if self._unlike else None
-        return Measured(tuple(_without_rescaled(rows)), len(rows), reason)
+        return MeasuredLayers(tuple(_without_rescaled(rows)), len(rows), reason)
 
 
 def weight_errors(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
+from optcli.accuracy.layers.measured import MeasuredLayers, Sums, weight_errors
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs, seen_behind
 from optcli.artifact import Artifact
 from optcli.errors import StepError, raised_as
@@ -34,7 +34,7 @@ _OWN = "__own"
 _EXACT = "__exact"
 
 
-class Cut:
+class LayerCut:
     """The layers that compute some pairs' tensors; `needs` are the float tensors that they read.
 
     Of each pair the root's node and its chain get names of their own; all other readers of the pair's
@@ -129,12 +129,12 @@ class Cut:
             self._put(child.maker[name], 0, {}, {})
 
 
-def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
+def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> MeasuredLayers:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (Graph(onnx_format.open(each.path)) for each in (baseline, child))
     matched = pairs(floats, other)
     if not matched:
-        return Measured(
+        return MeasuredLayers(
             reason="no layer of the two networks goes by the same name, nor in the same order"
         )
     with folders.temporary("layers") as folder:
@@ -160,7 +160,7 @@ class _Work:
 
     def look(self, piece: Sequence[Pair], feeds: Sequence[Feed]) -> None:
         """Compare some tensors on all batches: as both networks run, and each layer by itself."""
-        cut = Cut(self.child, piece, self._every)
+        cut = LayerCut(self.child, piece, self._every)
         names = [pair.tensor for pair in piece]
         needs = tuple(dict.fromkeys([*names, *cut.needs]))
         sources = [seen_behind(self.floats, name) for name in needs]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
+from optcli.accuracy.layers.measured import MeasuredLayers, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import openvino_zero_points
@@ -35,7 +35,7 @@ class _Pair:
         return self.chain[-1].output(0) if self.chain else self.root
 
 
-def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
+def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> MeasuredLayers:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (_opened(each) for each in (baseline, child))
     sums = Sums()

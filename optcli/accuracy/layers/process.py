@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import data
 from optcli.accuracy.layers import advice, exported, onnx, openvino, torch
-from optcli.accuracy.layers.measured import Measured
+from optcli.accuracy.layers.measured import MeasuredLayers
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.models.formats import operator_libraries
@@ -60,7 +60,7 @@ def serve(request: LayersRequest, channel: Channel) -> Layers:
     return Layers(rows=rows, compared=measured.compared, samples=count, reason=measured.reason)
 
 
-def _measured(request: LayersRequest, feeds: Sequence[Feed]) -> Measured:
+def _measured(request: LayersRequest, feeds: Sequence[Feed]) -> MeasuredLayers:
     baseline, child = request.baseline, request.child
     inputs, threads = request.inputs, request.threads
     for artifact in (baseline, child):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
+from optcli.accuracy.layers.measured import MeasuredLayers, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_calls, torch_modules
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def compare(
     baseline: Artifact, child: Artifact, feeds: Sequence[Feed], inputs: Sequence[TensorSpec]
-) -> Measured:
+) -> MeasuredLayers:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of `inputs`."""
     import torch
 

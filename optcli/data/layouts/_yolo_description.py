@@ -18,7 +18,7 @@ _WANTED = "wanted names, and train, val or test: folders of images or lists of t
 
 
 @dataclass(frozen=True)
-class About:
+class YoloDescription:
     """What the YAML file says, or the list of classes where there is no such file.
 
     `count` is how many classes there are, `keypoints` how many an object has and the numbers of each.
@@ -33,7 +33,7 @@ class About:
     roots: tuple[Path, ...]
 
 
-def about(path: Path, folder: Path | None = None) -> About:
+def about(path: Path, folder: Path | None = None) -> YoloDescription:
     """The description of a data set by its YAML file, or by the folder that holds it.
 
     A relative `path` in it may start from the `folder` of the recipe too. Raises `InputError`.
@@ -48,7 +48,7 @@ def about(path: Path, folder: Path | None = None) -> About:
             raise InputError(message, place=str(path), hint=f"a YAML file, {_WANTED}")
         lines = (line.strip() for line in text_of(classes, _WANTED).splitlines())
         listed = tuple(line for line in lines if line)
-        return About(classes, listed, len(listed), None, _folders_in(path), (path,))
+        return YoloDescription(classes, listed, len(listed), None, _folders_in(path), (path,))
     content = yaml_of(file, _WANTED)
     names = _names(content.get("names"), file)
     count = _count(content.get("nc"), names, file)
@@ -59,7 +59,7 @@ def about(path: Path, folder: Path | None = None) -> About:
             parts[part] = _places(value, f"{file}, {key}")
     if not parts:
         raise InputError("found no train, val or test", place=str(file), hint=_WANTED)
-    return About(
+    return YoloDescription(
         file,
         names,
         count,

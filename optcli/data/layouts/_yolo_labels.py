@@ -17,7 +17,7 @@ _HINT = "wanted a class and x y width height, a polygon, or four corners, in fra
 
 
 @dataclass(frozen=True)
-class Line:
+class LabelLine:
     """One object: its class, and what follows the class, in fractions of the image.
 
     `box` is x and y of the centre, width and height; else `points` are x and y of a polygon's. `marks`
@@ -52,7 +52,7 @@ class Line:
         return fields
 
 
-def parts_of(lines: Iterable[Line]) -> tuple[str, ...]:
+def parts_of(lines: Iterable[LabelLine]) -> tuple[str, ...]:
     """What the objects have beside a box: nothing of it where some objects have a box alone."""
     every = list(lines)
     if not every:
@@ -69,13 +69,13 @@ def parts_of(lines: Iterable[Line]) -> tuple[str, ...]:
 
 def read(
     path: Path, keypoints: tuple[int, int] | None, classes: int | None
-) -> tuple[tuple[Line, ...], int]:
+) -> tuple[tuple[LabelLine, ...], int]:
     """The objects of a label file, and how many lines stand there twice: these count once.
 
     `keypoints` is how many there are and how many numbers each has, 2 or 3. `classes` is how many there
     are, None: nobody says. Raises `InputError` with the first line that is wrong.
     """
-    lines: list[Line] = []
+    lines: list[LabelLine] = []
     for number, text in enumerate(text_of(path, _HINT).splitlines(), 1):
         if words := text.split():
             try:
@@ -87,7 +87,7 @@ def read(
     return distinct, len(lines) - len(distinct)
 
 
-def _line(words: Sequence[str], keypoints: tuple[int, int] | None, classes: int | None) -> Line:
+def _line(words: Sequence[str], keypoints: tuple[int, int] | None, classes: int | None) -> LabelLine:
     """One line in its words. Raises ValueError with what is wrong."""
     category, *values = (_number(word) for word in words)
     if category < 0 or category != int(category):
@@ -105,16 +105,16 @@ def _line(words: Sequence[str], keypoints: tuple[int, int] | None, classes: int 
         marks = [values[n : n + size] for n in range(4, count, size)]
         _fractions([*values[:4], *(value for mark in marks for value in mark[:2])])
         whole = [value for mark in marks for value in (*mark[:2], _visibility(mark))]
-        return Line(number, tuple(values[:4]), marks=tuple(whole))
+        return LabelLine(number, tuple(values[:4]), marks=tuple(whole))
     if count != 4 and (count < 6 or count % 2):
         more = ": a prediction with its score?" if count == 5 else ""
         raise ValueError(f"found {count} numbers behind the class{more}")
     _fractions(values)
     if count > 4:
-        return Line(number, points=tuple(values))
+        return LabelLine(number, points=tuple(values))
     if values[2] < 0 or values[3] < 0:
         raise ValueError(f"found a width and height of {values[2]:g} and {values[3]:g}")
-    return Line(number, tuple(values))
+    return LabelLine(number, tuple(values))
 
 
 def _number(word: str) -> float:

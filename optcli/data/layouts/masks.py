@@ -29,7 +29,7 @@ _WANTED = "wanted folders such as images and masks, with files of the same names
 
 
 @dataclass(frozen=True)
-class Pairs:
+class MaskedImages:
     """Two folders, the images in one that have a mask in the other, and how many have none."""
 
     images: Path
@@ -117,12 +117,12 @@ class Masks(Collection):
         return [(ids[n], *pairs.paired[n]) for n in choose(self.settings, self.folder, ids)]
 
     @property
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> MaskedImages:
         self.require()
         return dict(self._found)[self.part]
 
     @cached_property
-    def _found(self) -> list[tuple[str | None, Pairs]]:
+    def _found(self) -> list[tuple[str | None, MaskedImages]]:
         if self.settings.root is None:
             return list(_found(self.path))
         masks = self.folder / regular_files.expanded(self.settings.root)
@@ -165,7 +165,7 @@ def values_of(mask: Path) -> Any:
     return colours[:, :, 0] if is_grey else colours
 
 
-def _found(path: Path) -> Iterator[tuple[str | None, Pairs]]:
+def _found(path: Path) -> Iterator[tuple[str | None, MaskedImages]]:
     """The pairs in a folder, with the names of their parts; None where there is one whole."""
     inner = _two_folders(path)
     if inner is not None:
@@ -178,7 +178,7 @@ def _found(path: Path) -> Iterator[tuple[str | None, Pairs]]:
                 yield name, pairs
 
 
-def _parts(images: Path, masks: Path) -> Iterator[tuple[str | None, Pairs]]:
+def _parts(images: Path, masks: Path) -> Iterator[tuple[str | None, MaskedImages]]:
     """The pairs of two folders, or those of the parts in both."""
     whole = _paired(images, masks)
     if whole.paired:
@@ -198,7 +198,7 @@ def _two_folders(folder: Path) -> tuple[Path, Path] | None:
     return None if images is None or masks is None else (images, masks)
 
 
-def _paired(images: Path, masks: Path) -> Pairs:
+def _paired(images: Path, masks: Path) -> MaskedImages:
     """The images that have a mask; names of masks end all alike behind those of their images."""
     files = [images / name for name in sorted(regular_files.names_in(images)) if is_image(name)]
     names = sorted(regular_files.names_in(masks))
@@ -212,5 +212,5 @@ def _paired(images: Path, masks: Path) -> Pairs:
     for ending in ("", *sorted(endings - {""})):
         paired = tuple((f, stems[f.stem + ending]) for f in files if f.stem + ending in stems)
         if paired:
-            return Pairs(images, masks, paired, len(files) - len(paired))
-    return Pairs(images, masks, (), len(files))
+            return MaskedImages(images, masks, paired, len(files) - len(paired))
+    return MaskedImages(images, masks, (), len(files))

@@ -28,7 +28,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 @dataclass(frozen=True)
-class Marked:
+class VocObject:
     """An object as its file has it: `sides` are xmin, ymin, xmax, ymax."""
 
     name: str
@@ -44,7 +44,7 @@ class VocImage(Annotated):
     annotation says of width and height.
     """
 
-    marked: tuple[Marked, ...]
+    marked: tuple[VocObject, ...]
     numbers: Mapping[str, int]
     first: int
     size: tuple[int, int] | None
@@ -192,7 +192,7 @@ class Voc(Collection):
         }
 
     @cached_property
-    def _read(self) -> dict[Path, tuple[tuple[Marked, ...], tuple[int, int] | None]]:
+    def _read(self) -> dict[Path, tuple[tuple[VocObject, ...], tuple[int, int] | None]]:
         """The objects in each annotation of the source, and the size of its image."""
         return {file: _objects(file) for file in self._files}
 
@@ -268,7 +268,7 @@ def _below(folder: Path, suffix: str = "") -> Iterator[Path]:
                 yield Path(root, name)
 
 
-def _objects(file: Path) -> tuple[tuple[Marked, ...], tuple[int, int] | None]:
+def _objects(file: Path) -> tuple[tuple[VocObject, ...], tuple[int, int] | None]:
     """The objects of an annotation, and the width and height that it says. Raises `InputError`."""
     root = xml_of(file, _HINT)
     size = tuple(_number(root.find("size"), side, file) for side in ("width", "height"))
@@ -276,7 +276,7 @@ def _objects(file: Path) -> tuple[tuple[Marked, ...], tuple[int, int] | None]:
     return tuple(_marked(each, file) for each in root.findall("object")), whole
 
 
-def _marked(each: Element, file: Path) -> Marked:
+def _marked(each: Element, file: Path) -> VocObject:
     name = (each.findtext("name") or "").strip()
     box = each.find("bndbox")
     sides = [_number(box, side, file) for side in _SIDES]
@@ -287,7 +287,9 @@ def _marked(each: Element, file: Path) -> Marked:
     if right < left or bottom < top:
         message = f"the box ends before it begins: {left:g}, {top:g}, {right:g}, {bottom:g}"
         raise InputError(message, place=place, hint="wanted xmin, ymin, xmax, ymax in pixels")
-    return Marked(name, (left, top, right, bottom), (each.findtext("difficult") or "").strip() == "1")
+    return VocObject(
+        name, (left, top, right, bottom), (each.findtext("difficult") or "").strip() == "1"
+    )
 
 
 def _number(parent: Element | None, name: str, file: Path) -> float | None:

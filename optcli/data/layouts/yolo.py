@@ -16,13 +16,13 @@ from optcli.data.layouts._agreement import AnnotatedImage, disagreements
 from optcli.data.layouts._annotated import Annotated, AnnotatedItems
 from optcli.data.layouts._yolo_description import (
     OTHER_NAMES,
-    About,
+    YoloDescription,
     about,
     described_below,
     describes,
     place,
 )
-from optcli.data.layouts._yolo_labels import Line
+from optcli.data.layouts._yolo_labels import LabelLine
 from optcli.data.selection import choose, split_digest
 from optcli.data.text_files import text_of
 from optcli.errors import InputError, counted, did_you_mean, excerpt, plural
@@ -40,7 +40,7 @@ class Labelled(Annotated):
     `orient`: the image is read as its EXIF orientation says.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[LabelLine, ...]
     repeated: int
     orient: bool
 
@@ -150,7 +150,7 @@ class Yolo(Collection):
         return [*twice, *others, *disagreements(images, orient=orient)]
 
     @cached_property
-    def _about(self) -> About:
+    def _about(self) -> YoloDescription:
         return about(self.path, self.folder)
 
     @property
@@ -197,7 +197,7 @@ class Yolo(Collection):
         orient = self.settings.prepare is not None and self.settings.prepare.orient
         return [Labelled(ids[n], images[n], n, *self._lines(images[n]), orient) for n in positions]
 
-    def _lines(self, image: Path) -> tuple[tuple[Line, ...], int]:
+    def _lines(self, image: Path) -> tuple[tuple[LabelLine, ...], int]:
         file = _labels_of(image)
         return yolo_labels.read(file, self._about.keypoints, self._about.count) if file else ((), 0)
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from optcli.gate.baselines.manifest import SCHEMA
-from optcli.gate.baselines.pack import Baseline, Kept, load, save
+from optcli.gate.baselines.pack import Baseline, BaselineVariant, load, save
 from optcli.gate.baselines.places import fetch, local_file, names, place_of
 from optcli.gate.baselines.revisions import (
     CheckedOut,
@@ -22,7 +22,7 @@ __all__ = [
     "SCHEMA",
     "Baseline",
     "CheckedOut",
-    "Kept",
+    "BaselineVariant",
     "checked_out",
     "commit_of",
     "committed",

@@ -40,7 +40,7 @@ class Described(BaseModel):
     facts: dict[str, Any]
 
 
-class Packed(BaseModel):
+class ManifestVariant(BaseModel):
     """A variant in the manifest; `files` are digests by path below the artifact."""
 
     artifact: Described
@@ -70,7 +70,7 @@ class Packed(BaseModel):
         return steps
 
     @model_validator(mode="after")
-    def _fits(self) -> Packed:
+    def _fits(self) -> ManifestVariant:
         if digest.of_value(sorted(self.files.items())) != self.artifact.digest:
             raise ValueError("the digest of an artifact is not that of its files")
         try:
@@ -95,7 +95,7 @@ class Manifest(BaseModel):
     inputs: tuple[TensorSpec, ...]
     environment: dict[str, Any]
     report: _Key
-    variants: dict[str, Packed]
+    variants: dict[str, ManifestVariant]
 
     @model_validator(mode="after")
     def _is_whole(self) -> Manifest:

@@ -27,7 +27,7 @@ from optcli.errors import InputError, OptcliError, StoreError, TrustError, raise
 from optcli.files import regular_files
 from optcli.files.digest import files_below, of_bytes, of_file
 from optcli.gate.baselines import manifest as manifests
-from optcli.gate.baselines.manifest import SCHEMA, Manifest, Packed
+from optcli.gate.baselines.manifest import SCHEMA, Manifest, ManifestVariant
 from optcli.gate.baselines.places import SPARE_BYTES
 from optcli.models.formats.recognition import recognized
 from optcli.results import Report
@@ -42,7 +42,7 @@ _PIECE_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
-class Kept:
+class BaselineVariant:
     """One variant of a baseline: its artifact, and the runner that it is measured in.
 
     `made_by` holds each step with the ingredients of its key, the source first.
@@ -64,7 +64,7 @@ class Baseline:
     """
 
     origin: str
-    variants: dict[str, Kept]
+    variants: dict[str, BaselineVariant]
     inputs: tuple[TensorSpec, ...]
     environment: dict[str, Any]
     report: Report | None = None
@@ -74,7 +74,7 @@ class Baseline:
 
 def save(
     path: Path,
-    variants: Mapping[str, Kept],
+    variants: Mapping[str, BaselineVariant],
     inputs: Sequence[TensorSpec],
     report: Report,
     store: Store,
@@ -96,7 +96,7 @@ def save(
             inside = file.relative_to(variant.artifact.path).as_posix()
             members[f"{_ARTIFACTS}/{name}/{inside}"] = file
             files[inside] = of_file(file)
-        packed[name] = Packed(
+        packed[name] = ManifestVariant(
             artifact=manifests.described(variant.artifact),
             runner=variant.runner,
             options=variant.options,
@@ -167,7 +167,7 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
 
 def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, trust: bool) -> Baseline:
     variants = {
-        name: Kept(
+        name: BaselineVariant(
             _artifact(packed, root / _ARTIFACTS / name, foreign=not own, trust=trust),
             packed.runner,
             packed.options if own else packed.options_from_elsewhere(),
@@ -179,7 +179,7 @@ def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, trust: 
     return Baseline(origin, variants, manifest.inputs, manifest.environment, report)
 
 
-def _artifact(packed: Packed, path: Path, *, foreign: bool, trust: bool) -> Artifact:
+def _artifact(packed: ManifestVariant, path: Path, *, foreign: bool, trust: bool) -> Artifact:
     about = packed.artifact
     return Artifact(
         about.key,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.measure.latency.messages import Round
-from optcli.measure.latency.plan import Plan
-from optcli.measure.latency.samples import OF_ROUNDS, Series, Start
+from optcli.measure.latency.plan import LaunchPlan
+from optcli.measure.latency.samples import OF_ROUNDS, LaunchStart, Series
 
 
 @dataclass
@@ -17,11 +17,11 @@ class ArtifactRun:
     name: str
     batch_size: int
     group: int
-    plan: Plan
+    plan: LaunchPlan
     rows: list[Round] = field(default_factory=list)
     launch: list[int] = field(default_factory=list)
     round: list[int] = field(default_factory=list)
-    starts: list[Start] = field(default_factory=list)
+    starts: list[LaunchStart] = field(default_factory=list)
     usual_ns: float = 0.0
 
     def begin_launch(self, number: int, usual_ns: float) -> None:
@@ -41,7 +41,7 @@ class ArtifactRun:
         self._done += 1
         self._spent_s += sum(row.ns) / 1e9
 
-    def end_launch(self, start: Start) -> None:
+    def end_launch(self, start: LaunchStart) -> None:
         """What it cost before its first round; a launch without any is not kept."""
         if self._done:
             self.starts.append(start)

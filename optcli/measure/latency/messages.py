@@ -41,7 +41,7 @@ class Command:
 
     `open`: `Opening`. `warm`: `WarmUp`, after `calls` calls or `seconds`; with `steady` once it is
     steady, after `calls` calls at least. `round`: `Round`, of `calls` timed calls after `lead_in`
-    untimed ones. `memory`: `Held`. Nothing answers `end`.
+    untimed ones. `memory`: `HeldMemory`. Nothing answers `end`.
     """
 
     do: Literal["ready", "open", "warm", "round", "memory", "end"]
@@ -98,7 +98,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldMemory:
     """The most memory held so far, and what only calls have shown of the runtime."""
 
     observed: dict[str, Any] = field(default_factory=dict)

@@ -46,14 +46,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """How many rounds in each launch and how many timed calls in each round."""
 
     rounds: int
     calls: int
 
 
-def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> Plan:
+def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> LaunchPlan:
     """As many calls as asked for, more where they are cheap or p99 is wanted, fewer at the time cap.
 
     A round lasts 20 ms at least, in table and gate mode 60 ms unless that takes more than 200 calls. A
@@ -72,7 +72,7 @@ def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> Plan:
             calls = max(calls, enough)
             break
     least_rounds = max(2, affordable // settings.launches)
-    return Plan(min(rounds, least_rounds), max(1, min(calls, affordable // total)))
+    return LaunchPlan(min(rounds, least_rounds), max(1, min(calls, affordable // total)))
 
 
 def _targets(settings: LatencySettings, rounds: int, wants_p99: bool, affordable: int) -> Sequence[int]:

@@ -20,7 +20,15 @@ from optcli.environment import usable_cores
 from optcli.errors import RunnerError
 from optcli.measure.latency import feeds, memory
 from optcli.measure.latency.gpu_clocks import told_by_nvml
-from optcli.measure.latency.messages import Command, Held, MeasureRequest, Opening, Ready, Round, WarmUp
+from optcli.measure.latency.messages import (
+    Command,
+    HeldMemory,
+    MeasureRequest,
+    Opening,
+    Ready,
+    Round,
+    WarmUp,
+)
 from optcli.measure.latency.noise import Noise
 from optcli.results import flags
 from optcli.workers import Channel, libraries
@@ -38,9 +46,11 @@ _LEAST_NS = 0.5e9
 _EVERY_S = 0.02
 
 
-def serve(request: MeasureRequest, channel: Channel, kind: type[Process] | None = None) -> None:
+def serve(
+    request: MeasureRequest, channel: Channel, kind: type[MeasuringProcess] | None = None
+) -> None:
     """Carry out the parent's commands until it is done."""
-    process = (kind or Process)(request)
+    process = (kind or MeasuringProcess)(request)
     try:
         while (command := channel.receive(Command)) is not None and command.do != "end":
             channel.send(process.answer(command))
@@ -48,7 +58,7 @@ def serve(request: MeasureRequest, channel: Channel, kind: type[Process] | None 
         process.close()
 
 
-class Process:
+class MeasuringProcess:
     """One artifact, its inputs, and what was asked of them so far."""
 
     def __init__(self, request: MeasureRequest) -> None:
@@ -68,14 +78,14 @@ class Process:
         # Threads of its own wait for each other then: waiting says nothing of other work.
         self._crowded = False
 
-    def answer(self, command: Command) -> Ready | Opening | WarmUp | Round | Held:
+    def answer(self, command: Command) -> Ready | Opening | WarmUp | Round | HeldMemory:
         """Carry out one command. Of a round it also says what the process computed since the last."""
         idle_cpu_ns = time.process_time_ns() - self._cpu_ns
         answer = self._answer(command)
         self._cpu_ns = time.process_time_ns()
         return replace(answer, idle_cpu_ns=idle_cpu_ns) if isinstance(answer, Round) else answer
 
-    def _answer(self, command: Command) -> Ready | Opening | WarmUp | Round | Held:
+    def _answer(self, command: Command) -> Ready | Opening | WarmUp | Round | HeldMemory:
         if command.do == "ready":
             return Ready()
         if command.do == "open":
@@ -87,7 +97,7 @@ class Process:
                 return warm_up(call, command.calls, command.seconds)
         if command.do == "round":
             return self._round(command.batch_size, command.calls, command.lead_in)
-        return Held(
+        return HeldMemory(
             observed=self._runner.observed(),
             peak_memory_bytes=max(0, memory.high_water_bytes() - self._empty_bytes)
             + self._runner.remote_peak_bytes(),

@@ -14,7 +14,7 @@ from optcli.measure.latency.fitness import (
     lost_of,
     spread_of,
 )
-from optcli.measure.latency.samples import Measured, Opened, Series
+from optcli.measure.latency.samples import Measured, OpenedArtifact, Series
 from optcli.results import Flag, flags
 from optcli.results.statistics import needed
 
@@ -88,7 +88,7 @@ def _throttled(measured: Measured, series: Series, counted: Series) -> list[Flag
 
 
 def _process_flags(
-    measured: Measured, series: Series, counted: Series, opened: Opened
+    measured: Measured, series: Series, counted: Series, opened: OpenedArtifact
 ) -> Iterator[Flag]:
     """Doubts about the launches, their processes and their threads."""
     settings, launches = measured.settings, series.launches

@@ -25,7 +25,7 @@ OF_ROUNDS = ("cpu_ns", "switches", "steal_s", "waited_ns", "idle_cpu_ns", "first
 
 
 @dataclass(frozen=True)
-class Start:
+class LaunchStart:
     """What one launch of an artifact cost at one batch size before its first round.
 
     `warm_calls` came before it was steady; `steady` is None where nobody looked, `warm_s` what warming
@@ -68,7 +68,7 @@ class Series:
     idle_cpu_ns: tuple[int, ...]
     first_feed: tuple[int, ...]
     feeds: int
-    starts: tuple[Start, ...]
+    starts: tuple[LaunchStart, ...]
     device_ns: np.ndarray | None = None
     region: Literal["host", "device"] = "host"
 
@@ -121,7 +121,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedArtifact:
     """How an artifact was opened: milliseconds by launch, threads, the runner's effective settings.
 
     `threads` were read back, `wanted_threads` were asked for. `environment` was set before any import.
@@ -153,7 +153,7 @@ class Measured:
     groups: tuple[tuple[str, ...], ...]
     lead_in: int
     series: tuple[Series, ...] = ()
-    opened: dict[str, Opened] = field(default_factory=dict)
+    opened: dict[str, OpenedArtifact] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
     orders: dict[str, list[list[str]]] = field(default_factory=dict)
@@ -218,14 +218,14 @@ def load(path: Path) -> Measured:
             **about,
             "series": series,
             "groups": tuple(tuple(group) for group in about["groups"]),
-            "opened": {name: Opened(**_tupled(each)) for name, each in about["opened"].items()},
+            "opened": {name: OpenedArtifact(**_tupled(each)) for name, each in about["opened"].items()},
             "skipped": {int(size): why for size, why in about["skipped"].items()},
         }
     )
 
 
 def _series(record: dict[str, Any], ns: np.ndarray, device_ns: np.ndarray | None) -> Series:
-    starts = tuple(Start(**each) for each in record["starts"])
+    starts = tuple(LaunchStart(**each) for each in record["starts"])
     return Series(**{**_tupled(record), "starts": starts, "ns": ns, "device_ns": device_ns})
 
 

@@ -18,9 +18,17 @@ from optcli.errors import OptcliError
 from optcli.measure.latency import gpu_clocks
 from optcli.measure.latency.artifact_runs import ArtifactRun
 from optcli.measure.latency.feeds import choose_batch_sizes
-from optcli.measure.latency.messages import Command, Held, MeasureRequest, Opening, Ready, Round, WarmUp
-from optcli.measure.latency.plan import Candidate, Plan, plan
-from optcli.measure.latency.samples import Measured, Opened, Start
+from optcli.measure.latency.messages import (
+    Command,
+    HeldMemory,
+    MeasureRequest,
+    Opening,
+    Ready,
+    Round,
+    WarmUp,
+)
+from optcli.measure.latency.plan import Candidate, LaunchPlan, plan
+from optcli.measure.latency.samples import LaunchStart, Measured, OpenedArtifact
 from optcli.observer import Observer
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings
@@ -57,7 +65,7 @@ class Session:
     wants_p99: bool = False
     timeout_s: float = 300.0
 
-    opened: dict[str, Opened] = field(default_factory=dict)
+    opened: dict[str, OpenedArtifact] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     orders: dict[str, list[list[str]]] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=dict)
@@ -66,7 +74,7 @@ class Session:
         self.sizes, self.skipped = choose_batch_sizes(self.inputs, self.settings.batch_sizes)
         self._children: dict[str, Child] = {}
         self._takes: dict[tuple[str, int, int], ArtifactRun] = {}
-        self._plans: dict[tuple[str, int], Plan] = {}
+        self._plans: dict[tuple[str, int], LaunchPlan] = {}
         self._fixed_warm_up: dict[int, int] = {}
         self._launch = 0
         self._began = datetime.now(UTC)
@@ -185,7 +193,7 @@ class Session:
                 )
             return
         options = self._options(candidate)
-        self.opened[candidate.name] = Opened(
+        self.opened[candidate.name] = OpenedArtifact(
             import_ms=import_ms,
             load_ms=load_ms,
             threads=opening.threads,
@@ -216,10 +224,10 @@ class Session:
                 with self._failing(name, size):
                     self._turn(name, takes[name])
         for name, take in takes.items():
-            held = Held()
+            held = HeldMemory()
             if name in self._children:
                 with self._failing(name, size):
-                    held = self._ask(name, Command("memory"), Held, self.timeout_s)
+                    held = self._ask(name, Command("memory"), HeldMemory, self.timeout_s)
                     opened = self.opened[name]
                     effective = {**opened.effective, **held.observed}
                     self.opened[name] = replace(opened, effective=effective)
@@ -257,8 +265,8 @@ class Session:
         with self._counted("timed"):
             take.add(self._ask(name, command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s)))
 
-    def _start(self, warm: WarmUp, held: Held) -> Start:
-        return Start(
+    def _start(self, warm: WarmUp, held: HeldMemory) -> LaunchStart:
+        return LaunchStart(
             launch=self._launch,
             first_ms=warm.first_ms,
             warm_calls=warm.steady_after,

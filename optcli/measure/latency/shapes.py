@@ -31,7 +31,7 @@ _WANTED, _NEEDED, _APART = 0.01, 0.03, 3.0
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ShapeComparison:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
     `steady` says whether the rounds tell which one is faster, `refused` why the runtime cannot compile
@@ -43,7 +43,7 @@ class Comparison:
     refused: str | None = None
 
 
-def compare(request: MeasureRequest, channel: Channel) -> Comparison:
+def compare(request: MeasureRequest, channel: Channel) -> ShapeComparison:
     """Compare the two forms of one artifact at every batch size of the request."""
     request = request.of_model()
     inputs, artifact, sizes = request.inputs, request.artifact, request.batch_sizes
@@ -55,13 +55,13 @@ def compare(request: MeasureRequest, channel: Channel) -> Comparison:
         static = kind.model_validate({**options, "shapes": "static"}).open(artifact, inputs)
     except OptcliError as error:
         dynamic.close()
-        return Comparison({}, steady=True, refused=error.message)
+        return ShapeComparison({}, steady=True, refused=error.message)
     with dynamic, static:
         if static.effective().get("shapes") != "static":
-            return Comparison({}, steady=True, refused="its file fixes the batch size")
+            return ShapeComparison({}, steady=True, refused="its file fixes the batch size")
         rounds = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
     steady = all(map(_tell, rounds.values()))
-    return Comparison({size: median(ratios) for size, ratios in rounds.items()}, steady)
+    return ShapeComparison({size: median(ratios) for size, ratios in rounds.items()}, steady)
 
 
 def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -21,8 +21,8 @@ from optcli.measure.latency import fitness, quality_flags, quantiles
 from optcli.measure.latency.artifact_runs import ArtifactRun
 from optcli.measure.latency.fit import fit
 from optcli.measure.latency.launches import in_ms
-from optcli.measure.latency.messages import Command, Held, MeasureRequest, Opening, Round, WarmUp
-from optcli.measure.latency.plan import Candidate, Plan
+from optcli.measure.latency.messages import Command, HeldMemory, MeasureRequest, Opening, Round, WarmUp
+from optcli.measure.latency.plan import Candidate, LaunchPlan
 from optcli.measure.latency.samples import Series
 from optcli.measure.latency.tails import is_surely_over
 from optcli.observer import Observer
@@ -113,7 +113,8 @@ class _Run:
             stopped = self._explore(child, sizes)
         calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
         takes = {
-            size: ArtifactRun(self.candidate.name, size, 0, Plan(ROUNDS, calls[size])) for size in calls
+            size: ArtifactRun(self.candidate.name, size, 0, LaunchPlan(ROUNDS, calls[size]))
+            for size in calls
         }
         launches, spent_s = 0, 0.0
         while launches < self.settings.launches:
@@ -166,7 +167,7 @@ class _Run:
                 return reason
             try:
                 warm = self._warm(child, size)
-                held = _ask(child, Command("memory"), Held, self.timeout_s)
+                held = _ask(child, Command("memory"), HeldMemory, self.timeout_s)
             except OptcliError as error:
                 if not self.usual_ns:
                     raise

@@ -15,7 +15,7 @@ OPAQUE = "compiled code"
 
 
 @dataclass(frozen=True)
-class Event:
+class OperatorEvent:
     """One operator that ran once: its own time, without that of operators inside it."""
 
     name: str
@@ -25,7 +25,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ProfiledEvents:
     """The events of the profiled calls.
 
     `calls` holds each call's events in their order; a runtime that gives means alone gives one call
@@ -33,7 +33,7 @@ class Reading:
     """
 
     profiler: str
-    calls: Sequence[Sequence[Event]]
+    calls: Sequence[Sequence[OperatorEvent]]
     trace: list[dict[str, Any]]
     statistic: Literal["median", "mean"] = "median"
     notes: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Times:
     notes: tuple[str, ...] = ()
 
 
-def times(reading: Reading, plain_ms: Sequence[float], profiled_ms: Sequence[float]) -> Times:
+def times(reading: ProfiledEvents, plain_ms: Sequence[float], profiled_ms: Sequence[float]) -> Times:
     """Times by operator, from a reading and the wall times of calls without and with the profiler.
 
     The time outside of operators is the smaller of two estimates. One is wall time less operators in
@@ -92,7 +92,7 @@ def _quick(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 4]
 
 
-def _operators(reading: Reading) -> list[OperatorTime]:
+def _operators(reading: ProfiledEvents) -> list[OperatorTime]:
     """One row per operator: the n-th of a name and type within a call is the same one in every call."""
     count = len(reading.calls)
     times_ms: dict[tuple[str, str, int], list[float]] = defaultdict(list)

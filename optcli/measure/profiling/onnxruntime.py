@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from optcli.errors import RunnerError
-from optcli.measure.profiling.events import Event, Reading
+from optcli.measure.profiling.events import OperatorEvent, ProfiledEvents
 from optcli.measure.profiling.profiler import Profiler
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 
@@ -23,7 +23,7 @@ _INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger", "D
 class OnnxruntimeProfiler(Profiler):
     """Reads what a session writes that was made with `enable_profiling`, in whole microseconds."""
 
-    def read(self) -> Reading:
+    def read(self) -> ProfiledEvents:
         path = cast(OnnxruntimeRunner, self._runner).end_profile()
         try:
             records = json.loads(path.read_bytes())
@@ -36,7 +36,7 @@ class OnnxruntimeProfiler(Profiler):
         return reading(records, self._calls)
 
 
-def reading(records: Sequence[Record], count: int) -> Reading:
+def reading(records: Sequence[Record], count: int) -> ProfiledEvents:
     """The last `count` calls of a profile, as the list of events that ONNX Runtime writes.
 
     Nodes inside the branches of If and the bodies of Loop are events of their own: what holds them
@@ -51,14 +51,14 @@ def reading(records: Sequence[Record], count: int) -> Reading:
         for run in runs
     ]
     events = [dict(each) for run, within in zip(runs, inside, strict=True) for each in (run, *within)]
-    return Reading("ONNX Runtime's profiler", [_events(within) for within in inside], events)
+    return ProfiledEvents("ONNX Runtime's profiler", [_events(within) for within in inside], events)
 
 
 def _start(record: Record) -> float:
     return float(record.get("ts", 0))
 
 
-def _events(nodes: Sequence[Record]) -> list[Event]:
+def _events(nodes: Sequence[Record]) -> list[OperatorEvent]:
     """Events with their own time, from nodes by their start: If and Loop hold others inside."""
     own = [float(node["dur"]) for node in nodes]
     open_: list[int] = []
@@ -70,7 +70,7 @@ def _events(nodes: Sequence[Record]) -> list[Event]:
             own[open_[-1]] -= float(node["dur"])
         open_.append(index)
     return [
-        Event(
+        OperatorEvent(
             str(node["name"]).removesuffix(_KERNEL),
             str(node["args"].get("op_name", "unknown")),
             max(0.0, time_us),

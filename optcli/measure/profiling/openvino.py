@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from optcli.measure.profiling.events import Event, Reading
+from optcli.measure.profiling.events import OperatorEvent, ProfiledEvents
 from optcli.measure.profiling.profiler import Profiler
 from optcli.runners.openvino import OpenvinoRunner
 
@@ -27,7 +27,7 @@ class OpenvinoProfiler(Profiler):
     def begin(self) -> None:
         self._before = self._counted()
 
-    def read(self) -> Reading:
+    def read(self) -> ProfiledEvents:
         return reading(*self._before, *self._counted())
 
     def _counted(self) -> tuple[list[dict[str, Any]], int]:
@@ -36,7 +36,7 @@ class OpenvinoProfiler(Profiler):
 
 def reading(
     before: Sequence[Counter], calls_before: int, after: Sequence[Counter], calls_after: int
-) -> Reading:
+) -> ProfiledEvents:
     """Means over the calls between two looks at the counters, which are means since the beginning.
 
     Their rounding to microseconds makes an error of about (before + after) / (after - before) of one.
@@ -49,9 +49,11 @@ def reading(
             1, calls_after - calls_before
         )
         events.append(
-            Event(str(layer["name"]), str(layer["type"]), max(0.0, time_us), precision(layer["kernel"]))
+            OperatorEvent(
+                str(layer["name"]), str(layer["type"]), max(0.0, time_us), precision(layer["kernel"])
+            )
         )
-    return Reading("OpenVINO's counters", [events], _trace(after, events), "mean", (_NOTE,))
+    return ProfiledEvents("OpenVINO's counters", [events], _trace(after, events), "mean", (_NOTE,))
 
 
 def precision(kernel: str) -> str | None:
@@ -60,7 +62,7 @@ def precision(kernel: str) -> str | None:
     return None if match is None else _SHORT.get(match[1].lower(), match[1].lower())
 
 
-def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[str, Any]]:
+def _trace(counters: Sequence[Counter], events: Sequence[OperatorEvent]) -> list[dict[str, Any]]:
     trace = []
     start_us = 0.0
     for layer, event in zip(counters, events, strict=True):

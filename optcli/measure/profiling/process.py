@@ -19,7 +19,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError, raised_as
 from optcli.measure.latency.feeds import make
 from optcli.measure.latency.noise import Noise
-from optcli.measure.profiling.events import Reading, Times, times
+from optcli.measure.profiling.events import ProfiledEvents, Times, times
 from optcli.measure.profiling.profiler import Profiler, of_runner
 from optcli.measure.profiling.record import Profile, StageTime
 from optcli.measure.profiling.request import ProfileRequest
@@ -48,7 +48,7 @@ _MOST_S = 5.0
 
 
 @dataclass(frozen=True)
-class Feeds:
+class ProfiledFeeds:
     """Batches to go through in turn, and the stages that made them; random ones have none.
 
     `samples` are the same batches with ids, targets and what preparing did to each sample.
@@ -125,7 +125,7 @@ def profile(request: ProfileRequest, channel: Channel) -> Profile:
     )
 
 
-def _post_process(request: ProfileRequest, plain: Runner, fed: Feeds) -> tuple[StageTime, ...]:
+def _post_process(request: ProfileRequest, plain: Runner, fed: ProfiledFeeds) -> tuple[StageTime, ...]:
     """The stage of post-processing, timed batch by batch; none where the recipe has no such step."""
     if request.postprocess is None:
         return ()
@@ -204,7 +204,7 @@ class _Timed:
         return first, second, third
 
 
-def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
+def _timing(timed: _Timed, reading: ProfiledEvents | None) -> dict[str, Any]:
     plain_ms = timed.plain_ms
     timing: dict[str, Any] = {
         "profiler": None,
@@ -252,12 +252,14 @@ def _write_trace(events: list[dict[str, Any]], request: ProfileRequest) -> None:
     request.trace.write_text(json.dumps(record))
 
 
-def random(inputs: Sequence[TensorSpec], batch_size: int, seed: int) -> Feeds:
+def random(inputs: Sequence[TensorSpec], batch_size: int, seed: int) -> ProfiledFeeds:
     """Batches of random values, as latency is measured with."""
-    return Feeds(make(inputs, None, [batch_size], seed)[batch_size])
+    return ProfiledFeeds(make(inputs, None, [batch_size], seed)[batch_size])
 
 
-def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], batch_size: int) -> Feeds:
+def real(
+    settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], batch_size: int
+) -> ProfiledFeeds:
     """Batches of real samples, spread over a role of the recipe's data, each sample timed.
 
     Up to 64 samples, or as many as five seconds allow. Raises `InputError`.
@@ -291,7 +293,7 @@ def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], bat
             samples=len(samples),
         ),
     )
-    return Feeds([dict(batch.inputs) for batch in batches], batches, stages)
+    return ProfiledFeeds([dict(batch.inputs) for batch in batches], batches, stages)
 
 
 def _stacked(samples: Sequence[Sample], batch_size: int, place: str) -> tuple[list[Batch], list[float]]:

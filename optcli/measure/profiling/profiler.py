@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.files import registry
-from optcli.measure.profiling.events import Reading
+from optcli.measure.profiling.events import ProfiledEvents
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Profiler(ABC):
         return (stop - start) / 1e6
 
     @abstractmethod
-    def read(self) -> Reading:
+    def read(self) -> ProfiledEvents:
         """The events of the calls since `begin`. Called once, at the end."""
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from optcli.measure.profiling.events import OPAQUE, Event, Reading
+from optcli.measure.profiling.events import OPAQUE, OperatorEvent, ProfiledEvents
 from optcli.measure.profiling.profiler import Profiler
 
 if TYPE_CHECKING:
@@ -78,10 +78,12 @@ class TorchProfiler(Profiler):
         self._calls += 1
         return (stop - start) / 1e6
 
-    def read(self) -> Reading:
+    def read(self) -> ProfiledEvents:
         calls = operators(self._steps)
         opaque = any(event.type == OPAQUE for call in calls for event in call)
-        return Reading("torch.profiler", calls, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ())
+        return ProfiledEvents(
+            "torch.profiler", calls, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ()
+        )
 
     def close(self) -> None:
         """Nothing: the runner is the one that is timed without a profiler, and its owner closes it."""
@@ -101,7 +103,7 @@ def compute_steps(events: Sequence[Any]) -> list[Any]:
     return sorted((e for e in events if e.name == _COMPUTE), key=lambda e: e.time_range.start)
 
 
-def operators(steps: Sequence[Any]) -> list[list[Event]]:
+def operators(steps: Sequence[Any]) -> list[list[OperatorEvent]]:
     """The operators that compute, for every compute step.
 
     An operator that spends half of its time or more in another one only passes the work on: its own
@@ -133,7 +135,9 @@ def _note_shares(event: Any, above: _Path, shares: dict[_Path, list[float]]) -> 
         _note_shares(child, path, shares)
 
 
-def _within(event: Any, above: _Path, called: str | None, hollow: Set[_Path]) -> Iterator[Event]:
+def _within(
+    event: Any, above: _Path, called: str | None, hollow: Set[_Path]
+) -> Iterator[OperatorEvent]:
     """What computes in an event; `called` is the operator that was called from outside."""
     name = str(event.name)
     path = (*above, name)
@@ -142,7 +146,7 @@ def _within(event: Any, above: _Path, called: str | None, hollow: Set[_Path]) ->
         inside = [inner for child in _computing(event) for inner in _within(child, path, None, hollow)]
         yield from inside
         rest_us = float(event.cpu_time_total) - sum(inner.time_us for inner in inside)
-        yield Event(region, OPAQUE, max(0.0, rest_us))
+        yield OperatorEvent(region, OPAQUE, max(0.0, rest_us))
     elif "::" not in name:
         for child in event.cpu_children:
             yield from _within(child, path, called, hollow)
@@ -151,4 +155,4 @@ def _within(event: Any, above: _Path, called: str | None, hollow: Set[_Path]) ->
             yield from _within(child, path, called or name, hollow)
     else:
         precision = "int8" if name.startswith(_INTEGER) else None
-        yield Event(called or name, name, float(event.cpu_time_total), precision)
+        yield OperatorEvent(called or name, name, float(event.cpu_time_total), precision)

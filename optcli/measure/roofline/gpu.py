@@ -14,7 +14,7 @@ _SIDES = (4096, 8192)
 _REPETITIONS = 20
 
 
-class Device(Protocol):
+class ComputingDevice(Protocol):
     """What computes: gives a call for a product of two square matrices, and its best time."""
 
     def product(self, side: int, precision: str) -> Callable[[], Any] | None:
@@ -33,7 +33,7 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     return of(Cuda(), request.threads)
 
 
-def of(device: Device, threads: int) -> list[Rate]:
+def of(device: ComputingDevice, threads: int) -> list[Rate]:
     """The rates of a device; `threads` are those of the process that drives it."""
     fastest = []
     for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):

@@ -9,7 +9,7 @@ from optcli.measure.roofline.findings import Rate
 from optcli.measure.roofline.shapes import (
     CONVOLUTIONS,
     MATRICES,
-    Layer,
+    ConvolutionShape,
     product_operations,
     product_size,
 )
@@ -67,7 +67,7 @@ def _product(side: int, precision: str) -> Model:
     return Model([last], [parameter], "peak")
 
 
-def _convolutions(layer: Layer, precision: str) -> Model:
+def _convolutions(layer: ConvolutionShape, precision: str) -> Model:
     import numpy as np
     from openvino import Model
     from openvino import opset13 as opset

@@ -11,7 +11,7 @@ MATRICES = (512, 1024)
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConvolutionShape:
     """A 3 x 3 convolution that keeps its size, with as many channels in as out."""
 
     batch: int
@@ -29,7 +29,7 @@ class Layer:
         return f"{self.batch} x {self.channels} x {self.side} x {self.side}, 3 x 3"
 
 
-CONVOLUTIONS = (Layer(2, 64, 56), Layer(4, 256, 14))
+CONVOLUTIONS = (ConvolutionShape(2, 64, 56), ConvolutionShape(4, 256, 14))
 
 
 def product_operations(side: int) -> int:

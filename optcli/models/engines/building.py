@@ -17,19 +17,19 @@ from typing import Any
 from optcli.models.engines import EngineError, driver, inspection, messages, profiles
 from optcli.models.engines.bindings import Bindings, load
 from optcli.models.engines.configuring import configure
-from optcli.models.engines.job import Job
+from optcli.models.engines.job import EngineJob
 from optcli.models.engines.process import JobChannel
 
 
 def build(record: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
-    """Build what a `Job`'s record says and write the plan; gives what the sidecar and a report need.
+    """Build what an `EngineJob` says in its record; gives what the sidecar and a report need.
 
     Keys: `product`, `version`, `device` (None without a GPU), `flags` that were set, `network`
     (`inspection.network`), `engine` (`inspection.described`, None where it cannot be opened here),
     `seconds`, `plan_bytes`, `timing_cache` (bytes before and after, None without one), `python`.
     Raises `EngineError` with TensorRT's own last words.
     """
-    job = Job(**record)
+    job = EngineJob(**record)
     bindings = load(job.product)
     devices = driver.devices() if driver.present() else ()
     if not bindings.rtx and not devices:
@@ -66,7 +66,7 @@ def build(record: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
     }
 
 
-def _network(bindings: Bindings, logger: Any, job: Job, talk: JobChannel) -> tuple[Any, Any]:
+def _network(bindings: Bindings, logger: Any, job: EngineJob, talk: JobChannel) -> tuple[Any, Any]:
     """A builder and an empty network, typed by the model where that is wanted and needs saying."""
     flags = 0
     creation = "NetworkDefinitionCreationFlag"
@@ -89,7 +89,7 @@ def _network(bindings: Bindings, logger: Any, job: Job, talk: JobChannel) -> tup
     return builder, network
 
 
-def _parse(bindings: Bindings, network: Any, logger: Any, job: Job, talk: JobChannel) -> None:
+def _parse(bindings: Bindings, network: Any, logger: Any, job: EngineJob, talk: JobChannel) -> None:
     """Read the ONNX file into the network. Raises `EngineError` that names each node it cannot read."""
     talk.progress(None, "reading the model")
     parser = bindings.module.OnnxParser(network, logger)
@@ -101,7 +101,7 @@ def _parse(bindings: Bindings, network: Any, logger: Any, job: Job, talk: JobCha
     errors = [parser_error(parser.get_error(index)) for index in range(parser.num_errors)]
     texts = "; ".join(dict.fromkeys(f"{_where(each)}{each['text']}" for each in errors[:5]))
     message = f"{bindings.title} cannot read the model: {texts}"
-    cause = messages.meaning([messages.Line("E", each["text"]) for each in errors] or talk.lines)
+    cause = messages.meaning([messages.LogLine("E", each["text"]) for each in errors] or talk.lines)
     if cause:
         at = next(filter(None, map(_where, errors)), "")
         message = f"{bindings.title} cannot read the model: {at}{cause.text}"

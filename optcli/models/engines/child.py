@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.models.engines import EngineError, messages
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 
 PYTHON = "OPTCLI_TENSORRT_PYTHON"
 
@@ -121,7 +121,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def died(process: subprocess.Popen[bytes], lines: Sequence[Line]) -> EngineError:
+def died(process: subprocess.Popen[bytes], lines: Sequence[LogLine]) -> EngineError:
     """What to say of a process that ended by itself, with what TensorRT logged last."""
     code = process.wait()
     # A script around the interpreter says 128 + n where a signal ended it.
@@ -140,7 +140,7 @@ def _result(
     """What one job gives, listened to from its first line to its last."""
     deadline = time.monotonic() + timeout_s
     outputs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(job)
@@ -163,7 +163,7 @@ def _result(
         if "error" in record:
             raise EngineError.from_record(record["error"])
         if "log" in record:
-            lines.append(Line(*record["log"]))
+            lines.append(LogLine(*record["log"]))
         elif on_event is not None:
             on_event(record)
 

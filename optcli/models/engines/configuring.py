@@ -14,13 +14,13 @@ from optcli.models.engines.bindings import Bindings, enum_name
 from optcli.models.engines.process import JobChannel
 
 if TYPE_CHECKING:
-    from optcli.models.engines.job import Job
+    from optcli.models.engines.job import EngineJob
 
 _FLOATS = ("FLOAT", "HALF", "BF16")
 
 
 def configure(
-    bindings: Bindings, builder: Any, network: Any, job: Job, talk: JobChannel
+    bindings: Bindings, builder: Any, network: Any, job: EngineJob, talk: JobChannel
 ) -> tuple[Any, TimingCache | None]:
     """The configuration that a job asks for, and the timing cache that it uses.
 
@@ -117,7 +117,7 @@ def _keep(bindings: Bindings, network: Any, kept: Sequence[str]) -> None:
 
 
 def _profiles(
-    bindings: Bindings, builder: Any, network: Any, config: Any, job: Job, talk: JobChannel
+    bindings: Bindings, builder: Any, network: Any, config: Any, job: EngineJob, talk: JobChannel
 ) -> None:
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     varying = [tensor for tensor in inputs if profiles.is_dynamic(list(tensor.shape))]

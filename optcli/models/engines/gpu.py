@@ -82,7 +82,7 @@ class Stream:
         self._gpu.call("cuStreamSynchronize", self.handle)
 
 
-class Event:
+class CudaEvent:
     """A point in a stream whose time the GPU notes."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -94,7 +94,7 @@ class Event:
         flags = _EXTERNAL if in_graph else 0
         self._gpu.call("cuEventRecordWithFlags", self._handle, stream.handle, flags)
 
-    def since_ms(self, earlier: Event) -> float:
+    def since_ms(self, earlier: CudaEvent) -> float:
         """Milliseconds on the GPU between two events; both must be over."""
         elapsed_ms = ctypes.c_float(0)
         self._gpu.call("cuEventElapsedTime", ctypes.byref(elapsed_ms), earlier._handle, self._handle)
@@ -151,7 +151,7 @@ class Buffer:
             self._gpu.call("cuMemcpyDtoHAsync_v2", self._host, self._device, size_bytes, stream.handle)
 
 
-class Graph:
+class CudaGraph:
     """What was put into a stream, recorded once and launched as one piece of work.
 
     >>> graph = Graph(gpu, stream, enqueue)

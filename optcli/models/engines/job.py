@@ -9,7 +9,7 @@ from optcli.models.engines import profiles
 
 
 @dataclass(frozen=True)
-class Job:
+class EngineJob:
     """What to build.
 
     `flags` are builder flags by name, to be set or cleared; one that the version lacks must be false.

@@ -15,7 +15,7 @@ from optcli.models.engines import EngineError
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line of TensorRT's log; `severity` is F, E, W, I or V."""
 
     severity: str
@@ -32,7 +32,7 @@ class Meaning(NamedTuple):
     hint: str
 
 
-def collector(module: Any, heard: Callable[[Line], None]) -> Any:
+def collector(module: Any, heard: Callable[[LogLine], None]) -> Any:
     """A logger for the module's Builder and Runtime that hands on every line."""
 
     class Log(module.ILogger):  # type: ignore[misc]
@@ -42,12 +42,12 @@ def collector(module: Any, heard: Callable[[Line], None]) -> Any:
         def log(self, severity: Any, msg: str) -> None:
             # An exception here would end the process.
             name = str(getattr(severity, "name", severity)).rpartition(".")[2]
-            heard(Line(_LETTERS.get(name, "I"), str(msg).strip()))
+            heard(LogLine(_LETTERS.get(name, "I"), str(msg).strip()))
 
     return Log()
 
 
-def last_errors(lines: Sequence[Line], count: int = 4) -> list[str]:
+def last_errors(lines: Sequence[LogLine], count: int = 4) -> list[str]:
     """The last errors of a log, else its last warnings, each once, in order."""
     for severities in ("FE", "W"):
         errors = list(dict.fromkeys(str(line) for line in lines if line.severity in severities))
@@ -56,7 +56,7 @@ def last_errors(lines: Sequence[Line], count: int = 4) -> list[str]:
     return []
 
 
-def meaning(lines: Sequence[Line]) -> Meaning | None:
+def meaning(lines: Sequence[LogLine]) -> Meaning | None:
     """The meaning of the first known line: the lines that follow it are mostly its consequences.
 
     TensorRT-RTX complains of a missing driver in every build without a GPU: that explains a failure
@@ -72,7 +72,9 @@ def meaning(lines: Sequence[Line]) -> Meaning | None:
     return None
 
 
-def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str = "") -> EngineError:
+def explained(
+    message: str, lines: Sequence[LogLine], *, place: str = "", hint: str = ""
+) -> EngineError:
     """An error with what TensorRT's log means, where that is known, and its last lines."""
     cause = meaning(lines)
     if cause is not None and cause.text not in message:

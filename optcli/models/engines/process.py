@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from optcli.models.engines import EngineError, messages
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 
 
-class Answers:
+class ChildOutput:
     """The lines that this process writes to its parent, each whole: TensorRT logs from own threads."""
 
     def __init__(self, out: TextIO) -> None:
@@ -37,12 +37,12 @@ class Answers:
             self._out.flush()
 
 
-class JobChannel(Answers):
+class JobChannel(ChildOutput):
     """What a job says on its way; `lines` are those that TensorRT logged so far."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(out)
-        self.lines: list[Line] = []
+        self.lines: list[LogLine] = []
 
     def progress(self, fraction: float | None, message: str) -> None:
         """How far the job is; `fraction` is 0..1, or None where the end is not known."""
@@ -52,7 +52,7 @@ class JobChannel(Answers):
         """Something a person should know that stops nothing."""
         self.send({"warned": message})
 
-    def heard(self, line: Line) -> None:
+    def heard(self, line: LogLine) -> None:
         """Pass a line of TensorRT's log on; it is with the parent before TensorRT goes on."""
         if line.severity == "V":
             return

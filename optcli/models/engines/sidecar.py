@@ -65,7 +65,7 @@ class Sidecar:
 
 
 @dataclass(frozen=True)
-class Here:
+class LoadingEnvironment:
     """What an engine would be loaded with; the GPU's values are None where there is none."""
 
     product: str
@@ -123,7 +123,7 @@ def check_plan(folder: Path) -> Sidecar:
     return about
 
 
-def check_here(about: Sidecar, here: Here, place: str = "") -> str | None:
+def check_here(about: Sidecar, here: LoadingEnvironment, place: str = "") -> str | None:
     """Whether an engine may be loaded with what is here.
 
     Gives the model of GPU that it was built on where another one is here: it may be slower there.
@@ -144,7 +144,7 @@ def check_here(about: Sidecar, here: Here, place: str = "") -> str | None:
     return about.gpu if about.gpu != here.gpu else None
 
 
-def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
+def _check_gpu(about: Sidecar, here: LoadingEnvironment, place: str) -> None:
     capability = here.compute_capability or "?"
     there = f"{here.gpu} (compute capability {capability})"
     if about.targets and "CURRENT" not in about.targets:

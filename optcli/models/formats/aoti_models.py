@@ -30,7 +30,7 @@ def name_of(batch_size: int) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """Some rows of a batch and the model they go to, filled up to `size` rows."""
 
     model: str
@@ -72,23 +72,23 @@ class Routes:
         """The routes that `to_record` wrote."""
         return TypeAdapter(Routes).validate_python(record)
 
-    def parts(self, size: int) -> list[Part]:
+    def parts(self, size: int) -> list[BatchPart]:
         """Where a batch goes; several parts are computed one after the other."""
         if size in self.fixed:
-            return [Part(name_of(size), size, size)]
+            return [BatchPart(name_of(size), size, size)]
         following = next((each for each in self.fixed if each > size), None)
         if following is not None:
             if self.padded_from.get(following, following) <= size:
-                return [Part(name_of(following), size, following)]
+                return [BatchPart(name_of(following), size, following)]
         elif self.fixed and self.pieces:
             largest = self.fixed[-1]
-            return [Part(name_of(largest), largest, largest), *self.parts(size - largest)]
+            return [BatchPart(name_of(largest), largest, largest), *self.parts(size - largest)]
         if not self.any_size:
             raise RunnerError(
                 f"the package has no model for a batch of {size}, only for {list(self.fixed)}",
                 hint="name the size under `latency.batch_sizes`, or set `shapes: auto`; build again",
             )
-        return [Part(ANY_SIZE, size, size)]
+        return [BatchPart(ANY_SIZE, size, size)]
 
     def compiled_for(self) -> str:
         """In words: `any batch size`, `batch size 1, 8`, `batch size 1, 8 and any other`."""
@@ -100,9 +100,9 @@ class Routes:
     def said(self, size: int) -> str:
         """In words: `own model`, `any size`, `padded to 8`, `8 + 8 + 4 padded to 8`."""
         parts = self.parts(size)
-        if parts == [Part(ANY_SIZE, size, size)]:
+        if parts == [BatchPart(ANY_SIZE, size, size)]:
             return "any size"
-        if parts == [Part(name_of(size), size, size)]:
+        if parts == [BatchPart(name_of(size), size, size)]:
             return "own model"
         if len(parts) == 1:
             return f"padded to {parts[0].size}"
@@ -119,7 +119,7 @@ class Models:
 
     loaded: Mapping[str, Callable[..., Any]]
     routes: Routes
-    seen: dict[int, list[Part]] = field(default_factory=dict)
+    seen: dict[int, list[BatchPart]] = field(default_factory=dict)
 
     def routed(self, routes: Routes) -> Models:
         """The same models on other routes."""
@@ -141,7 +141,7 @@ class Models:
             return self.loaded[parts[0].model](*tensors)
         return self._joined(parts, tensors)
 
-    def _joined(self, parts: Sequence[Part], tensors: Sequence[torch.Tensor]) -> Any:
+    def _joined(self, parts: Sequence[BatchPart], tensors: Sequence[torch.Tensor]) -> Any:
         import torch
 
         outputs: list[list[torch.Tensor]] = []

@@ -26,7 +26,7 @@ _DTYPES = {0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float1
 _DTYPES |= {7: "float64", 11: "bool", 15: "bfloat16"}
 
 
-class Tensor(NamedTuple):
+class ProgramTensor(NamedTuple):
     """An input or output of a program."""
 
     dtype: str
@@ -52,7 +52,7 @@ def open(folder: Path) -> Method:
         return method
 
 
-def tensors(method: Method) -> tuple[list[Tensor], list[Tensor]]:
+def tensors(method: Method) -> tuple[list[ProgramTensor], list[ProgramTensor]]:
     """Element type and sizes of the inputs and of the outputs; a size that varies is its largest."""
     about = method.metadata
     inputs = [about.input_tensor_meta(place) for place in range(about.num_inputs())]
@@ -78,9 +78,9 @@ def set_threads(count: int) -> int:
     return int(portable_lib._threadpool_get_thread_count())
 
 
-def _tensor(about: Any) -> Tensor:
+def _tensor(about: Any) -> ProgramTensor:
     kind = int(about.dtype())
-    return Tensor(_DTYPES.get(kind, f"type {kind}"), tuple(about.sizes()))
+    return ProgramTensor(_DTYPES.get(kind, f"type {kind}"), tuple(about.sizes()))
 
 
 def _runtime() -> Any:

@@ -22,7 +22,7 @@ _DELEGATE = "DELEGATE"
 _MARK = b"TFL3"
 
 
-class Tensor(NamedTuple):
+class LitertTensor(NamedTuple):
     """An input or output: its name and place in the file, and how integers stand for its values.
 
     `scale` is 0 where values are what they are. A size that varies is None.
@@ -58,7 +58,7 @@ def open(folder: Path, threads: int = 1, *, delegate: bool = True) -> Interprete
         return interpreter
 
 
-def tensors(interpreter: Interpreter) -> tuple[list[Tensor], list[Tensor]]:
+def tensors(interpreter: Interpreter) -> tuple[list[LitertTensor], list[LitertTensor]]:
     """Inputs and outputs in their order, named as the file's first signature does."""
     names: dict[int, str] = {}
     for key in list(interpreter.get_signature_list())[:1]:
@@ -151,12 +151,12 @@ def _model(path: Path) -> Any:
     return schema.ModelT.InitFromPackedBuf(bytearray(path.read_bytes()), 0)
 
 
-def _tensor(about: dict[str, Any], names: dict[int, str]) -> Tensor:
+def _tensor(about: dict[str, Any], names: dict[int, str]) -> LitertTensor:
     import numpy as np
 
     scale, zero_point = about["quantization"]
     index, sizes = int(about["index"]), about["shape_signature"]
-    return Tensor(
+    return LitertTensor(
         names.get(index, str(about["name"])),
         index,
         np.dtype(about["dtype"]).name,

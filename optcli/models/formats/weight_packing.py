@@ -46,7 +46,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """What a call packs: how many weights, their share of all elements, and of oneDNN's time."""
 
     weights: int = 0
@@ -183,7 +183,7 @@ def _order(weight: torch.Tensor, constants: Sequence[Any], shape: Any) -> tuple[
         return tuple(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
 
 
-def packed_each_call(call: Callable[[], object], weights: Iterable[object]) -> Packed | None:
+def packed_each_call(call: Callable[[], object], weights: Iterable[object]) -> PackedWeights | None:
     """What oneDNN brings into its order of a network's weights during one call.
 
     `weights` are the tensors that the network keeps; what else it keeps is left out.
@@ -197,7 +197,7 @@ def packed_each_call(call: Callable[[], object], weights: Iterable[object]) -> P
     return sorted(packs, key=lambda each: each.share_of_time)[len(packs) // 2] if packs else None
 
 
-def _packed(lines: Sequence[str], weights: Sequence[tuple[int, ...]]) -> Packed:
+def _packed(lines: Sequence[str], weights: Sequence[tuple[int, ...]]) -> PackedWeights:
     shapes = {_sides(each) for each in weights}
     all_ms, packed_ms, count, elements = 0.0, 0.0, 0, 0
     for line in filter(None, map(_LINE.match, lines)):
@@ -210,7 +210,7 @@ def _packed(lines: Sequence[str], weights: Sequence[tuple[int, ...]]) -> Packed:
             elements += math.prod(sides)
             count += 1
     total = max(1, sum(map(math.prod, weights)))
-    return Packed(count, elements / total, packed_ms / all_ms if all_ms else 0.0)
+    return PackedWeights(count, elements / total, packed_ms / all_ms if all_ms else 0.0)
 
 
 def _is_one_of(sides: Sequence[int], shapes: set[tuple[int, ...]]) -> bool:

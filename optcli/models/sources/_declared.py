@@ -13,7 +13,7 @@ from optcli.settings import TensorSpec
 Shape = tuple[int | str | None, ...]
 
 
-class Difference(NamedTuple):
+class DeclaredDifference(NamedTuple):
     """One difference in words. `is_fixed`: the file has one size where the recipe's varies."""
 
     said: str
@@ -21,7 +21,7 @@ class Difference(NamedTuple):
 
 
 def refused(
-    wrong: Sequence[Difference],
+    wrong: Sequence[DeclaredDifference],
     declared: Mapping[str, tuple[str, Shape]],
     path: Path,
     ranges: Mapping[str, tuple[int, int]] | None = None,
@@ -42,24 +42,24 @@ def refused(
     )
 
 
-def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[Difference]:
+def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[DeclaredDifference]:
     """How an input of the recipe differs from the file's element type and shape."""
     name = spec.name
     wrong = []
     if dtype != spec.dtype:
-        wrong.append(Difference(f"{name} is {dtype} in the file, {spec.dtype} in the recipe"))
+        wrong.append(DeclaredDifference(f"{name} is {dtype} in the file, {spec.dtype} in the recipe"))
     if len(shape) != len(spec.shape):
         counts = f"{len(shape)} dimensions in the file, {len(spec.shape)} in the recipe"
-        return [*wrong, Difference(f"{name} has {counts}")]
+        return [*wrong, DeclaredDifference(f"{name} has {counts}")]
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if not isinstance(size, int):
             continue
         what = f"dimension {index} of {name}" if index else f"the batch of {name}"
         if isinstance(wanted, str):
             difference = f"{what} is fixed at {size} in the file, {wanted!r} in the recipe"
-            wrong.append(Difference(difference, is_fixed=True))
+            wrong.append(DeclaredDifference(difference, is_fixed=True))
         elif wanted != size:
-            wrong.append(Difference(f"{what} is {size} in the file, {wanted} in the recipe"))
+            wrong.append(DeclaredDifference(f"{what} is {size} in the file, {wanted} in the recipe"))
     return wrong
 
 

@@ -11,7 +11,7 @@ from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.models.formats import executorch as executorch_format
 from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import Difference
+from optcli.models.sources._declared import DeclaredDifference
 from optcli.models.sources._file import FileSource
 from optcli.settings import TensorSpec
 
@@ -29,7 +29,9 @@ class ExecutorchSource(FileSource):
         names = [spec.name for spec in inputs]
         wrong = []
         if len(names) != len(taken):
-            wrong.append(Difference(f"the file takes {len(taken)}, the recipe has {len(names)}"))
+            wrong.append(
+                DeclaredDifference(f"the file takes {len(taken)}, the recipe has {len(names)}")
+            )
             names = [f"input_{place}" for place in range(len(taken))]
         else:
             for spec, tensor in zip(inputs, taken, strict=True):

@@ -14,7 +14,7 @@ from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats.torch_calls import Arguments
 from optcli.models.sources import SourceFacts, _declared, _file, _network
-from optcli.models.sources._declared import Difference, Shape
+from optcli.models.sources._declared import DeclaredDifference, Shape
 from optcli.models.sources._file import FileSource
 from optcli.settings import TensorSpec
 
@@ -57,14 +57,14 @@ def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: 
     names = _names(program, path)
     declared, ranges = _declared_inputs(program, names, path)
     recipe_names = [spec.name for spec in inputs]
-    wrong: list[Difference] = []
+    wrong: list[DeclaredDifference] = []
     if len(recipe_names) != len(names):
         difference = (
             f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
         )
-        wrong.append(Difference(difference))
+        wrong.append(DeclaredDifference(difference))
     elif set(recipe_names) == set(names) and recipe_names != names:
-        wrong.append(Difference(f"they come in the order {', '.join(names)} in the file"))
+        wrong.append(DeclaredDifference(f"they come in the order {', '.join(names)} in the file"))
     else:
         # Inputs are given by position, so names may differ.
         for spec, name in zip(inputs, names, strict=True):
@@ -117,7 +117,7 @@ def _declared_inputs(
 
 def _out_of_range(
     spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]
-) -> list[Difference]:
+) -> list[DeclaredDifference]:
     wrong = []
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=False)):
         if not isinstance(size, str) or size not in ranges:
@@ -132,5 +132,5 @@ def _out_of_range(
             span = f"{least} to {most}" if least < most else str(least)
             what = wanted if isinstance(wanted, str) else f"dimension {index}"
             difference = f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe"
-            wrong.append(Difference(difference))
+            wrong.append(DeclaredDifference(difference))
     return wrong

@@ -11,7 +11,7 @@ from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.models.formats import litert as litert_format
 from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import Difference
+from optcli.models.sources._declared import DeclaredDifference
 from optcli.models.sources._file import FileSource
 from optcli.settings import TensorSpec
 
@@ -35,7 +35,9 @@ class LitertSource(FileSource):
             taken = [by_name[spec.name] for spec in inputs]
         wrong = []
         if len(inputs) != len(taken):
-            wrong.append(Difference(f"the file takes {len(taken)}, the recipe has {len(inputs)}"))
+            wrong.append(
+                DeclaredDifference(f"the file takes {len(taken)}, the recipe has {len(inputs)}")
+            )
         else:
             for spec, tensor in zip(inputs, taken, strict=True):
                 dtype = spec.dtype if tensor.scale and spec.dtype == "float32" else tensor.dtype

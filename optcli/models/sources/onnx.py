@@ -28,7 +28,7 @@ from optcli.models.onnx_graphs.interface import (
 )
 from optcli.models.onnx_graphs.precision import precision_of
 from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import Difference
+from optcli.models.sources._declared import DeclaredDifference
 from optcli.models.sources._file import FileSource, no_tensor, wrong
 from optcli.settings import TensorSpec
 
@@ -138,12 +138,12 @@ def _rename_duplicates(model: ModelProto) -> int:
 def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
     dtypes, shapes = _dtypes(model, path), input_shapes(model)
-    apart: list[Difference] = []
+    apart: list[DeclaredDifference] = []
     specs = {spec.name: spec for spec in inputs}
     if missing := [name for name in shapes if name not in specs]:
-        apart.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
+        apart.append(DeclaredDifference(f"the recipe lacks the input {', '.join(missing)}"))
     if unknown := [name for name in specs if name not in shapes]:
-        apart.append(Difference(f"the file has no input {', '.join(unknown)}"))
+        apart.append(DeclaredDifference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
         if name in specs:
             apart.extend(_declared.differences(specs[name], dtypes[name], shape))

@@ -28,7 +28,7 @@ class ModelInput:
     shape: tuple[int | None, ...]
 
 
-class Feeds:
+class CalibrationFeeds:
     """The batches to calibrate with, as `{input name: array}`; each iteration reads them anew.
 
     A model with a fixed batch size gets batches of that size; every other gets one sample at a time,

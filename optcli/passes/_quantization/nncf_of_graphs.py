@@ -12,7 +12,7 @@ from optcli.errors import OptcliError
 from optcli.models.formats import openvino as openvino_format
 from optcli.passes import Job, Made
 from optcli.passes._quantization import output_tails, transformers
-from optcli.passes._quantization.calibration import Feeds, ModelInput
+from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
 from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
     graph_of,
@@ -62,7 +62,7 @@ def quantize_graph(
         return inputs[0] if len(inputs) == 1 else inputs
 
     kind = this_cpu()
-    feeds = Feeds(job, graph_inputs(job), samples)
+    feeds = CalibrationFeeds(job, graph_inputs(job), samples)
     with torch.no_grad():
         traced = graph_of(source, job, None, output_tail)
         attention = transformers.in_graph(traced.graph) if transformer is None else transformer

@@ -73,7 +73,7 @@ _MEASURES = frozenset({"shape", "shapeof", "size", "symsize"})  # they read no v
 
 
 @dataclass(frozen=True)
-class Operator:
+class GraphOperator:
     """One operator of a graph; `inputs` and `outputs` name values, weights among the inputs."""
 
     name: str
@@ -96,7 +96,7 @@ def in_onnx(model: ModelProto) -> list[str]:
     return [name for name in joining_tail([*_of_onnx(graph)], given, constants) if name in own]
 
 
-def _of_onnx(graph: Graph) -> Iterator[Operator]:
+def _of_onnx(graph: Graph) -> Iterator[GraphOperator]:
     """The operators of a graph; those of graphs within stand before the node that they belong to."""
     for node in graph:
         inputs = [str(value.name) for value in node.inputs if value is not None]
@@ -105,7 +105,7 @@ def _of_onnx(graph: Graph) -> Iterator[Operator]:
                 yield from _of_onnx(inner)
                 inputs += [str(value.name) for value in inner.outputs]
         outputs = tuple(str(value.name) for value in node.outputs)
-        yield Operator(str(node.name), node.op_type, tuple(inputs), outputs)
+        yield GraphOperator(str(node.name), node.op_type, tuple(inputs), outputs)
 
 
 def _graphs_within(attribute: Any) -> Sequence[Graph]:
@@ -133,7 +133,7 @@ def in_graph(graph: GraphModule) -> list[str]:
             packet = getattr(node.target, "overloadpacket", node.target)
             kind = str(getattr(packet, "__name__", packet))
             inputs = tuple(each.name for each in node.all_input_nodes)
-            operators.append(Operator(node.name, kind, inputs, (node.name,)))
+            operators.append(GraphOperator(node.name, kind, inputs, (node.name,)))
     return joining_tail(operators, given, shapes)
 
 
@@ -146,7 +146,7 @@ def in_openvino(model: Model) -> list[str]:
 
 def in_nncf(graph: NNCFGraph) -> list[str]:
     """The names of the nodes to keep in floating point, in order, as NNCF calls them."""
-    operators: list[Operator] = []
+    operators: list[GraphOperator] = []
     shapes: dict[str, tuple[int, ...]] = {}
     for node in graph.topological_sort():
         reads = sorted(graph.get_input_edges(node), key=lambda edge: edge.input_port_id)
@@ -154,14 +154,14 @@ def in_nncf(graph: NNCFGraph) -> list[str]:
         gives = graph.get_output_edges(node)
         outputs = tuple(f"{node.node_name}:{edge.output_port_id}" for edge in gives)
         shapes |= {name: tuple(edge.tensor_shape) for name, edge in zip(outputs, gives, strict=True)}
-        operators.append(Operator(node.node_name, node.node_type, inputs, outputs))
+        operators.append(GraphOperator(node.node_name, node.node_type, inputs, outputs))
     ends = {node.node_name for node in (*graph.get_input_nodes(), *graph.get_output_nodes())}
     given = [value for each in operators if each.name in ends for value in each.outputs]
     return [name for name in joining_tail(operators, given, shapes) if name not in ends]
 
 
 def joining_tail(
-    operators: Sequence[Operator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
+    operators: Sequence[GraphOperator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[str]:
     """The names of the operators behind the last layers that join values, lead to it or follow it.
 
@@ -199,7 +199,7 @@ class _Seen:
 
 
 def _looked_at(
-    operators: Sequence[Operator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
+    operators: Sequence[GraphOperator], given: Collection[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[_Seen]:
     """The operators that compute from inputs, in order."""
     computed, from_layers, shares = {*given}, set[str](), set[str]()

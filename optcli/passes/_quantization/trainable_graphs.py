@@ -17,7 +17,7 @@ from optcli.artifact import Artifact
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import torch_modules
 from optcli.passes import Job
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import (
     graph_of,
     module_names,
@@ -66,7 +66,7 @@ class TrainableGraph:
 def trainable_graph(
     source: Artifact,
     job: Job,
-    feeds: Feeds,
+    feeds: CalibrationFeeds,
     outputs: Sequence[str],
     ignored: Collection[str],
     output_tail: OutputTail,

@@ -14,7 +14,7 @@ from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats.torch_calls import arguments
 from optcli.passes import Job
 from optcli.passes._quantization import output_tails
-from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.nncf_of_graphs import quiet
 from optcli.passes._torch.fake_quantizers import fake_quantizer
 
@@ -30,7 +30,7 @@ _ATTENTION = "scaled_dot_product_attention"
 def trainable_network(
     model: torch.nn.Module,
     job: Job,
-    feeds: Feeds,
+    feeds: CalibrationFeeds,
     options: dict[str, Any],
     ignored: Collection[str],
     half_range: bool,

@@ -15,7 +15,7 @@ from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.errors import StepError
 from optcli.models.engines import EngineError, child, profiles, sidecar
-from optcli.models.engines.job import Job as Build
+from optcli.models.engines.job import EngineJob as Build
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import array, read
 from optcli.models.onnx_graphs.interface import input_shapes
@@ -23,7 +23,7 @@ from optcli.models.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
-from optcli.passes._tensorrt.precision import EnginePrecision, Keep, Prepared, prepare
+from optcli.passes._tensorrt.precision import EnginePrecision, Keep, PreparedNetwork, prepare
 from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
 
@@ -184,7 +184,7 @@ class EnginePass(Pass):
     def _keep(self) -> Keep:
         return Keep(self.ignored_names, self.ignored_types, self.ignored_patterns)
 
-    def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
+    def _build(self, prepared: PreparedNetwork, job: Job, here: Mapping[str, Any]) -> Build:
         """The build that the child is to do, its profiles checked against the model."""
         model = onnx_format.outline(prepared.path.parent)
         shapes = input_shapes(model)
@@ -210,7 +210,7 @@ class EnginePass(Pass):
             **self.settings(job, here["version"]),
         )
 
-    def _flags(self, prepared: Prepared, job: Job) -> dict[str, bool]:
+    def _flags(self, prepared: PreparedNetwork, job: Job) -> dict[str, bool]:
         flags = {}
         if self.refit != "none" or self.strip_weights:
             flags["REFIT" if self.refit == "any" else "REFIT_IDENTICAL"] = True

@@ -46,7 +46,7 @@ _PLURALS = {"Conv": "convolutions", "ConvTranspose": "transposed convolutions"}
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorPrecision:
     """One convolution or matrix product: what it is computed in, and why in nothing lower."""
 
     node: str
@@ -91,7 +91,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedNetwork:
     """A model for one TensorRT, and settings of its builder.
 
     `flags` are builder flags by name, to be set or cleared; `kept` names the nodes whose layers must be
@@ -116,7 +116,7 @@ def prepare(
     product: str,
     job: Job,
     left_out: Collection[str] = (),
-) -> Prepared:
+) -> PreparedNetwork:
     """Write the ONNX model in the folder `source` to the empty folder `out`, as this TensorRT wants it.
 
     `product` is its name and version, for messages. INT8 and FP8 leave the rest to FP16; `best` is the
@@ -147,7 +147,7 @@ def prepare(
     facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(in_fp32)}
     if strongly_typed or quantized:  # else TensorRT chooses among what the flags allow
         facts |= {"expectation": expectation(model, intent, left_out), "precisions": counts(model)}
-    return Prepared(
+    return PreparedNetwork(
         out / onnx_format.FILE,
         _flags(intent, precision, strongly_typed, bool(in_fp32)),
         () if strongly_typed else tuple(sorted(in_fp32)),
@@ -253,7 +253,7 @@ def _flags(
     return flags
 
 
-def work(model: ModelProto, left_out: Collection[str] = ()) -> list[Work]:
+def work(model: ModelProto, left_out: Collection[str] = ()) -> list[OperatorPrecision]:
     """The convolutions and matrix products of a model, in order, each with its precision.
 
     `int8` and `fp8` where data and weights come from DequantizeLinear, else the type of its inputs.
@@ -268,13 +268,15 @@ def work(model: ModelProto, left_out: Collection[str] = ()) -> list[Work]:
     return [_work(node, left_out) for node in products]
 
 
-def _work(node: Node, left_out: Collection[str]) -> Work:
+def _work(node: Node, left_out: Collection[str]) -> OperatorPrecision:
     types = [short_name(value.dtype or 0) for value in node.inputs if value is not None]
     floats = next((name for name in types if name in FLOATS), "fp32")
     precision, reason = _quantized(node)
     if reason == _UNTOUCHED and node.name in left_out:
         reason = "left out of quantization"
-    return Work(str(node.name or node.outputs[0].name), node.op_type, precision or floats, reason)
+    return OperatorPrecision(
+        str(node.name or node.outputs[0].name), node.op_type, precision or floats, reason
+    )
 
 
 def expectation(model: ModelProto, precision: str, left_out: Collection[str] = ()) -> str:
@@ -306,11 +308,11 @@ def counts(model: ModelProto) -> dict[str, int]:
     return dict(_precisions(work(model)))
 
 
-def _precisions(products: list[Work]) -> Counter[str]:
+def _precisions(products: list[OperatorPrecision]) -> Counter[str]:
     return Counter(each.precision for each in products)
 
 
-def _called(products: list[Work]) -> str:
+def _called(products: list[OperatorPrecision]) -> str:
     kinds = {each.operator for each in products}
     if kinds <= set(_PLURALS):
         return "convolutions"

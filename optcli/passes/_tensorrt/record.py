@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from optcli.models.engines import driver, inspection, sidecar
-from optcli.models.engines.job import Job as Build
+from optcli.models.engines.job import EngineJob as Build
 from optcli.passes import Job
-from optcli.passes._tensorrt.precision import Prepared
+from optcli.passes._tensorrt.precision import PreparedNetwork
 
 
 def gpu_here() -> dict[str, Any] | None:
@@ -38,7 +38,9 @@ def _layer_records(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: each[name] for name in names} for each in layers]
 
 
-def facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any]) -> dict[str, Any]:
+def facts(
+    about: sidecar.Sidecar, prepared: PreparedNetwork, result: Mapping[str, Any]
+) -> dict[str, Any]:
     """Facts of the engine; its precisions by its inspector on a GPU, else as the model lets expect."""
     record: dict[str, Any] = {
         "engine": {
@@ -64,7 +66,12 @@ def facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any])
 
 
 def written(
-    source: Path, plan: Path, prepared: Prepared, build: Build, result: Mapping[str, Any], **more: Any
+    source: Path,
+    plan: Path,
+    prepared: PreparedNetwork,
+    build: Build,
+    result: Mapping[str, Any],
+    **more: Any,
 ) -> sidecar.Sidecar:
     """The sidecar of a plan, from the ONNX file `source`, the build's settings and its result."""
     device = result["device"] or {}

@@ -14,7 +14,7 @@ from optcli.models.formats import aoti as aoti_format
 from optcli.models.formats import torch_devices
 from optcli.models.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
 from optcli.models.formats.torch_calls import example_inputs
-from optcli.models.formats.weight_packing import Packed, Packing, packed_each_call, packing
+from optcli.models.formats.weight_packing import PackedWeights, Packing, packed_each_call, packing
 from optcli.passes import Job
 from optcli.passes._torch.fixed_batch import can_pad, fixed, gain, measured
 from optcli.settings import batch_range
@@ -138,7 +138,7 @@ class Compiling:
         return can_pad(self._program, self.job.inputs)
 
     def packs_each_call(self, routes: Routes) -> dict[str, dict[str, Any] | None]:
-        """For every batch size that matters, the weights that each call packs again (`Packed`).
+        """For every batch size that matters, the weights that each call packs again (`PackedWeights`).
 
         None for a size where that is not known; empty on a GPU.
         """
@@ -163,7 +163,7 @@ class Compiling:
         packings = [each.packed for each in self.models.values() if each.packed is not None]
         if packed is None and any(each.layers + each.left for each in packings):
             return None
-        return (packed or Packed()).to_record()
+        return (packed or PackedWeights()).to_record()
 
     def _opened(self, routes: Routes) -> Models:
         return aoti_format.open(self.job.out, self._device, routes.to_record())

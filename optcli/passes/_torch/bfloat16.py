@@ -125,7 +125,7 @@ def _narrow_in_fp32() -> TorchFunctionMode:
     return NarrowInFP32()
 
 
-class Work:
+class ComputedProducts:
     """What was computed: `wide` are the products that are quicker in bfloat16."""
 
     wide = values = calls = 0
@@ -138,12 +138,12 @@ class Work:
 
 
 @contextmanager
-def counting() -> Iterator[Work]:
+def counting() -> Iterator[ComputedProducts]:
     """Counts what is computed within it."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    aten, work = torch.ops.aten, Work()
+    aten, work = torch.ops.aten, ComputedProducts()
     products = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
     attention = aten._scaled_dot_product_flash_attention_for_cpu
 

@@ -29,21 +29,21 @@ class Criteria:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChannelSelection:
     """`picked`: what is cut of every group that loses channels.
 
     `groups` counts all groups of coupled layers, `kept` those that must not be touched. `lost` names
     the modules of those of them that Torch-Pruning cannot follow.
     """
 
-    picked: list[Cut]
+    picked: list[ChannelCut]
     groups: int
     kept: int
     lost: list[str]
 
 
 @dataclass(frozen=True)
-class Cut:
+class ChannelCut:
     """The output channels that a module loses, with what depends on them; `layers` lose some as well.
 
     `layers` are convolutions and linear layers.
@@ -76,7 +76,7 @@ class _Group:
         return sorted(int(index) + part * size for part in range(self.parts) for index in picked)
 
 
-def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -> Choice:
+def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -> ChannelSelection:
     """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
     import torch
 
@@ -109,11 +109,11 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -
             "the network has no batch norm to rank its channels by", hint="importance: magnitude"
         )
     picked = [
-        Cut(group.root, group.indices(count), group.layers)
+        ChannelCut(group.root, group.indices(count), group.layers)
         for group, count in zip(groups, _counts(groups, criteria), strict=True)
         if count > 0
     ]
-    return Choice(picked, total, remaining, lost)
+    return ChannelSelection(picked, total, remaining, lost)
 
 
 def _no_number(group: _Group, importance: str) -> StepError:

@@ -18,7 +18,7 @@ CHECKPOINT = "checkpoint.pth"
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """Where a training stands after `epoch` epochs.
 
     `before` is the score of the network as it was given, None where nothing judges. `curve` has one
@@ -59,7 +59,7 @@ class Progress:
 
 
 def save_checkpoint(
-    folder: Path, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path, progress: TrainingProgress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Write all that the next epoch needs, whole or not at all."""
     import torch
@@ -82,7 +82,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     folder: Path | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> Progress | None:
+) -> TrainingProgress | None:
     """Set a network and its optimizer to where a killed training was; None where it left nothing.
 
     A checkpoint that cannot be read is as good as none.
@@ -95,7 +95,7 @@ def load_checkpoint(
         record = torch.load(folder / CHECKPOINT, weights_only=True)
         states = record.pop("model"), record.pop("optimizer")
         scores = {name: record[name] and Score(**record[name]) for name in ("before", "best")}
-        progress = Progress(**{**record, **scores})
+        progress = TrainingProgress(**{**record, **scores})
         model.load_state_dict(states[0])
         optimizer.load_state_dict(states[1])
     except (OSError, EOFError, RuntimeError, ValueError, TypeError, LookupError, UnpicklingError):

@@ -94,7 +94,7 @@ class Pace:
 
 
 @dataclass
-class Budget:
+class TrainingBudget:
     """The time that a training may take, of which `spent_s` went before a killed build was resumed."""
 
     seconds: float

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from optcli.errors import StepError
 from optcli.models.formats import torch_modules
 from optcli.passes import Job
-from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_checkpoint
+from optcli.passes._torch.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from optcli.passes._torch.early_stopping import EarlyStopping, ending
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
-from optcli.passes._torch.pace import Budget, Pace
+from optcli.passes._torch.pace import Pace, TrainingBudget
 from optcli.workers import memory
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Training:
     max_seconds: float | None = None
     stopping: EarlyStopping | None = None
 
-    def run(self, job: Job) -> Progress:
+    def run(self, job: Job) -> TrainingProgress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
         memory.keep_freed()
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
@@ -104,14 +104,14 @@ class Training:
                 save_checkpoint(job.scratch, progress, self.model, self.optimizer)
         return progress
 
-    def shows_views(self, progress: Progress) -> bool:
+    def shows_views(self, progress: TrainingProgress) -> bool:
         """Whether images are changed: where the steps that are planned make five whole epochs."""
         if progress.stopped is not None:
             return progress.shows_views
         steps = self._last(progress) * (progress.steps or self._steps())
         return self.views is not None and steps >= _SEEN_OFTEN * self._steps()
 
-    def _last(self, progress: Progress) -> int:
+    def _last(self, progress: TrainingProgress) -> int:
         """The number of the last epoch."""
         return self.epochs if progress.planned is None else progress.planned
 
@@ -119,13 +119,13 @@ class Training:
         """Those of a whole epoch."""
         return -(-min(self._whole(len(self.examples)), len(self.examples)) // self.batch_size)
 
-    def _budget(self, progress: Progress | None) -> Budget | None:
+    def _budget(self, progress: TrainingProgress | None) -> TrainingBudget | None:
         if self.max_seconds is None:
             return None
         spent_s = 0.0 if progress is None else progress.spent_s
-        return Budget(self.max_seconds, spent_s, self.clock)
+        return TrainingBudget(self.max_seconds, spent_s, self.clock)
 
-    def _plan_first(self, budget: Budget | None, progress: Progress, job: Job) -> None:
+    def _plan_first(self, budget: TrainingBudget | None, progress: TrainingProgress, job: Job) -> None:
         """Settle how many epochs fit, by the time of a few steps and of the first judgement."""
         if budget is None or self.epochs == 0:
             return
@@ -140,7 +140,12 @@ class Training:
         progress.planned, progress.steps, progress.spent_s = epochs, steps, budget.used_s
 
     def _plan_rest(
-        self, budget: Budget | None, progress: Progress, trained_s: float, judged_s: float, job: Job
+        self,
+        budget: TrainingBudget | None,
+        progress: TrainingProgress,
+        trained_s: float,
+        judged_s: float,
+        job: Job,
     ) -> None:
         """Train fewer epochs where the last one took longer than was planned."""
         if budget is None or progress.planned is None or progress.steps is None:
@@ -163,14 +168,14 @@ class Training:
 
     def _fit(
         self,
-        budget: Budget,
+        budget: TrainingBudget,
         epochs: int,
         steps: int,
         step_s: float,
         judge_s: float,
         once_s: float = 0.0,
     ) -> tuple[int, int]:
-        """How many epochs fit, and the steps of each of them: see `Budget.fit`.
+        """How many epochs fit, and the steps of each of them: see `TrainingBudget.fit`.
 
         Where nothing is judged between epochs, one more that is not whole takes the rest of the time:
         all of them then have fewer steps.
@@ -205,7 +210,7 @@ class Training:
         torch_modules.evaluating(self.model)
         return step_s, wait_s
 
-    def _pace(self, progress: Progress | None) -> Pace:
+    def _pace(self, progress: TrainingProgress | None) -> Pace:
         first = 0 if progress is None else progress.epoch
         judged = 0 if self.judge is None else len(self.judge.examples)
         return Pace(self.epochs, first, self._whole(len(self.examples)), judged, self.clock)
@@ -217,14 +222,14 @@ class Training:
         on_cpu = all(value.device.type == "cpu" for value in torch_modules.parameters(self.model))
         return torch.get_num_threads() if on_cpu else 1
 
-    def _beginning(self, news: _News) -> Progress:
+    def _beginning(self, news: _News) -> TrainingProgress:
         news.begin("judging the network as it is")
-        progress = Progress(before=self._judged(news))
+        progress = TrainingProgress(before=self._judged(news))
         self._settle()
         progress.note(self.model, 0, None, self._judged(news) if self.settle else progress.before)
         return progress
 
-    def _is_out_of_patience(self, progress: Progress) -> bool:
+    def _is_out_of_patience(self, progress: TrainingProgress) -> bool:
         return self.patience is not None and progress.epoch - progress.best_epoch >= self.patience
 
     def _judged(self, news: _News) -> Score | None:
@@ -242,7 +247,7 @@ class Training:
             )
 
     def _epoch(
-        self, number: int, progress: Progress, news: _News, budget: Budget | None
+        self, number: int, progress: TrainingProgress, news: _News, budget: TrainingBudget | None
     ) -> tuple[float, float]:
         """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
 
@@ -296,7 +301,7 @@ class Training:
         progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
 
-    def _may_stop(self, progress: Progress, at: float, course: float) -> bool:
+    def _may_stop(self, progress: TrainingProgress, at: float, course: float) -> bool:
         """Whether the training may end after so many steps of its course: held-out samples say so."""
         stopping, share = self.stopping, at / course
         if stopping is None or progress.stopped or not stopping.is_due(share, len(progress.looks)):
@@ -406,7 +411,7 @@ def schedule(step: float, steps: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - climb) / max(1, steps - climb)))
 
 
-def _score_text(score: Score, progress: Progress) -> str:
+def _score_text(score: Score, progress: TrainingProgress) -> str:
     text = f"loss {score.loss:.3f}"
     if score.share is not None:
         text = f"top-1 {100 * score.share:.1f} %"

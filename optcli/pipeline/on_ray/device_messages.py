@@ -7,7 +7,7 @@ from typing import Any
 
 from optcli.environment import Missing, Needs
 from optcli.measure.latency.messages import MeasureRequest
-from optcli.measure.latency.shapes import Comparison
+from optcli.measure.latency.shapes import ShapeComparison
 from optcli.passes import Traits
 from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
@@ -98,7 +98,7 @@ class DeviceAnswer:
     host: str
     unreachable: str = ""
     error: dict[str, Any] | None = None
-    comparison: Comparison | None = None
+    comparison: ShapeComparison | None = None
     sweep: Sweep | None = None
     logs: dict[str, str] = field(default_factory=dict)
     warned: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from optcli.files.digest import FileDigests
 from optcli.measure import latency
 from optcli.measure.latency import Measured
 from optcli.measure.latency.messages import MeasureRequest
-from optcli.measure.latency.shapes import Comparison
+from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import keys, ray_session
 from optcli.pipeline.devices import Device
@@ -150,7 +150,7 @@ class RayDevice:
         """What a variant needs to be run and the device does not have."""
         return self._seen.lacks.get(variant, ())
 
-    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> Comparison:
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""
         answer, _ = self._asked(
             step,

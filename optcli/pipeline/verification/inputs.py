@@ -32,7 +32,7 @@ class WriteRequest:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenSamples:
     """How many samples of how many are written."""
 
     done: int
@@ -56,7 +56,7 @@ def write(
             hint="add data: {evaluation: {source: ...}}",
         )
 
-    def heard(news: Written) -> None:
+    def heard(news: WrittenSamples) -> None:
         text = f"{news.done} of {news.of} samples"
         observer.progress("inputs", news.done / news.of, text)
 
@@ -67,7 +67,7 @@ def write(
     ):
         made = Path(folder) / "inputs.npz"
         request = WriteRequest(read.data["evaluation"], read.folder, read.inputs, made)
-        listener = workers.Listener(Written, heard)
+        listener = workers.Listener(WrittenSamples, heard)
         count = workers.run(
             "optcli.pipeline.verification.inputs:write_samples", request, int, listener=listener
         )
@@ -106,7 +106,7 @@ def write_samples(request: WriteRequest, channel: Channel) -> int:
             files[name][number] = array
         ids.append(sample.id)
         if number % _NEWS_EVERY == 0:
-            channel.send(Written(number, len(samples)))
+            channel.send(WrittenSamples(number, len(samples)))
     with zipfile.ZipFile(request.out, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for number, (name, array) in enumerate(files.items()):
             array.flush()  # type: ignore[attr-defined]

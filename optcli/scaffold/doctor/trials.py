@@ -13,7 +13,7 @@ from pathlib import Path
 
 from optcli.errors import RunnerError, first_line
 from optcli.models.engines import EngineError, child, driver
-from optcli.models.engines.job import Job
+from optcli.models.engines.job import EngineJob
 from optcli.models.formats.onnxruntime_providers import (
     PROVIDERS,
     library_reason,
@@ -241,7 +241,7 @@ def _engine(product: str, request: TrialRequest, python: str | None) -> list[Par
         text = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
         if product == "tensorrt" and not driver.present():  # its Builder would end the process
             return [Part("note", f"{text}; not tried: there is no GPU")]
-        job = Job(
+        job = EngineJob(
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, counted, raised_as
 from optcli.models.formats import executorch as executorch_format
-from optcli.models.formats.executorch import Tensor
+from optcli.models.formats.executorch import ProgramTensor
 from optcli.scaffold.inspection.findings import as_folder, operators
 from optcli.settings import TensorSpec
 
@@ -62,5 +62,5 @@ def _calls(plan: ExecutionPlan) -> Counter[tuple[str, str]]:
     return counts
 
 
-def _record(name: str, tensor: Tensor) -> dict[str, Any]:
+def _record(name: str, tensor: ProgramTensor) -> dict[str, Any]:
     return {"name": name, "dtype": tensor.dtype, "shape": list(tensor.sizes)}

@@ -34,5 +34,5 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     }
 
 
-def _record(tensor: litert_format.Tensor) -> dict[str, Any]:
+def _record(tensor: litert_format.LitertTensor) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.sizes)}

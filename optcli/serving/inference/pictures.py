@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import workers
-from optcli.accuracy.drawing import Marked, jpeg
+from optcli.accuracy.drawing import DrawnBox, jpeg
 from optcli.accuracy.parts import CONFIDENT
 from optcli.data.images import Images, pixels_of
 from optcli.errors import StoreError, raised_as
@@ -105,9 +105,9 @@ def draw(request: DrawRequest, channel: Channel) -> int:
     return drawn
 
 
-def _marked(box: Mapping[str, Any]) -> Marked:
+def _marked(box: Mapping[str, Any]) -> DrawnBox:
     beside = {name: box[name] for name in ("mask", "keypoints", "corners") if name in box}
-    return Marked(box["box"], _named(box), **beside)
+    return DrawnBox(box["box"], _named(box), **beside)
 
 
 def _named(one: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from optcli.errors import InputError, RecipeError
 from optcli.measure.queueing import Curve
 from optcli.measure.queueing.arrivals import parse
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
@@ -89,14 +89,14 @@ def is_recipe(path: Path) -> bool:
     """Whether a YAML file is a recipe and no plan; False where it cannot be read."""
     problems = Problems()
     try:
-        node = read(path, str(path), problems, Budget())
+        node = read(path, str(path), problems, ReadingBudget())
     except TooManyProblemsError:
         return False
     return node is not None and any(name in _OF_RECIPES for name, _ in node.items())
 
 
 def _read(path: Path, problems: Problems) -> Node | None:
-    node = read(path, str(path), problems, Budget())
+    node = read(path, str(path), problems, ReadingBudget())
     if node is None:
         if not len(problems):
             problems.add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optcli.errors import UsageError, did_you_mean
-from optcli.recipe.budget import Budget
+from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.reading import read
 
@@ -31,6 +31,6 @@ def node(name: str, place: Place, problems: Problems) -> Node:
     if name not in names():
         problems.add(place, f"there is no preset {name!r}", did_you_mean(name, names()))
         return Node({}, place)
-    node = read(FOLDER / f"{name}.yaml", f"preset {name}", problems, Budget())
+    node = read(FOLDER / f"{name}.yaml", f"preset {name}", problems, ReadingBudget())
     assert node is not None, f"the preset {name} cannot be read"
     return node

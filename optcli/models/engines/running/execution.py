@@ -17,7 +17,7 @@ from optcli.models.engines import EngineError, messages
 from optcli.models.engines.bindings import Bindings, dimensions
 from optcli.models.engines.driver import CudaError
 from optcli.models.engines.gpu import Gpu, Stream
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 from optcli.models.engines.running.graphs import Graphs
 from optcli.models.engines.running.refitting import refit
 from optcli.models.engines.running.slots import Slot, slots_of
@@ -54,7 +54,7 @@ Profile = Mapping[str, Range]
 _KEPT_LINES = 200
 
 
-class Execution:
+class EngineExecution:
     """One engine, opened on one GPU.
 
     >>> execution = Execution(bindings, plan, Gpu(0))
@@ -79,10 +79,10 @@ class Execution:
         host_code: bool = False,
         weights: Path | None = None,
         kernel_cache: Path | None = None,
-        heard: Callable[[Line], None] | None = None,
+        heard: Callable[[LogLine], None] | None = None,
     ) -> None:
         self._bindings, self._gpu, self._wanted_profile = bindings, gpu, profile
-        self._lines: deque[Line] = deque(maxlen=_KEPT_LINES)
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT_LINES)
         self._cache_file = kernel_cache
         self._cache: Any = None
         self._settings: Any = None
@@ -256,7 +256,7 @@ class Execution:
         if varying:
             self.stream.synchronize()
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: LogLine) -> None:
         self._lines.append(line)
         if self._heard is not None:
             self._heard(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optcli.models.engines import EngineError
-from optcli.models.engines.gpu import Event, Gpu, Graph, Stream
+from optcli.models.engines.gpu import CudaEvent, CudaGraph, Gpu, Stream
 
 MODES = ("on", "off", "auto")
 
@@ -23,8 +23,8 @@ class Graphs:
             raise EngineError(f"cuda_graphs is {mode!r}", hint=f"one of: {', '.join(MODES)}")
         self.mode = mode
         self._gpu, self._stream = gpu, stream
-        self._start, self._stop = Event(gpu), Event(gpu)
-        self._graph: Graph | None = None
+        self._start, self._stop = CudaEvent(gpu), CudaEvent(gpu)
+        self._graph: CudaGraph | None = None
         self._timed_inside = False
         self._without = "not wanted" if mode == "off" else ""
         # Whether the product records graphs itself.
@@ -84,11 +84,11 @@ class Graphs:
             self._graph, self._timed_inside = self._recorded_with_events(enqueue), True
         except EngineError:
             try:
-                self._graph, self._timed_inside = Graph(self._gpu, self._stream, enqueue), False
+                self._graph, self._timed_inside = CudaGraph(self._gpu, self._stream, enqueue), False
             except EngineError as error:
                 self.forbid(error.message.splitlines()[0])
 
-    def _recorded_with_events(self, enqueue: Callable[[], None]) -> Graph:
+    def _recorded_with_events(self, enqueue: Callable[[], None]) -> CudaGraph:
         """With the events inside: the time until the processor has launched it is none of the GPU's.
 
         Tried at once, since not every driver gives times of such events.
@@ -99,7 +99,7 @@ class Graphs:
             enqueue()
             self._stop.record(self._stream, in_graph=True)
 
-        graph = Graph(self._gpu, self._stream, between)
+        graph = CudaGraph(self._gpu, self._stream, between)
         try:
             graph.launch(self._stream)
             self._stream.synchronize()

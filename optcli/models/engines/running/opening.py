@@ -10,12 +10,14 @@ from typing import Any
 from optcli.models.engines import EngineError, driver, sidecar
 from optcli.models.engines.bindings import load
 from optcli.models.engines.gpu import Gpu
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 from optcli.models.engines.running import refitting
-from optcli.models.engines.running.execution import Execution
+from optcli.models.engines.running.execution import EngineExecution
 
 
-def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = None) -> Execution:
+def open_here(
+    job: Mapping[str, Any], heard: Callable[[LogLine], None] | None = None
+) -> EngineExecution:
     """The engine in a folder, ready to run in this process.
 
     `job` is plain data: `folder`, `product`, and optionally `device` (the GPU's number), `cuda_graphs`,
@@ -27,9 +29,9 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
     bindings = load(job["product"])
     place = os.fspath(folder / sidecar.PLAN)
     # What can be told without a GPU is told first.
-    sidecar.check_here(about, sidecar.Here(bindings.product, bindings.version), place)
+    sidecar.check_here(about, sidecar.LoadingEnvironment(bindings.product, bindings.version), place)
     device = driver.require(int(job.get("device") or 0))
-    here = sidecar.Here(
+    here = sidecar.LoadingEnvironment(
         bindings.product,
         bindings.version,
         gpu=device.name,
@@ -42,7 +44,7 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
         raise EngineError(
             "there is no folder for the file of kernels", place=cache, hint="make it first"
         )
-    execution = Execution(
+    execution = EngineExecution(
         bindings,
         (folder / sidecar.PLAN).read_bytes(),
         Gpu(device.index),

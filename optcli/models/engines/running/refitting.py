@@ -9,13 +9,13 @@ from typing import Any
 
 from optcli.models.engines import EngineError, messages
 from optcli.models.engines.bindings import Bindings
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 
 # Where a pass leaves the model of a stripped plan, below the engine's folder.
 MODEL = Path("weights") / "model.onnx"
 
 
-def refit(bindings: Bindings, engine: Any, log: Any, lines: Sequence[Line], model: Path) -> None:
+def refit(bindings: Bindings, engine: Any, log: Any, lines: Sequence[LogLine], model: Path) -> None:
     """Put the weights of an ONNX model into an engine. Raises `EngineError` where one is not there."""
     if not bindings.has("OnnxParserRefitter"):
         raise EngineError(
@@ -37,7 +37,7 @@ def refit(bindings: Bindings, engine: Any, log: Any, lines: Sequence[Line], mode
         raise _failed("the engine lacks weights", refitter.get_missing_weights(), lines, model)
 
 
-def _failed(what: str, details: Sequence[str], lines: Sequence[Line], model: Path) -> EngineError:
+def _failed(what: str, details: Sequence[str], lines: Sequence[LogLine], model: Path) -> EngineError:
     named = f": {', '.join(details[:5])}" if details else ""
     return messages.explained(
         f"{what}{named}", lines, place=os.fspath(model), hint="build the engine again"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from optcli.models.engines import EngineError, child
-from optcli.models.engines.messages import Line
+from optcli.models.engines.messages import LogLine
 from optcli.models.engines.running.shared_arrays import Layout, SharedArrays, SharedFolder
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class RemoteExecution:
     """
 
     def __init__(self, job: Mapping[str, Any], python: str | None, *, opens: str = OPEN) -> None:
-        self._lines: list[Line] = []
+        self._lines: list[LogLine] = []
         self._layout: Layout = ()
         self._answer: dict[str, Any] = {}
         self._folder = SharedFolder()
@@ -118,5 +118,5 @@ class RemoteExecution:
                 return dict(record["answer"])
             if "error" in record:
                 raise EngineError.from_record(record["error"])
-            self._lines.append(Line(*record["log"]))
+            self._lines.append(LogLine(*record["log"]))
         raise child.died(process, self._lines)

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from optcli.models.engines import EngineError
-from optcli.models.engines.messages import Line
-from optcli.models.engines.process import Answers, call, standard_output
+from optcli.models.engines.messages import LogLine
+from optcli.models.engines.process import ChildOutput, call, standard_output
 from optcli.models.engines.running.shared_arrays import SharedArrays
 
 _SEVERITIES = "FEW"  # of log lines that explain why this process died
 
 
-class Serving(Answers):
+class Serving(ChildOutput):
     """One engine and the memory that is shared with the parent."""
 
     def __init__(self, out: TextIO) -> None:
@@ -73,7 +73,7 @@ class Serving(Answers):
             self._execution.close()
         return {}
 
-    def _heard(self, line: Line) -> None:
+    def _heard(self, line: LogLine) -> None:
         if line.severity in _SEVERITIES:
             self.send({"log": [line.severity, line.text]})
 
