@@ -10,7 +10,7 @@ from optcli.pipeline.making import Made
 from optcli.pipeline.plan import Step
 from optcli.tuning.layers import layers_of
 from optcli.tuning.rules import CONVOLUTIONAL, TRANSFORMER
-from optcli.tuning.workshop import planned
+from optcli.tuning.trial_runner import planned
 
 _ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 

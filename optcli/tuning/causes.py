@@ -16,7 +16,7 @@ from optcli.recipe import Recipe
 from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import candidate_of
-from optcli.tuning.workshop import TrialRunner, artifact, subject
+from optcli.tuning.trial_runner import TrialRunner, artifact, subject
 
 _NAME = "int8"
 # What integers pay for, and what they save nothing of; the others say nothing of INT8.
@@ -33,7 +33,7 @@ class VariantRecipes(Protocol):
 def of_int8(
     trials: Sequence[TuningTrial],
     making: VariantRecipes,
-    workshop: TrialRunner,
+    trial_runner: TrialRunner,
     batch_sizes: Sequence[int],
 ) -> str | None:
     """Where the time of an INT8 network goes that is no faster than in float; None where it pays.
@@ -44,10 +44,10 @@ def of_int8(
     if slow is None:
         return None
     try:
-        made = workshop.make(making.variants_of({_NAME: candidate_of(slow).written()}))
-        profile = _profiled(made, workshop, min(batch_sizes))
+        made = trial_runner.make(making.variants_of({_NAME: candidate_of(slow).written()}))
+        profile = _profiled(made, trial_runner, min(batch_sizes))
     except OptcliError as error:
-        workshop.observer.warned("tune", f"INT8 could not be profiled: {error.message}")
+        trial_runner.observer.warned("tune", f"INT8 could not be profiled: {error.message}")
         return None
     findings = [each for each in profile.findings if each.kind in _CAUSES]
     if not findings:
@@ -55,10 +55,10 @@ def of_int8(
     return f"{findings[0].message} (profile of {slow.label})"
 
 
-def _profiled(made: Made, workshop: TrialRunner, batch_size: int) -> Profile:
+def _profiled(made: Made, trial_runner: TrialRunner, batch_size: int) -> Profile:
     one, recipe = subject(made, _NAME), made.plan.recipe
     built = artifact(made, _NAME)
-    folder: Path = workshop.folder
+    folder: Path = trial_runner.folder
     request = profiling.ProfileRequest(
         variant=_NAME,
         recipe=recipe.name,
@@ -71,5 +71,5 @@ def _profiled(made: Made, workshop: TrialRunner, batch_size: int) -> Profile:
         trace=folder / "profiles" / f"{_NAME}.trace.json",
         seed=recipe.seed,
     )
-    with measurement_lock.acquired("tune › profile", workshop.observer):
+    with measurement_lock.acquired("tune › profile", trial_runner.observer):
         return profiling.measure(request, folder / "logs" / f"{_NAME}.profile.log")

@@ -27,8 +27,8 @@ from optcli.tuning.components import QUANTIZING
 from optcli.tuning.layers import layers_of
 from optcli.tuning.proposals import Proposals
 from optcli.tuning.ranking import Ranking, by_own_error
+from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Repairs
-from optcli.tuning.workshop import TrialRunner
 
 STEP = "repair"
 

@@ -30,8 +30,8 @@ from optcli.tuning.starting import SearchStart
 from optcli.tuning.strategy import Strategy
 from optcli.tuning.study import Study
 from optcli.tuning.trial_facts import best_of, surest_of
+from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Trials
-from optcli.tuning.workshop import TrialRunner
 
 # Where so many seconds are left for the finalists, why INT8 does not pay is looked into before.
 _FOR_A_CAUSE_S = 60.0
@@ -138,10 +138,10 @@ def _found(
     display = Display(observer, began + budget_s)
     display.says(f"the search chooses by {start.validation.taken_from}")
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    workshop = TrialRunner(store, folder, display, settings, nodes)
+    trial_runner = TrialRunner(store, folder, display, settings, nodes)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
-        workshop,
+        trial_runner,
         read,
         start.overrides,
         start.baseline,
@@ -150,7 +150,7 @@ def _found(
         reference,
     )
     # What is wrong with the model or the data, or shared by two roles, is found before the search.
-    bare = workshop.make(starting.bare(start))
+    bare = trial_runner.make(starting.bare(start))
     budget = SearchBudget(budget_s, bare.sample_counts.get("evaluation", 0))
     key = starting.key_of(start, store)
     place = store.cache_folder() / "tuning" / key / "trials.jsonl"
@@ -174,7 +174,7 @@ def _found(
 
 def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     """Build and judge the finalists, and write the report: in words what the search has found."""
-    read, workshop = result.start.recipe, result.trials.workshop
+    read, trial_runner = result.start.recipe, result.trials.trial_runner
     cause = _cause_of_int8(result)
     best = best_of(result.done)
     most = result.budget.finalists(result.left_s, result.first, read.tune.finalists, best)
@@ -207,9 +207,9 @@ def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
             choices,
             tuning.batch_sizes,
             _measuring_s(result, [choice.trial for choice in choices.values()]),
-            workshop.store,
+            trial_runner.store,
             artifacts,
-            workshop.settings,
+            trial_runner.settings,
             result.observer,
         )
         tuning = judgement.with_finalists(tuning, report, choices, read)
@@ -220,11 +220,11 @@ def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     )
     if choices:
         report = report.model_copy(update={"tuning": tuning})
-        curves = report_files.curves_of(workshop.folder, report)
-        report_files.write(workshop.folder, report, curves)
+        curves = report_files.curves_of(trial_runner.folder, report)
+        report_files.write(trial_runner.folder, report, curves)
     elif result.done:
         report = judgement.without_finalists(tuning, read, result.started)
-        report_files.write(workshop.folder, report, report_files.Curves({}))
+        report_files.write(trial_runner.folder, report, report_files.Curves({}))
     return tuning
 
 
@@ -242,7 +242,7 @@ def _cause_of_int8(result: _Found) -> str | None:
     if about_bytes or result.left_s <= _FOR_A_CAUSE_S or result.why == INTERRUPTED:
         return None
     sizes = starting.batch_sizes(result.start.recipe)
-    return causes.of_int8(result.done, result.trials, result.trials.workshop, sizes)
+    return causes.of_int8(result.done, result.trials, result.trials.trial_runner, sizes)
 
 
 def _measuring_s(result: _Found, chosen: Sequence[TuningTrial]) -> float:
@@ -328,7 +328,7 @@ def _searched(
             display.begins(number, candidate.label, proposal.why, best)
             # Without the reference there is nothing to compare with: it takes the time that it takes.
             left_s = until + grace_s - time.monotonic()
-            left_s = left_s if number else trials.workshop.settings.timeout_s
+            left_s = left_s if number else trials.trial_runner.settings.timeout_s
             trial = trials.attempt(
                 number,
                 candidate,

@@ -18,7 +18,7 @@ from typing import Any
 
 from optcli.results.tuning import COUNTED_IN_BYTES, TuningTrial
 from optcli.tuning import rules
-from optcli.tuning.ladder import CLOSE, LEAST_GAIN, Ladder
+from optcli.tuning.pruning_candidates import CLOSE, LEAST_GAIN, PruningCandidates
 from optcli.tuning.safety import Safety
 from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
@@ -120,7 +120,7 @@ class Strategy:
         looked = [trial for trial in done if trial.stage == "timed" or is_cut(trial)]
         spent_s = sum(trial.seconds for trial in looked)
         for shape in self._shapes(done):
-            if not self._ladder(done).is_worth_a_look(shape, self._wanted * score_of(base)):
+            if not self._pruning_candidates(done).is_worth_a_look(shape, self._wanted * score_of(base)):
                 continue
             if not shape["blocks"] and self._cuts_blocks(done):
                 continue
@@ -140,13 +140,13 @@ class Strategy:
         self, base: TuningTrial, last: TuningTrial, done: Sequence[TuningTrial]
     ) -> Iterator[Proposal]:
         """Cuts beyond those that were looked at, where training has brought the last one inside."""
-        safety, harder = self._safety(done), self._ladder(done).harder(last)
+        safety, harder = self._safety(done), self._pruning_candidates(done).harder(last)
         if not safety.is_safe(last) or len(harder) >= (2 if safety.is_easy(last) else 1):
             return
         for shape in self._shapes(done):
             more = shape["blocks"], shape["width"]
             beyond = all(mine <= its for mine, its in zip(cut_of(last), more, strict=True))
-            if beyond and more != cut_of(last) and not self._ladder(done).knows(shape):
+            if beyond and more != cut_of(last) and not self._pruning_candidates(done).knows(shape):
                 yield Proposal(_LOOK, {**base.parameters, **shape}, only_speed=True)
 
     def _cuts_blocks(self, done: Sequence[TuningTrial]) -> bool:
@@ -155,7 +155,7 @@ class Strategy:
         Of the files' size it does not.
         """
         by_time = self.space.recipe.tune.objective not in COUNTED_IN_BYTES
-        return by_time and len(self._ladder(done).deep()) >= _ENOUGH
+        return by_time and len(self._pruning_candidates(done).deep()) >= _ENOUGH
 
     def _shapes(self, done: Sequence[TuningTrial]) -> Iterator[Parameters]:
         """The shapes of the rules that this network allows, with shares of whole blocks."""
@@ -169,8 +169,8 @@ class Strategy:
         looks = [t for t in done if t.stage == "timed" and t.score and not t.parameters["width"]]
         if any(abs(score_of(trial) / wanted - 1.0) <= CLOSE for trial in looks):
             return
-        rungs = sorted((cut_of(t)[0], 1.0 / score_of(t)) for t in (base, *looks))
-        for (few, slow), (many, fast) in pairwise(rungs):
+        speeds = sorted((cut_of(t)[0], 1.0 / score_of(t)) for t in (base, *looks))
+        for (few, slow), (many, fast) in pairwise(speeds):
             if slow > 1.0 / wanted > fast:
                 share = few + (many - few) * (slow - 1.0 / wanted) / (slow - fast)
                 blocks = whole_blocks(round(share, 2), done)
@@ -178,24 +178,24 @@ class Strategy:
                     yield {"blocks": blocks, "width": 0.0}
 
     def _trainings(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
-        base, ladder, safety = self._base(done), self._ladder(done), self._safety(done)
-        if base is None or not ladder.rungs() or not self.space.trains:
+        base, candidates, safety = self._base(done), self._pruning_candidates(done), self._safety(done)
+        if base is None or not candidates.by_gain() or not self.space.trains:
             return
         train_s = self._training_s(left_s, done)
         if train_s < _LEAST_TRAINING_S:
             return
         trained = trained_of(done)
         if not trained:
-            look = ladder.first(self._wanted * score_of(base))
+            look = candidates.first(self._wanted * score_of(base))
             first_s = min(train_s, _FIRST_SHARE * self.budget_s)
             why = "the pruned network that gains what is wanted, or a little less"
             yield self._training(done, look, first_s, why)
             return
         last = trained[-1]
-        if not ladder.has(last):
+        if not candidates.has(last):
             return
         if safety.is_safe(last):
-            if harder := ladder.harder(last, self._hopeless(done, train_s)):
+            if harder := candidates.harder(last, self._hopeless(done, train_s)):
                 look = harder[1] if safety.is_easy(last) and len(harder) > 1 else harder[0]
                 why = "the last one was surely inside: more pruning"
                 yield self._training(done, look, train_s, why)
@@ -212,7 +212,7 @@ class Strategy:
             yield self._longer(last, most_s, "more training should bring the last one surely inside")
             return
         safe = max((score_of(trial) for trial in trained if safety.is_safe(trial)), default=0.0)
-        if milder := ladder.milder(last, safe):
+        if milder := candidates.milder(last, safe):
             why = "the last one was not surely inside: less pruning"
             yield self._training(done, milder[-1], train_s, why)
         elif not safe and not last.parameters.get("more_s"):
@@ -347,8 +347,8 @@ class Strategy:
     def _safety(self, done: Sequence[TuningTrial]) -> Safety:
         return Safety(done, self.bar, self.space.recipe.wants_certainty)
 
-    def _ladder(self, done: Sequence[TuningTrial]) -> Ladder:
-        return Ladder(done, self._base(done))
+    def _pruning_candidates(self, done: Sequence[TuningTrial]) -> PruningCandidates:
+        return PruningCandidates(done, self._base(done))
 
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
         """The fastest network that is not cut, inside the bar or near it: what is cut next."""

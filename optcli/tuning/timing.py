@@ -18,7 +18,7 @@ from optcli.recipe import Recipe
 from optcli.results import Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean, product, scaled
 from optcli.settings.latency import LatencySettings
-from optcli.tuning.workshop import TrialRunner, artifact
+from optcli.tuning.trial_runner import TrialRunner, artifact
 
 # What the variants of a trial are called that it is timed beside.
 REFERENCE, BEST = "reference", "best"
@@ -58,7 +58,7 @@ class Timing:
 
     def timed(
         self,
-        workshop: TrialRunner,
+        trial_runner: TrialRunner,
         made: Made,
         names: Sequence[str],
         trial: TuningTrial,
@@ -77,7 +77,7 @@ class Timing:
         settings = quick(made, self.measured_sizes(), _LAUNCHES, _SECONDS)
         first, name = names[0], names[-1]
         over = BEST if BEST in names else REFERENCE
-        measured = workshop.measure(
+        measured = trial_runner.measure(
             made,
             names,
             settings,

@@ -34,8 +34,8 @@ from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
 from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
 from optcli.tuning.trial_facts import score_of
+from optcli.tuning.trial_runner import TrialRunner, artifact, planned
 from optcli.tuning.validation import Validation
-from optcli.tuning.workshop import TrialRunner, artifact, planned
 
 # What the baseline is called among a trial's variants: its own name could be one of the others.
 _BASELINE = "baseline"
@@ -55,7 +55,7 @@ _Trial = TypeVar("_Trial", TuningTrial, Trial)
 class Engine:
     """Carries out trials of a recipe; what is made goes into the store."""
 
-    workshop: TrialRunner
+    trial_runner: TrialRunner
     recipe: Recipe
 
     def ended(self, trial: _Trial, carry_out: Callable[[_Trial], _Trial]) -> _Trial:
@@ -120,17 +120,17 @@ class Trials(Engine):
             runner=dict(candidate.runner) if candidate.runner else None,
             trains=candidate.trains,
         )
-        workshop = self.workshop.within(seconds)
+        trial_runner = self.trial_runner.within(seconds)
         return self.ended(
             trial,
             lambda started: self._carried_out(
-                workshop, started, candidate, best, surest, only_speed=only_speed
+                trial_runner, started, candidate, best, surest, only_speed=only_speed
             ),
         )
 
     def _carried_out(
         self,
-        workshop: TrialRunner,
+        trial_runner: TrialRunner,
         trial: TuningTrial,
         candidate: TrialCandidate,
         best: TuningTrial | None,
@@ -145,7 +145,7 @@ class Trials(Engine):
             known[BEST] = written(other.passes, other.runner)
         beside = () if self._is_reference(candidate) else self.timing.beside(other)
         variants = {each: known[each] for each in beside}
-        made = workshop.make(self.variants_of({**variants, name: candidate.written()}))
+        made = trial_runner.make(self.variants_of({**variants, name: candidate.written()}))
         built = artifact(made, name)
         trial = self.with_artifact(trial, built)
         if candidate.trains:
@@ -156,16 +156,16 @@ class Trials(Engine):
             trial = trial.model_copy(update={"family": family_of(built)})
         may_end = best is not None and not self._is_surer_wanted(trial, best, surest)
         names = [*variants, name]
-        trial = self.timing.timed(workshop, made, names, trial, best, may_end=may_end)
+        trial = self.timing.timed(trial_runner, made, names, trial, best, may_end=may_end)
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
         behind = trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0
         if trial.ahead is not None and behind and not self._may_win(trial, best, surest):
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
-        trial = self._judged(workshop, made, name, trial)
+        trial = self._judged(trial_runner, made, name, trial)
         falls_short = trial.stage == "outside" or self._is_unsure(trial, best)
-        return self._with_groups(workshop, made, name, trial) if falls_short else trial
+        return self._with_groups(trial_runner, made, name, trial) if falls_short else trial
 
     def _may_win(
         self, trial: TuningTrial, best: TuningTrial | None, surest: TuningTrial | None
@@ -212,16 +212,18 @@ class Trials(Engine):
         data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
 
-    def _judged(self, workshop: TrialRunner, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
+    def _judged(
+        self, trial_runner: TrialRunner, made: Made, name: str, trial: TuningTrial
+    ) -> TuningTrial:
         """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
         part = self.validation.part(self._samples) if self._samples else None
         if part is not None and self._takes_long(trial):
-            judged = workshop.judge(made, name, part)
+            judged = trial_runner.judge(made, name, part)
             trial = self._with_loss(trial, judged)
             if trial.loss is not None and (trial.loss.low or 0.0) > self.bar(judged):
                 return trial
         began = time.monotonic()
-        judged = workshop.judge(made, name)
+        judged = trial_runner.judge(made, name)
         trial = trial.model_copy(update={"judging_s": round(time.monotonic() - began, 2)})
         self._samples = judged.samples
         return self._with_loss(trial, judged)
@@ -232,7 +234,7 @@ class Trials(Engine):
         return (self._samples or 0) * an_image_ms / 1000 > _LONG_S
 
     def _with_groups(
-        self, workshop: TrialRunner, made: Made, name: str, trial: TuningTrial
+        self, trial_runner: TrialRunner, made: Made, name: str, trial: TuningTrial
     ) -> TuningTrial:
         """The trial with the layers that may be left in float, where quantizing has cost too much."""
         is_plain = trial.parameters.get("quantizer") in QUANTIZING and "floats" not in trial.parameters
@@ -241,7 +243,9 @@ class Trials(Engine):
         parent = made.done[planned(made, name).steps[-2].key].artifact()
         built = artifact(made, name)
         components = groups(layers_of(built, parent))
-        ranking = by_own_error(made.plan.recipe, parent, built, workshop.observer, timeout_s=_RANKING_S)
+        ranking = by_own_error(
+            made.plan.recipe, parent, built, trial_runner.observer, timeout_s=_RANKING_S
+        )
         components += [worst(ranking, count) for count in _WORST if count < len(ranking)]
         names = {each.label: tuple(sorted(each.floats)) for each in components}
         return trial.model_copy(update={"float_groups": names})
@@ -327,7 +331,7 @@ class Repairs(Engine):
     def _carried_out(self, trial: Trial, start: Trial | None) -> tuple[Trial, Made, Accuracy]:
         name = self._name(trial.number)
         made = self._make(name, trial.options)
-        judged = self.workshop.judge(made, name)
+        judged = self.trial_runner.judge(made, name)
         trial = self._judged(trial, artifact(made, name), judged)
         return self._timed(trial, made, name, start), made, judged
 
@@ -348,7 +352,7 @@ class Repairs(Engine):
             self._parent: variant.model_copy(update={"passes": floats}),
             name: with_options(variant, self.index, changed),
         }
-        return self.workshop.make(recipe.model_copy(update={"variants": variants}))
+        return self.trial_runner.make(recipe.model_copy(update={"variants": variants}))
 
     def _judged(self, trial: Trial, built: Artifact, judged: Accuracy) -> Trial:
         verdicts = accuracy.verdicts(judged, self.recipe.accuracy)
@@ -373,7 +377,7 @@ class Repairs(Engine):
         size = self.recipe.latency.batch_sizes[0]
         settings = quick(made, (size,), launches, 5.0 * launches)
         names, seed = (self._parent, name), self.recipe.seed + launches
-        measured = self.workshop.measure(made, names, settings, seed)
+        measured = self.trial_runner.measure(made, names, settings, seed)
         for reason in measured.failures.values():
             return trial.model_copy(update={"reason": f"its latency is not known: {reason}"})
         rows = latency.to_results(measured)

@@ -1,4 +1,4 @@
-"""The batch sweep: its ladder, what ends it, and where its time goes."""
+"""The batch sweep: its batch sizes, what ends it, and where its time goes."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from optcli import workers
 from optcli.errors import OptcliError, StepError
 from optcli.measure.latency.messages import HeldMemory, Opening, Round, WarmUp
-from optcli.measure.latency.sweep import allot, budget, cost_s, ladder, sweep
+from optcli.measure.latency.sweep import allot, budget, cost_s, sweep, swept_sizes
 from optcli.observer import Silent
 from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, SweepPoint, flags
@@ -168,7 +168,7 @@ def test_sizes_take_turns_in_another_order_in_every_launch(run):
     ],
 )
 def test_the_ladder_stays_within_what_the_model_takes(batch, most, expected):
-    assert ladder(image(**batch), most) == expected
+    assert swept_sizes(image(**batch), most) == expected
 
 
 def test_a_model_with_a_fixed_batch_has_one_point_and_no_fit(run):

@@ -15,8 +15,8 @@ from optcli.pipeline.model_files.built_variant import Samples
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
 from optcli.serving.loadtest import canary, endpoint
-from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.load_options import Options
 from optcli.settings.postprocess import PostprocessSettings
 
 DETECTOR = Decoding(PostprocessSettings.model_validate({"boxes": {"scores": "scores"}}), "recipe")

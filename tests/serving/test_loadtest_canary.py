@@ -14,9 +14,9 @@ from optcli import cli
 from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
 from optcli.serving.loadtest import agreement, canary, payloads, verdicts
-from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.canary import Shadow
 from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Records, share_interval
 

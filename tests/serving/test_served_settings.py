@@ -21,7 +21,7 @@ from optcli.results.loadtest import Served
 from optcli.serving import running, served_settings
 from optcli.serving.bundle import CONFIG, read
 from optcli.serving.loadtest import bundles, payloads
-from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.load_options import Options
 from optcli.serving.running import Running
 
 pytestmark = pytest.mark.slow

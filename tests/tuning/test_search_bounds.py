@@ -197,7 +197,7 @@ class Attempts:
 
     def __init__(self, stages: list[str]) -> None:
         self.stages = stages
-        self.workshop = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
+        self.trial_runner = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
         self.on_last: Any = None
 
     def attempt(self, number: int, candidate: Any, *_: Any, **__: Any) -> TuningTrial:

@@ -160,7 +160,7 @@ class Attempts:
 
     def __init__(self, first: TuningTrial, seconds: float, then: Sequence[TuningTrial] = ()) -> None:
         self.first, self.seconds, self.then = first, seconds, then
-        self.workshop = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
+        self.trial_runner = SimpleNamespace(settings=SimpleNamespace(timeout_s=60.0))
         self.left_s: list[float] = []
 
     def attempt(

@@ -14,8 +14,8 @@ from optcli.results import Estimate, Report
 from optcli.results.tuning import Tuning, TuningTrial
 from optcli.store import Store
 from optcli.tuning import judgement, search, starting, tune
+from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Trials
-from optcli.tuning.workshop import TrialRunner
 
 RUNTIME = "tune: {runtimes: [onnxruntime], precisions: [fp32]}\n"
 

@@ -14,7 +14,7 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
-from optcli.tuning.ladder import Ladder
+from optcli.tuning.pruning_candidates import PruningCandidates
 from optcli.tuning.safety import Safety
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Proposal, Strategy
@@ -441,7 +441,7 @@ def test_what_removes_more_than_is_wanted_is_looked_at_after_a_training_that_all
         assert bool(after) == looks
 
 
-def rung(blocks: float, width: float, score: float) -> TuningTrial:
+def pruned(blocks: float, width: float, score: float) -> TuningTrial:
     made = {"number": 0, "label": "", "why": "", "passes": ()}
     parameters = {"blocks": blocks, "width": width}
     return TuningTrial(**made, parameters=parameters, score=Estimate(value=score), stage="timed")
@@ -449,20 +449,30 @@ def rung(blocks: float, width: float, score: float) -> TuningTrial:
 
 def test_the_first_to_be_trained_loses_blocks_and_gains_no_more_than_wanted() -> None:
     """MobileNetV3: half of the channels gone was nearest to what was wanted, and was not safe."""
-    base = rung(0.0, 0.0, 1.0)
-    looks = [rung(0.0, 0.5, 1.39), rung(0.17, 0.0, 1.2), rung(0.33, 0.0, 1.3), rung(0.5, 0.0, 1.5)]
+    base = pruned(0.0, 0.0, 1.0)
+    looks = [
+        pruned(0.0, 0.5, 1.39),
+        pruned(0.17, 0.0, 1.2),
+        pruned(0.33, 0.0, 1.3),
+        pruned(0.5, 0.0, 1.5),
+    ]
     for wanted, blocks in ((1.4, 0.33), (1.48, 0.5), (1.6, 0.5), (1.12, 0.17)):
-        assert cut_of(Ladder([base, *looks], base).first(wanted)) == (blocks, 0.0)
-    narrow = Ladder([base, rung(0.0, 0.3, 1.2), rung(0.0, 0.5, 1.6)], base)
+        assert cut_of(PruningCandidates([base, *looks], base).first(wanted)) == (blocks, 0.0)
+    narrow = PruningCandidates([base, pruned(0.0, 0.3, 1.2), pruned(0.0, 0.5, 1.6)], base)
     assert cut_of(narrow.first(1.4)) == (0.0, 0.3), "where no block can be removed"
 
 
 def test_a_milder_cut_is_a_part_of_the_last_one_or_removes_blocks_alone() -> None:
-    base, last = rung(0.0, 0.0, 1.0), rung(0.0, 0.5, 1.4)
-    looks = [rung(0.0, 0.3, 1.2), rung(0.33, 0.0, 1.3), rung(0.17, 0.3, 1.35), rung(0.5, 0.0, 1.5)]
+    base, last = pruned(0.0, 0.0, 1.0), pruned(0.0, 0.5, 1.4)
+    looks = [
+        pruned(0.0, 0.3, 1.2),
+        pruned(0.33, 0.0, 1.3),
+        pruned(0.17, 0.3, 1.35),
+        pruned(0.5, 0.0, 1.5),
+    ]
     trained = last.model_copy(update={"stage": "inside"})
     trained.parameters["train_s"] = 100
-    milder = Ladder([base, last, *looks, trained], base).milder(trained)
+    milder = PruningCandidates([base, last, *looks, trained], base).milder(trained)
     assert [cut_of(each) for each in milder] == [(0.0, 0.3), (0.33, 0.0)]
 
 
@@ -500,7 +510,7 @@ def test_where_no_milder_cut_is_left_the_last_one_is_trained_on(recipe: Recipe) 
 def test_a_cut_is_easy_whose_bound_says_so_where_whole_networks_are_surely_inside() -> None:
     def judged(low: float, loss: float, high: float, **more: Any) -> TuningTrial:
         wide = Estimate(value=loss, low=low, high=high)
-        return rung(0.0, 0.0, 1.0).model_copy(update={"stage": "inside", "loss": wide, **more})
+        return pruned(0.0, 0.0, 1.0).model_copy(update={"stage": "inside", "loss": wide, **more})
 
     gained, sure = judged(-0.009, -0.002, 0.005), judged(-0.02, -0.01, 0.0)
     whole, unsure = judged(-0.001, 0.0, 0.001), judged(-0.03, 0.0, 0.03)

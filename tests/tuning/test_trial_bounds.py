@@ -17,12 +17,12 @@ from optcli.results.tuning import TuningTrial
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.slo import SloSettings
 from optcli.store import Store
-from optcli.tuning import causes, trials, workshop
+from optcli.tuning import causes, trial_runner, trials
 from optcli.tuning.candidates import TrialCandidate
 from optcli.tuning.timing import Timing
+from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Trials
 from optcli.tuning.validation import Validation
-from optcli.tuning.workshop import TrialRunner
 
 FLOAT = TrialCandidate((("export_onnx", {}),), {"name": "onnxruntime"}, "float", {"precision": "fp32"})
 OTHER = TrialCandidate((("quantize", {}),), {"name": "onnxruntime"}, "other", {"precision": "int8"})
@@ -36,7 +36,7 @@ def test_nothing_begins_after_the_time_of_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(workshop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
     place = TrialRunner(Store(tmp_path), tmp_path, Silent(), BuildSettings(timeout_s=50.0))
     assert place._in_time().timeout_s == 50.0
     limited = place.within(30.0)

@@ -24,7 +24,7 @@ def trial(number: int, **more: Any) -> TuningTrial:
 
 
 class Measuring:
-    """Stands in for the workshop: what is slower than the best by these ratios, launch by launch."""
+    """A fake runner of trials: slower than the best by these ratios, launch by launch."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *launches: dict[int, Estimate | None]) -> None:
         self._launches = list(launches)

@@ -19,7 +19,7 @@ from optcli.recipe import Recipe, load
 from optcli.settings.latency import LatencySettings
 from optcli.store import Store
 from optcli.tuning import repair
-from optcli.tuning.workshop import TrialRunner, artifact
+from optcli.tuning.trial_runner import TrialRunner, artifact
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

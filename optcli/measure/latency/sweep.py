@@ -108,7 +108,7 @@ class _Run:
         return f"{self.candidate.name} › sweep"
 
     def carry_out(self, measured_at: str) -> Sweep:
-        sizes = ladder(self.inputs, self.settings.max)
+        sizes = swept_sizes(self.inputs, self.settings.max)
         with self._launched(sizes) as child:
             stopped = self._explore(child, sizes)
         calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
@@ -267,7 +267,7 @@ def _ask(child: Child, command: Command, answer: type[T], timeout_s: float) -> T
     return child.receive(answer, timeout_s)
 
 
-def ladder(inputs: Sequence[TensorSpec], most: int) -> tuple[int, ...]:
+def swept_sizes(inputs: Sequence[TensorSpec], most: int) -> tuple[int, ...]:
     """The batch sizes of a sweep: doublings from the smallest the model takes, and the largest."""
     allowed = batch_range(inputs)
     top = max(allowed.min, min(allowed.max, most))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from optcli.results.loadtest import LoadTest
-from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.canary import Shadow, canary_test
+from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.workflow import load_test
 
 __all__ = ["Options", "Shadow", "canary_test", "load_test", "schema"]

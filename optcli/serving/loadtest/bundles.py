@@ -16,8 +16,8 @@ from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import caching, golden_images, plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
-from optcli.serving.loadtest.asked import Options
 from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.load_options import Options
 from optcli.serving.running import running
 from optcli.serving.served_settings import as_configured
 

@@ -20,9 +20,9 @@ from optcli.results.statistics import t_interval
 from optcli.serving import bundle, class_scores
 from optcli.serving.loadtest import endpoint, inputs, payloads, verdicts
 from optcli.serving.loadtest.agreement import agreed, verdict
-from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.driving import Driver, drawn, driver
 from optcli.serving.loadtest.judging import Terms, described
+from optcli.serving.loadtest.load_options import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.records import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from optcli.observer import Observer
 from optcli.serving.loadtest import bundles, by_priority, calibrating, endpoint
-from optcli.serving.loadtest.asked import Options, with_plan
 from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.load_options import Options, with_plan
 
 
 @contextmanager

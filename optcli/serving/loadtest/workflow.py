@@ -23,7 +23,10 @@ from optcli.results.loadtest import (
     ServedPriority,
 )
 from optcli.serving.loadtest import by_priority, calibrating, limit, payloads, predicting, verdicts
-from optcli.serving.loadtest.asked import (
+from optcli.serving.loadtest.driving import Driver, driver
+from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.load_options import (
     Options,
     first_rate,
     process_of,
@@ -34,9 +37,6 @@ from optcli.serving.loadtest.asked import (
     stored_calibration,
     terms_of,
 )
-from optcli.serving.loadtest.driving import Driver, driver
-from optcli.serving.loadtest.endpoint import Endpoint
-from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import WINDOW_S, Spans

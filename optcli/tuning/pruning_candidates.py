@@ -16,13 +16,13 @@ CLOSE = 0.03
 
 
 @dataclass(frozen=True)
-class Ladder:
+class PruningCandidates:
     """The cuts of the network `base` among the trials `done` that gain enough to be trained."""
 
     done: Sequence[TuningTrial]
     base: TuningTrial | None
 
-    def rungs(self) -> list[TuningTrial]:
+    def by_gain(self) -> list[TuningTrial]:
         """The cut networks by their gain, the smallest first."""
         looks = [trial for trial in self.done if trial.stage == "timed" and trial.score is not None]
         return sorted((trial for trial in looks if score_of(trial) >= self._least), key=score_of)
@@ -38,8 +38,8 @@ class Ladder:
     def is_worth_a_look(self, shape: Mapping[str, float], wanted: float) -> bool:
         """Whether the speed without these shares of blocks and channels is to be known before training.
 
-        What is a part of a cut that hardly gains gains no more. What removes more than a cut that gains
-        what is wanted is looked at if training allows for more.
+        No look is worth it at a smaller cut than one that hardly gains: it gains even less. Where a cut
+        gains what is wanted, a larger one is measured only if training allows for more.
         """
         blocks, width = shape["blocks"], shape["width"]
         for look in self.done:
@@ -59,17 +59,17 @@ class Ladder:
         alone come first: with a third of its blocks gone MobileNetV3-small was faster than with a third
         of its channels gone, and was safe after half of the training.
         """
-        rungs = self.deep() or self.rungs()
-        below = [each for each in rungs if score_of(each) <= (1.0 + CLOSE) * wanted]
-        return below[-1] if below else rungs[0]
+        candidates = self.deep() or self.by_gain()
+        below = [each for each in candidates if score_of(each) <= (1.0 + CLOSE) * wanted]
+        return below[-1] if below else candidates[0]
 
     def deep(self) -> list[TuningTrial]:
         """Those that remove blocks and no channels."""
-        return [each for each in self.rungs() if _is_deep(each)]
+        return [each for each in self.by_gain() if _is_deep(each)]
 
     def has(self, trial: TuningTrial) -> bool:
         """Whether the cut of a trial is one of these."""
-        return cut_of(trial) in map(cut_of, self.rungs())
+        return cut_of(trial) in map(cut_of, self.by_gain())
 
     def milder(self, last: TuningTrial, least: float = 0.0) -> list[TuningTrial]:
         """Cuts that were not trained, slower than a trained one and faster than `least`, in order.
@@ -77,7 +77,7 @@ class Ladder:
         Those that remove a part of what it removes, or no channels, where there are any.
         """
         slower = [
-            each for each in self._untrained(self.rungs()) if least < score_of(each) < score_of(last)
+            each for each in self._untrained(self.by_gain()) if least < score_of(each) < score_of(last)
         ]
         return [each for each in slower if is_part(each, last) or _is_deep(each)] or slower
 
@@ -87,9 +87,9 @@ class Ladder:
         Those that remove all that it removes, where there are any; none that removes all that a
         `hopeless` one does.
         """
-        rungs = self.rungs()
-        cuts = [cut_of(each) for each in rungs]
-        beyond = rungs[cuts.index(cut_of(last)) + 1 :] if cut_of(last) in cuts else []
+        candidates = self.by_gain()
+        cuts = [cut_of(each) for each in candidates]
+        beyond = candidates[cuts.index(cut_of(last)) + 1 :] if cut_of(last) in cuts else []
         faster = self._untrained(beyond)
         faster = [each for each in faster if is_part(last, each)] or faster
         return [each for each in faster if not any(is_part(trial, each) for trial in hopeless)]
@@ -98,9 +98,9 @@ class Ladder:
     def _least(self) -> float:
         return LEAST_GAIN * score_of(self.base) if self.base else float("inf")
 
-    def _untrained(self, rungs: Sequence[TuningTrial]) -> list[TuningTrial]:
+    def _untrained(self, candidates: Sequence[TuningTrial]) -> list[TuningTrial]:
         trained = {cut_of(trial) for trial in trained_of(self.done)}
-        return [each for each in rungs if cut_of(each) not in trained]
+        return [each for each in candidates if cut_of(each) not in trained]
 
 
 def _is_deep(trial: TuningTrial) -> bool:

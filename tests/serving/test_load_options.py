@@ -17,9 +17,9 @@ from optcli.errors import InputError, UsageError
 from optcli.measure.queueing.demand import Demand
 from optcli.observer import Silent
 from optcli.results.loadtest import Calibration, Served, ServerFigures
-from optcli.serving.loadtest import asked, inputs, payloads, predicting, workflow
-from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest import inputs, load_options, payloads, predicting, workflow
 from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import TensorAbout
 
 # 140 a second in a tenth of the time, and 40 a second between: 50 a second in the mean.
@@ -49,8 +49,8 @@ def server(monkeypatch):
 
 def carried_out(server, options, client=None):
     client = client or Client()
-    whole = workflow._Whole(server, options, asked.terms_of(server, options), client)
-    whole.carry_out(asked.rates_of(server, options))
+    whole = workflow._Whole(server, options, load_options.terms_of(server, options), client)
+    whole.carry_out(load_options.rates_of(server, options))
     return whole.report("http://x", "now", "random"), client.processes
 
 
@@ -115,7 +115,7 @@ def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
         calibration=Path("calibration.json"),
     )
     with pytest.raises(UsageError, match="bursts are given for a rate") as caught:
-        asked.require_promise(bare, options, asked.terms_of(bare, options))
+        load_options.require_promise(bare, options, load_options.terms_of(bare, options))
     assert "--rate" in caught.value.hint
 
 
@@ -136,18 +136,18 @@ def test_the_golden_image_of_a_bundle_is_sent_first_and_suffices(tmp_path):
     images = Options(encoding="image")
     described_alone(bundle, images=True)
     with pytest.raises(UsageError, match="there are no images to send"):
-        asked.require_options(images, str(bundle))
+        load_options.require_options(images, str(bundle))
     for name in ("golden-image.png", "golden-answer.json"):
         (bundle / name).write_text("{}")
     (own / "a.jpg").write_text("")
-    asked.require_options(images, str(bundle))
+    load_options.require_options(images, str(bundle))
     # Of a server at a URL, the folder is named.
-    asked.require_options(replace(images, golden=bundle), "http://x")
+    load_options.require_options(replace(images, golden=bundle), "http://x")
     golden = (bundle / "golden-image.png", bundle / "golden-answer.json")
     server = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",), golden=golden)
-    setup, _ = asked.setup_of(server, images, tmp_path)
+    setup, _ = load_options.setup_of(server, images, tmp_path)
     assert (setup.images, setup.golden_answer) == ((golden[0],), golden[1])
-    setup, _ = asked.setup_of(server, replace(images, images=own), tmp_path)
+    setup, _ = load_options.setup_of(server, replace(images, images=own), tmp_path)
     assert (setup.images, setup.golden_answer) == ((golden[0], own / "a.jpg"), golden[1])
     (bundle / "golden-answer.json").write_text("no JSON")
     with pytest.raises(InputError, match="no answer to an image"):
