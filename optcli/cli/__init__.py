@@ -15,11 +15,8 @@ from optcli import __version__
 from optcli.errors import NO_ROOM, ExitCode, OptcliError, UsageError, did_you_mean, strerror
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import FrameType
-
-    from pydantic import BaseModel
-    from rich.console import RenderableType
 
     from optcli.results.document import Document
 
@@ -218,28 +215,15 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def tell(findings: BaseModel, lines: Callable[[Any], Iterable[str]], *, as_json: bool) -> None:
-    """Print findings to stdout: as JSON, or the lines that `lines` makes of them."""
-    if as_json:
-        click.echo(findings.model_dump_json(indent=2, by_alias=True))
-    else:
-        click.echo("\n".join(lines(findings)))
-
-
-def show(result: Any, shown: Document | RenderableType, *, as_json: bool = False) -> None:
-    """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe.
-
-    `shown` is it as a document, or for rich.
-    """
+def show(result: Any, document: Document, *, as_json: bool = False) -> None:
+    """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe."""
     if as_json:
         click.echo(result.model_dump_json(indent=2, by_alias=True))
         return
-    from optcli.report.terminal import plain, renderable
-    from optcli.results.document import Document
+    from optcli.report import terminal
 
-    shown = renderable(shown) if isinstance(shown, Document) else shown
     if not sys.stdout.isatty():
-        click.echo(plain(shown), nl=False)
+        click.echo(terminal.text(document), nl=False)
         return
     from rich.console import Console
     from rich.segment import Segment
@@ -253,4 +237,4 @@ def show(result: Any, shown: Document | RenderableType, *, as_json: bool = False
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else streams.printable(text), style, control)
 
-    Printable(file=streams.controlling(sys.stdout)).print(shown)
+    Printable(file=streams.controlling(sys.stdout)).print(terminal.renderable(document))

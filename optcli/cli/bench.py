@@ -62,8 +62,8 @@ def command(
     their values are random unless --samples says otherwise. It measures speed alone, and does not
     compare outputs.
     """
-    from optcli import report as forms
     from optcli.pipeline.model_files.measuring import bench
+    from optcli.report.build import document
     from optcli.scaffold import InputText
 
     with Progress() as progress:
@@ -79,5 +79,5 @@ def command(
             store=store,
             observer=progress,
         )
-    show(report, forms.table(report), as_json=as_json)
+    show(report, document(report), as_json=as_json)
     return report.exit_code

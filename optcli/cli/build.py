@@ -107,11 +107,12 @@ def command(
         return 0
     with early_workers(kept, recipe), Progress() as progress:
         # Not before: the early workers import at the same time.
-        from optcli import report as forms
         from optcli.cli import reports
         from optcli.pipeline import build
         from optcli.pipeline.execute import BuildSettings
         from optcli.pipeline.jobs import usual_jobs
+        from optcli.report.build import document
+        from optcli.report.notes import ending
 
         report = build(
             recipe,
@@ -123,9 +124,9 @@ def command(
             remeasure=given.remeasure,
             observer=progress,
         )
-    show(report, forms.table(report), as_json=as_json)
+    show(report, document(report), as_json=as_json)
     if as_json:
-        click.echo(forms.ending(report), err=True)
+        click.echo(ending(report), err=True)
     return report.exit_code
 
 

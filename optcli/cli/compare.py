@@ -17,6 +17,7 @@ from optcli.errors.paths import shown
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
     from optcli.results import Report
+    from optcli.results.document import Document
     from optcli.store import Store
 
 _FORMATS = ("terminal", "markdown", "json", "csv", "html")
@@ -82,15 +83,14 @@ def _compare(
     roofline: bool,
     store: Path | None,
 ) -> int:
-    from optcli import report as forms
-    from optcli.report import changes
+    from optcli.report import build, changes
 
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
         report = _near_the_limit(report, path.parent, place.opened(store)) if roofline else report
         if form == "terminal" and output is None:
-            show(report, forms.table(report))
+            show(report, build.document(report))
         else:
             _give(_one(report, path, form), output)
         return report.exit_code
@@ -132,17 +132,12 @@ def _form(form: str | None, output: Path | None, as_json: bool, markdown: bool) 
 
 
 def _one(report: Report, path: Path, form: str) -> str:
-    from optcli.report import csv_text, markdown, text
+    from optcli.pipeline.report_files import document_of
+    from optcli.report.csv_text import csv_text
 
     if form == "json":
         return report.to_json() + "\n"
-    if form == "html":
-        from optcli.pipeline.report_files import curves_of, images_of
-        from optcli.report import html
-
-        curves = curves_of(path.parent, report)
-        return html.page(report, curves.first, curves.further, images_of(path.parent, report))
-    return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
+    return csv_text(report) if form == "csv" else _written(document_of(path.parent, report), form)
 
 
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
@@ -160,7 +155,7 @@ def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparis
 
 
 def _several(comparisons: Sequence[Comparison], form: str) -> str:
-    from optcli.report import changes, html, markdown_text, terminal
+    from optcli.report import changes
     from optcli.report.csv_text import csv_of_changes
 
     if form == "json":
@@ -168,8 +163,14 @@ def _several(comparisons: Sequence[Comparison], form: str) -> str:
         return json.dumps(records, indent=2) + "\n"
     if form == "csv":
         return csv_of_changes(comparisons)
+    return _written(changes.document(comparisons), form)
+
+
+def _written(document: Document, form: str) -> str:
+    from optcli.report import html, markdown_text, terminal
+
     forms = {"markdown": markdown_text.markdown, "html": html.html}
-    return forms.get(form, terminal.text)(changes.document(comparisons))
+    return forms.get(form, terminal.text)(document)
 
 
 def _give(text: str, output: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from optcli.cli import options, reports, tell
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 from optcli.errors import UsageError
 from optcli.files import registry
@@ -166,7 +166,7 @@ def command(
     """
     from optcli.serving import quantities as q
     from optcli.serving import targets
-    from optcli.serving.deploy import deploy, lines
+    from optcli.serving.deploy import deploy, document
     from optcli.serving.targets import ServerOptions
 
     values = {
@@ -219,4 +219,4 @@ def command(
             store=place.opened(store),
             observer=progress,
         )
-    tell(deployed, lines, as_json=as_json)
+    show(deployed, document(deployed), as_json=as_json)

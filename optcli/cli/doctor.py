@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, tell
+from optcli.cli import options, show
 from optcli.store import Store
 
 
@@ -20,8 +20,8 @@ def command(store: Path | None, as_json: bool) -> int:
     optcli imports every runtime and runs a tiny model in it, which takes some seconds. The exit code
     is 3 if something is broken that optcli needs in any case.
     """
-    from optcli.scaffold.doctor import Examination, examine
+    from optcli.scaffold.doctor import document, examine
 
     examination = examine(Store.default_root(store))
-    tell(examination, Examination.lines, as_json=as_json)
+    show(examination, document(examination), as_json=as_json)
     return int(examination.exit_code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, show
 
 if TYPE_CHECKING:
     from optcli.results.gate import Trend
@@ -38,7 +38,8 @@ def command(
 ) -> int:
     """Show the trends in FILE, which `optcli gate --history FILE` writes, with their steps."""
     from optcli.gate import history
-    from optcli.report import trends as shown
+    from optcli.report import html as pages
+    from optcli.report.trends import document
 
     entries = [
         each
@@ -49,11 +50,11 @@ def command(
     ]
     trends = history.trends(entries)
     if html is not None:
-        options.write(html, shown.page(trends))
+        options.write(html, pages.html(document(trends)))
     if as_json:
         click.echo(json.dumps([_record(each) for each in trends], indent=2))
     else:
-        click.echo(shown.text(trends), nl=False)
+        show(None, document(trends))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from optcli.cli import options, reports, tell
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 from optcli.errors import UsageError
 
@@ -133,7 +133,7 @@ def command(
     files when you start it again. optcli lists images that it cannot read beside the answers. It
     needs the extra `ray`.
     """
-    from optcli.report.inference_text import lines
+    from optcli.report.inference import document
     from optcli.serving.inference import InferenceSettings, infer
 
     if given.source.rstrip("/") == given.target.rstrip("/"):
@@ -164,4 +164,4 @@ def command(
             store=place.opened(store),
             observer=progress,
         )
-    tell(result, lines, as_json=as_json)
+    show(result, document(result), as_json=as_json)

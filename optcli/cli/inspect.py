@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports, tell
+from optcli.cli import options, reports, show
 
 
 @click.command(
@@ -35,4 +35,4 @@ def command(
     model = trusting(model, Store(Store.default_root(store)), trust=trust)
     require_trusted_code(model)
     findings = inspection.look_into(model)
-    tell(findings, inspection.lines, as_json=as_json)
+    show(findings, inspection.document(findings), as_json=as_json)

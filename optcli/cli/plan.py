@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
 from optcli.errors.paths import shown
@@ -289,12 +289,11 @@ def _list_presets(as_json: bool) -> int:
 
 
 def _give(plan: Plan, html: Path | None, as_json: bool) -> None:
-    from optcli.report.plan_text import plan_text
+    from optcli.report import html as pages
+    from optcli.report.plan import document
 
     if html is not None:
-        from optcli.report.html.plan import plan_page
-
-        options.write(html, plan_page(plan))
-    click.echo(plan.to_json() + "\n" if as_json else plan_text(plan), nl=False)
+        options.write(html, pages.html(document(plan)))
+    show(plan, document(plan), as_json=as_json)
     if html is not None:
         click.echo(f"wrote {shown(html)}", err=True)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
 from optcli.errors.paths import shown
@@ -160,18 +160,18 @@ def command(
                 **common,
             )
     if given.start is None:
-        from optcli.report.tuning_words import tuning_text
+        from optcli.report.tuning import document
         from optcli.tuning.search import INTERRUPTED
 
-        click.echo(search.model_dump_json(indent=2) if as_json else tuning_text(search), nl=as_json)
+        show(search, document(search), as_json=as_json)
         if search.stopped_because == INTERRUPTED and not search.finalists:
             raise KeyboardInterrupt  # nothing was judged, so no code about the bar is right
         return {"faster": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}.get(
             search.outcome, ExitCode.REJECTED
         )
-    from optcli.report.repair_text import repair_text
+    from optcli.report import repair
 
-    click.echo(result.model_dump_json(indent=2) if as_json else repair_text(result), nl=as_json)
+    show(result, repair.document(result), as_json=as_json)
     codes = {"repaired": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}
     return codes.get(result.outcome, ExitCode.REJECTED)
 

@@ -16,7 +16,8 @@ from optcli.pipeline.parents import changes_network, parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
-from optcli.report import Advice, recommend, wording
+from optcli.report import wording
+from optcli.report.recommendation import Advice, recommend
 from optcli.results import (
     Accuracy,
     Against,

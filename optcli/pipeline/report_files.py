@@ -15,8 +15,10 @@ from optcli.measure.latency.quantiles import quantiles_of
 from optcli.observer import Observer
 from optcli.pipeline import view
 from optcli.pipeline.devices import FOLDER
-from optcli.report import html, markdown
+from optcli.report import build, html, markdown_text
+from optcli.report.html.distributions import Quantiles
 from optcli.results import Report
+from optcli.results.document import Document
 from optcli.results.pictures import FOLDER as PICTURES
 
 _SAMPLES = "samples.npz"
@@ -26,8 +28,8 @@ _SAMPLES = "samples.npz"
 class Curves:
     """What charts are drawn from: of the report's own device, and of the others by name."""
 
-    first: html.Quantiles
-    further: Mapping[str, html.Quantiles] = field(default_factory=dict)
+    first: Quantiles
+    further: Mapping[str, Quantiles] = field(default_factory=dict)
 
 
 def curves_of(folder: Path, report: Report) -> Curves:
@@ -43,12 +45,18 @@ def curves_of(folder: Path, report: Report) -> Curves:
     )
 
 
+def document_of(folder: Path, report: Report) -> Document:
+    """A report with the charts and pictures of what lies beside it in its folder."""
+    curves = curves_of(folder, report)
+    return build.document(report, curves.first, curves.further, images_of(folder, report))
+
+
 def write(folder: Path, report: Report, curves: Curves) -> None:
     """Write a report in its three forms. Raises `StoreError`."""
     view.write(folder / "report.json", report.to_json() + "\n")
-    view.write(folder / "report.md", markdown(report))
-    images = images_of(folder, report)
-    view.write(folder / "report.html", html.page(report, curves.first, curves.further, images))
+    document = build.document(report, curves.first, curves.further, images_of(folder, report))
+    view.write(folder / "report.md", markdown_text.markdown(document))
+    view.write(folder / "report.html", html.html(document))
 
 
 def with_fields(report: Report, fields: Mapping[str, Mapping[str, Any]]) -> Report:

@@ -1,4 +1,4 @@
-"""Reports for people: a table for the terminal, plain text for pipes, Markdown, a recommendation.
+"""What people read: documents of results, and one renderer for each form of a document.
 
 The only room besides `cli/` that shapes text for the screen: fractions become percent here.
 """
@@ -6,9 +6,7 @@ The only room besides `cli/` that shapes text for the screen: fractions become p
 from __future__ import annotations
 
 from optcli.report.csv_text import csv_text
-from optcli.report.markdown import markdown
 from optcli.report.notes import ending
 from optcli.report.recommendation import Advice, recommend
-from optcli.report.table import table, text
 
-__all__ = ["Advice", "csv_text", "ending", "markdown", "recommend", "table", "text"]
+__all__ = ["Advice", "csv_text", "ending", "recommend"]

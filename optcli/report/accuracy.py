@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from optcli.report import class_figures, layers_text, wording
+from optcli.errors import counted
 from optcli.report import junit as junit_xml
+from optcli.report import wording
 from optcli.report.junit import Case
 from optcli.results import Accuracy, Report, VariantReport, Verdict
 from optcli.results.document import Cell, Column, Document, Items, Part, Section, Table, table_of_texts
-from optcli.results.outcomes import ACCURACY_VERDICTS
+from optcli.results.layers import LayerError, Layers
+from optcli.results.outcomes import ACCURACY_VERDICTS, ClassFigure
+
+_MOST_CLASSES = 200
+_WORST = 10
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,14 @@ def _of_variant(row: _Row, baseline: str, per_class: bool) -> Section:
 def _parts(row: _Row, baseline: str, per_class: bool) -> Iterator[Part]:
     yield Items(list(_lines(row, baseline)))
     if per_class:
-        classes = class_figures.rows(row.accuracy)
-        yield table_of_texts(class_figures.HEADS, classes)
-        if not classes:
+        yield _classes(row.accuracy)
+        if not row.accuracy.per_class:
             yield Items([f"{row.accuracy.metric or 'outputs'}: no metric by class"])
     layers = row.variant.layers
     if layers is not None:
-        yield Items([layers_text.sentence(layers)])
-        yield table_of_texts(layers_text.HEADS, layers_text.rows(layers), layers_text.LEFT)
+        table = table_of_layers(layers)
+        yield Items([_about_layers(layers, is_empty=not table.rows)])
+        yield table
 
 
 def _lines(row: _Row, baseline: str) -> Iterator[str]:
@@ -168,6 +173,89 @@ def _change(accuracy: Accuracy) -> str:
         return f"{wording.change(accuracy)} points"
     ends = (drop.low, drop.high) if accuracy.better == "lower" else (-drop.high, -drop.low)
     return f"{wording.change(accuracy)} points [{wording.points(ends[0])}, {wording.points(ends[1])}]"
+
+
+def _classes(accuracy: Accuracy) -> Table[Sequence[str]]:
+    """The metric class by class, beside the baseline's."""
+    rows = [
+        (
+            str(each.label),
+            str(each.samples),
+            wording.percent(each.value),
+            wording.percent(each.baseline),
+            _of_class(each),
+        )
+        for each in accuracy.per_class
+    ]
+    return table_of_texts(("class", "samples", "value", "baseline", "change"), rows)
+
+
+def table_of_classes(
+    judged: Mapping[str, Accuracy], baseline: str, most: int = _MOST_CLASSES
+) -> Table[Sequence[str]]:
+    """All variants side by side, a class a row; no rows where there are no classes.
+
+    A variant's cell holds its value and the change from the baseline's. Of more than `most` classes
+    those in which a variant lost most.
+    """
+    figures = {name: {each.label: each for each in one.per_class} for name, one in judged.items()}
+    figures = {name: of_class for name, of_class in figures.items() if of_class}
+    labels = sorted({label for of_class in figures.values() for label in of_class})
+
+    def worst(label: int) -> float:
+        beside = [of_class[label] for of_class in figures.values() if label in of_class]
+        return min(each.value - (each.baseline or 0.0) for each in beside)
+
+    shown = sorted(sorted(labels, key=worst)[:most]) if len(labels) > most else labels
+    cells: list[Sequence[str]] = []
+    for label in shown:
+        beside = [of_class.get(label) for of_class in figures.values()]
+        samples = next(each.samples for each in beside if each is not None)
+        values = [
+            ""
+            if each is None
+            else f"{wording.percent(each.value)} {'' if name == baseline else _of_class(each)}".strip()
+            for name, each in zip(figures, beside, strict=True)
+        ]
+        cells.append((str(label), str(samples), *values))
+    return table_of_texts(("class", "samples", *figures), cells)
+
+
+def _of_class(figure: ClassFigure) -> str:
+    return "" if figure.baseline is None else wording.points(figure.value - figure.baseline)
+
+
+def _about_layers(layers: Layers, *, is_empty: bool) -> str:
+    """What the table of layers shows, or why there is none."""
+    if not is_empty:
+        why = f"; {layers.reason}" if layers.reason else ""
+        return (
+            "where the error starts: signal to noise of what layers add by themselves (own) and in all"
+            f" (so far), on {layers.samples} samples, the worst of {layers.compared} tensors{why}"
+        )
+    if layers.reason:
+        return f"where the error starts: {layers.reason}"
+    return f"no layer adds an error, of {counted(layers.compared, 'tensor')}"
+
+
+def table_of_layers(layers: Layers) -> Table[Sequence[str]]:
+    """The layers that add most, the worst first; no rows where none adds an error."""
+    heads = ("own", "so far", "tensor", "layer", "operator", "shape", "try")
+    rows = [_of_layer(row) for row in layers.rows if row.rank != float("inf")][:_WORST]
+    return table_of_texts(heads, rows, range(2, len(heads)))
+
+
+def _of_layer(row: LayerError) -> tuple[str, ...]:
+    has_channel = row.kind == "weight" and row.channel is not None
+    tensor = f"{row.kind}, worst channel {row.channel}" if has_channel else row.kind
+    layer = (row.node or row.tensor, row.operator, "x".join(map(str, row.shape)))
+    return (_db(row.own_db, row), _db(row.sqnr_db, row), tensor, *layer, row.advice)
+
+
+def _db(value: float | None, row: LayerError) -> str:
+    if not row.finite:
+        return "NaN"
+    return "equal" if value is None else f"{value + 0.0:.1f} dB"
 
 
 def junit(report: Report) -> str:

@@ -21,9 +21,7 @@ class Figure(Column[Row]):
     `title` is its heading where that depends on the report; `is_present` says whether a report, or
     these rows of it, has the column. One that is the same at `every_size` stands in the first table of
     the terminal and of HTML only. `last` ones stand at the right. `in_details` is for HTML's table of
-    more figures. `below` names columns, in order of preference, below which it stands where rows have
-    several lines, `below_of_three` those where they have three, if they are others; none: it is a
-    column of its own there too.
+    more figures.
     """
 
     title: Callable[[Report], str | None] | None = None
@@ -31,14 +29,6 @@ class Figure(Column[Row]):
     every_size: bool = False
     last: bool = False
     in_details: bool = False
-    below: tuple[str, ...] = ()
-    below_of_three: tuple[str, ...] | None = None
-
-    def above(self, layout: Layout) -> tuple[str, ...]:
-        """The columns below which it stands in a layout, in order of preference."""
-        if layout.lines == 3 and self.below_of_three is not None:
-            return self.below_of_three
-        return self.below if layout.lines > 1 else ()
 
 
 def of_results(report: Report, rows: Sequence[Row], *, first: bool = True) -> list[Figure]:
@@ -54,36 +44,6 @@ def of_results(report: Report, rows: Sequence[Row], *, first: bool = True) -> li
 def of_details(report: Report, rows: Sequence[Row]) -> list[Figure]:
     """The columns of the table of more figures."""
     return [column for column in COLUMNS if column.in_details and column.is_present(report, rows)]
-
-
-def stacked(columns: Sequence[Figure], layout: Layout) -> list[list[list[Figure]]]:
-    """Which columns share one in a layout: for each, its lines; for each line, who shares it.
-
-    A column stands below the first of those that it names in which a line is left. What it names may
-    stand below another itself: then they share that line. What stands below a column to its right
-    comes after all others.
-    """
-    stacks: dict[str, list[list[Figure]]] = {}
-    lines: dict[str, list[Figure]] = {}
-    names = [column.name for column in columns]
-
-    def waits(column: Figure) -> bool:
-        return any(name in names[names.index(column.name) :] for name in column.above(layout))
-
-    for column in sorted(columns, key=waits):
-        line = [column]
-        for name in column.above(layout):
-            if name in stacks and len(stacks[name]) < layout.lines:
-                stacks[name].append(line)
-                break
-            if name in lines and name not in stacks:
-                line = lines[name]
-                line.append(column)
-                break
-        else:
-            stacks[column.name] = [line]
-        lines[column.name] = line
-    return [stacks[name] for name in names if name in stacks]
 
 
 def _is_measured(report: Report, rows: Sequence[Row]) -> bool:

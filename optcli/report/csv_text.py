@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from optcli.report import columns
 from optcli.report.changes import columns as of_changes
 from optcli.report.changes.model import Comparison
-from optcli.report.changes.rows import rows
 from optcli.report.rows import every_row
 from optcli.results import Report
 from optcli.results.document import Column, R
@@ -25,7 +24,7 @@ def csv_text(report: Report) -> str:
 
 def csv_of_changes(comparisons: Sequence[Comparison]) -> str:
     """Variants that only one side has are left out."""
-    return _written(of_changes.COLUMNS, (row for each in comparisons for row in rows(each)))
+    return _written(of_changes.COLUMNS, (row for each in comparisons for row in of_changes.rows(each)))
 
 
 def _written(shown: Sequence[Column[R]], rows: Iterable[R]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from optcli.results.document import Column, Document, Items, Names, R, Section, Table
+from optcli.results.document import Code, Column, Document, Items, Names, R, Section, Table
 
 # The end of a link's text; intervals stand in brackets, too.
 _LINK = re.compile(r"\](?=[(\[:])")
@@ -23,6 +23,8 @@ def _document(document: Document) -> Iterator[str]:
     yield f"## {escaped(document.heading)}"
     if document.answer:
         yield from ("", f"**{escaped(document.answer)}**")
+    for line in document.reasons:
+        yield from ("", escaped(line))
     for section in document.sections:
         yield from _section(section)
     for line in filter(None, (document.hint, *document.footer)):
@@ -52,39 +54,33 @@ def _section(section: Section) -> Iterator[str]:
 def _parts(section: Section) -> Iterator[str]:
     """Each part behind an empty line; pictures are left out."""
     for part in section.parts:
-        if isinstance(part, Table) and part.rows:
-            yield from ("", *table_of(part.columns, part.rows, strong=True))
+        if isinstance(part, Section):
+            yield from _section(part)
+        elif isinstance(part, Table) and part.rows:
+            yield from ("", *_table(part))
         elif isinstance(part, Names) and part.rows:
             yield from ("", *(f"- {escaped(name)}: {escaped(value)}" for name, value in part.rows))
+        elif isinstance(part, Code) and part.text:
+            yield from ("", *(f"    {line}" for line in part.text.splitlines()))
         elif isinstance(part, Items) and part.lines:
             yield from ("", *(f"- {escaped(line)}" for line in part.lines))
 
 
-def table(
-    heads: Sequence[str], rows: Iterable[Iterable[str]], left: Collection[int] = ()
-) -> Iterator[str]:
-    """A table's lines; `left` are the columns that stand left."""
-    yield from _head(heads, left)
-    yield from (_line(map(escaped, row)) for row in rows)
-
-
-def table_of(columns: Sequence[Column[R]], rows: Iterable[R], *, strong: bool = False) -> Iterator[str]:
-    """The lines of a table of columns; `strong`: what is rejected is bold."""
+def _table(table: Table[R]) -> Iterator[str]:
+    """A table's lines; what is rejected is bold."""
 
     def shown(column: Column[R], row: R) -> str:
         text = escaped(column.text(row))
-        return f"**{text}**" if strong and column.cell(row).tone == "reject" else text
+        return f"**{text}**" if column.cell(row).tone == "reject" else text
 
-    left = [place for place, column in enumerate(columns) if column.left]
-    yield from _head([column.heading() for column in columns], left)
-    yield from (_line(shown(column, row) for column in columns) for row in rows)
+    columns: Sequence[Column[R]] = table.columns
+    yield _line(column.heading() for column in columns)
+    yield _line("---" if column.left else "---:" for column in columns)
+    yield from (_line(shown(column, row) for column in columns) for row in table.rows)
 
 
-def items(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """A list below a title; nothing where it is empty."""
-    if lines:
-        yield from ("", f"{title}:", "")
-        yield from (f"- {escaped(line)}" for line in lines)
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def escaped(line: str) -> str:
@@ -95,12 +91,3 @@ def escaped(line: str) -> str:
     # What follows is no name and no address behind a space that nobody sees.
     line = _ADDRESS.sub(lambda match: f"{match[0]}\N{ZERO WIDTH SPACE}", line)
     return " ".join(line.split())
-
-
-def _head(heads: Sequence[str], left: Collection[int]) -> Iterator[str]:
-    yield _line(heads)
-    yield _line("---" if place in left else "---:" for place in range(len(heads)))
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optcli import environment
@@ -13,11 +12,11 @@ from optcli.errors import counted, plural
 from optcli.errors.paths import shown
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
-from optcli.report.serving_line import serving_line
 from optcli.results import Report, VariantReport
 from optcli.results.layers import Layers
 from optcli.results.outcomes import ACCURACY_VERDICTS, POLICIES
 from optcli.results.repair import Repair
+from optcli.results.serving import ServingChoice
 
 # How many operators a line names; the others are counted.
 _LISTED = 3
@@ -27,73 +26,58 @@ _LISTED = 3
 _SIZES = re.compile(r"[\w, ]{1,1000}")
 
 
-@dataclass
-class Notes:
-    """Lines by kind; `missing` names failed and skipped variants with their reasons.
-
-    `serving` is the plan in one line. `floats` say what quantized variants keep in floating point,
-    `engines` what they compute in; `later` is what was found since the build: where the error starts,
-    repairs. `ending` says which exit code, and why.
-    """
-
-    reasons: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    floats: list[str] = field(default_factory=list)
-    engines: list[str] = field(default_factory=list)
-    later: list[str] = field(default_factory=list)
-    recommendation: str = ""
-    serving: str = ""
-    ending: str = ""
-    footer: list[str] = field(default_factory=list)
-
-    @property
-    def sections(self) -> list[tuple[str, list[str]]]:
-        """What stands below the table, by title; without the sections that have nothing to say."""
-        sections = (
-            ("Failed or skipped", self.missing),
-            ("Verdicts", self.reasons),
-            ("Kept in floating point", self.floats),
-            ("Engines", self.engines),
-            ("Found since the build", self.later),
-            ("Doubts about the measurement", self.doubts),
-        )
-        return [(title, lines) for title, lines in sections if lines]
-
-    def with_sections(self, lines: Mapping[str, list[str]], footer: list[str]) -> Notes:
-        """The same with other lines, by title; a section that is not named has none."""
-        return replace(
-            self,
-            missing=lines.get("Failed or skipped", []),
-            reasons=lines.get("Verdicts", []),
-            floats=lines.get("Kept in floating point", []),
-            engines=lines.get("Engines", []),
-            later=lines.get("Found since the build", []),
-            doubts=lines.get("Doubts about the measurement", []),
-            footer=footer,
-        )
-
-
-def notes(report: Report) -> Notes:
-    """All notes of a report."""
-    return Notes(
-        reasons=[*_reasons(report), *_siblings(report), *_packing(report)],
-        missing=list(_missing(report)),
-        doubts=list(_doubts(report)),
-        floats=list(_floats(report)),
-        engines=list(engines.lines(report)),
-        later=list(lines(report)),
-        recommendation=advice(report),
-        serving=serving_line(report),
-        ending=ending(report),
-        footer=_footer(report),
-    )
+def notes(report: Report) -> dict[str, list[str]]:
+    """What stands below the tables, by title; without what has nothing to say."""
+    sections = {
+        "Failed or skipped": _missing(report),
+        "Verdicts": (*_reasons(report), *_siblings(report), *_packing(report)),
+        "Kept in floating point": _floats(report),
+        "Engines": engines.lines(report),
+        "Found since the build": _later(report),
+        "Doubts about the measurement": _doubts(report),
+    }
+    return {title: lines for title, each in sections.items() if (lines := list(each))}
 
 
 def advice(report: Report) -> str:
     """The recommendation; with the device that it holds for, where the recipe asks for devices."""
     on = f"On {report.device}: " if report.device is not None and report.recommendation else ""
     return f"{on}{report.recommendation}"
+
+
+def serving_line(report: Report) -> str:
+    """The plan of a build in one line; empty where its recipe names no rate."""
+    choice = report.serving
+    if choice is None:
+        return ""
+    again = f"`optcli plan {report.recipe.path or report.recipe.name} --variant {choice.variant}"
+    more = f"{again} --rate {choice.rate_per_s:g} {_slo(choice)}` says more"
+    begin = f"Serving {choice.variant} at {wording.number(choice.rate_per_s)} requests a second"
+    if not choice.fit:
+        return f"{begin}: its latency was measured on a busy machine, so that nothing is planned."
+    if not choice.kept:
+        return f"{begin}: no configuration keeps {_promised(choice)}; {more} and what would."
+    figures = ", ".join(
+        f"{name} {choice.figures_ms[name]:.3g} of {limit:g} ms" for name, limit in choice.slo_ms.items()
+    )
+    count = counted(choice.instances or 0, "instance")
+    how = "one request at a time"
+    if choice.batch is not None and choice.batch > 1:
+        how = f"batches of at most {choice.batch}, waiting at most {choice.wait_ms:g} ms"
+        if choice.padded_from:
+            how += f" (the server pads {wording.padded(choice.padded_from)})"
+    return (
+        f"{begin}: {how}, {count} with 20 % headroom ({choice.instances_without_headroom} without),"
+        f" {figures}, queue included; {more}."
+    )
+
+
+def _promised(choice: ServingChoice) -> str:
+    return " and ".join(f"{name} {limit:g} ms" for name, limit in choice.slo_ms.items())
+
+
+def _slo(choice: ServingChoice) -> str:
+    return " ".join(f"--slo {name}={limit:g}ms" for name, limit in choice.slo_ms.items())
 
 
 def ending(report: Report) -> str:
@@ -247,7 +231,8 @@ _LIMITS = (
 )
 
 
-def _footer(report: Report) -> list[str]:
+def footer(report: Report) -> list[str]:
+    """How it was measured, and what the figures mean."""
     lines = []
     if any(variant.operations for variant in report.variants.values()):
         lines.append(_LIMITS)
@@ -413,7 +398,7 @@ def _of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def lines(report: Report) -> Iterator[str]:
+def _later(report: Report) -> Iterator[str]:
     """One line for each variant whose layers were compared, and for each that was repaired."""
     for name, variant in report.variants.items():
         if variant.layers is not None:

@@ -1,44 +1,48 @@
-"""The gate's history: one line per figure in the terminal, one chart per figure in HTML."""
+"""The gate's history: a row for each figure, and in HTML a chart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.html import marks, scales
-from optcli.report.html.document import document, section
-from optcli.report.html.marks import Area
-from optcli.report.html.tags import Markup, tag
-from optcli.report.terminal import plain
+from optcli.report.html.marks import Area, Dot
+from optcli.report.html.tags import Markup
+from optcli.results.document import Cell, Column, Document, Picture, Section, Table
 from optcli.results.gate import Entry, Trend
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40
 
 
-def text(trends: Sequence[Trend]) -> str:
-    """A table for the terminal: the latest value, a spark line, and where it changed."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def document(trends: Sequence[Trend]) -> Document:
+    """The latest value of each figure, a spark line or a chart, and where it changed."""
+    columns = [
+        Column[Trend]("recipe", lambda each: Cell(each.recipe), align="left"),
+        Column[Trend]("figure", lambda each: Cell(each.name), align="left"),
+        Column[Trend]("machine", lambda each: Cell(each.machine[:8]), align="left"),
+        Column[Trend]("runs", lambda each: Cell(str(len(each.entries)))),
+        Column[Trend]("latest", lambda each: Cell(wording.figure(each.entries[-1].value, each.unit))),
+        Column[Trend](
+            "trend", lambda each: Cell(spark([entry.value for entry in each.entries])), align="left"
+        ),
+        Column[Trend]("changed", lambda each: Cell(_changed(each)), align="wrapped"),
+    ]
+    charts = [
+        Section(f"{each.recipe}: {each.name}", [_picture(each)], f"On machine {each.machine[:8]}.")
+        for each in trends
+    ]
+    return Document(
+        title="History of the gate",
+        sections=[Section("", [Table(columns, trends)]), *charts],
+        answer="" if trends else "the history has no such figure",
+        footer=[_HUMBLE] if trends else [],
+    )
 
-    if not trends:
-        return "the history has no such figure\n"
-    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("recipe", "figure", "machine", "runs", "latest", "trend", "changed"):
-        grid.add_column(heading, justify="right" if heading in ("runs", "latest") else "left")
-    for each in trends:
-        grid.add_row(
-            each.recipe,
-            each.name,
-            each.machine[:8],
-            str(len(each.entries)),
-            wording.figure(each.entries[-1].value, each.unit),
-            spark([entry.value for entry in each.entries]),
-            _changed(each),
-        )
-    return f"{plain(grid)}\n{_HUMBLE}\n"
+
+def _picture(trend: Trend) -> Picture:
+    return Picture(lambda: marks.figure(trend.name, lambda width: _chart(trend, width)))
 
 
 def _changed(trend: Trend) -> str:
@@ -69,26 +73,6 @@ def spark(values: Sequence[float]) -> str:
     return "".join(_BARS[round((value - low) / (high - low) * top)] for value in shown)
 
 
-def page(trends: Sequence[Trend]) -> str:
-    """One self-contained HTML file with a chart per figure."""
-    return document(
-        "History of the gate",
-        tag("header", tag("h1", "History of the gate"), tag("p", _HUMBLE, class_="lead")),
-        tag("main", *(_section(each) for each in trends)),
-    )
-
-
-def _section(trend: Trend) -> Markup:
-    count = len(trend.entries)
-    changed = _changed(trend)
-    lead = f"{counted(count, 'run')} on machine {trend.machine[:8]}; changed: {changed}"
-    return section(
-        f"{trend.recipe}: {trend.name}",
-        lead,
-        marks.figure(trend.name, lambda width: _chart(trend, width)),
-    )
-
-
 def _chart(trend: Trend, width: int) -> Markup:
     scale, unit = {"bytes": (1e-6, "MB"), "fraction": (100.0, "%")}.get(trend.unit, (1.0, "ms"))
     values = [entry.value * scale for entry in trend.entries]
@@ -96,7 +80,6 @@ def _chart(trend: Trend, width: int) -> Markup:
     area = Area(56, width - 16, 34, height - 40)
     x = scales.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
     y = scales.spanning(values, area.bottom, area.top)
-    places = [(x(number), y(value)) for number, value in enumerate(values, 1)]
     drawn = [*marks.axes(area, x, y, "run of the gate", unit)]
     for step in trend.steps:
         at = x(step + 0.5)
@@ -104,11 +87,11 @@ def _chart(trend: Trend, width: int) -> Markup:
         growth = f"{100 * trend.growth(step):+.1f} %"
         drawn.append(marks.text(at, area.top - 6, growth, "middle", kind="budget-name"))
     points = [
-        marks.marker(0, left, top, _said(entry))
-        for (left, top), entry in zip(places, trend.entries, strict=True)
+        Dot(number, value, _said(entry))
+        for number, (value, entry) in enumerate(zip(values, trend.entries, strict=True), 1)
     ]
-    drawn.append(tag("g", marks.path(places, "curve"), *points, class_="s0"))
-    return marks.picture(width, height, trend.name, drawn)
+    drawn.append(marks.dots(0, x, y, points))
+    return marks.picture(width, height, trend.name, *drawn)
 
 
 def _said(entry: Entry) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from optcli import environment
 from optcli.errors import counted
 from optcli.report import wording
-from optcli.report.tuning_words import better, points
+from optcli.report.tuning import points
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 
 # A gain in speed below this is none, and a difference in loss (a fraction) above this is one.
@@ -97,11 +97,11 @@ def _bought_most(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]
     }
     name, gain = max(gains.items(), key=lambda each: each[1])
     if gain >= _GAIN:
-        yield f"The largest gain came from {name}: {gain:.2f} times {better(tuning.objective)}."
+        yield f"The largest gain came from {name}: {gain:.2f} times {wording.better(tuning.objective)}."
 
 
 def _comparisons(trials: Sequence[TuningTrial], tuning: Tuning) -> Iterator[str]:
-    times = f"times {better(tuning.objective)}"
+    times = f"times {wording.better(tuning.objective)}"
     uncut = [trial for trial in trials if not _is_cut(trial)]
     yield from _compared(uncut, times, "INT8", _is("int8"), "fp32", _is("fp32"))
     yield from _compared(uncut, times, "INT8", _is("int8"), "bf16", _is("bf16"))

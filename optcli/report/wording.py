@@ -12,6 +12,13 @@ from optcli.results.outcomes import POLICIES
 NONE = "n/a"
 # A number with more characters than anybody types is a quotient.
 _LONG = 10
+# What a multiple is one of, where the objective is not the usual call.
+_BETTER = {
+    "p99": "as fast by p99",
+    "cost": "as cheap",
+    "size": "as small",
+    "memory": "as small in memory",
+}
 # What is smaller is nothing in six places.
 _SHOWN = 0.5e-6
 
@@ -156,6 +163,11 @@ def _advice(advice: Verdict) -> str:
     if advice.actual is None:
         return "not compared"
     return f"no clear gain over {over}" if over else "no clear gain"
+
+
+def better(objective: str) -> str:
+    """What a search's score says: so many times `as fast`, or what else its objective is about."""
+    return _BETTER.get(objective, "as fast")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -62,6 +62,10 @@ class Column(Generic[R]):
     last holds for all that are narrower. Markdown and HTML are as the widest. Cells are `brief_in` some
     layouts. `csv` gives its cells in CSV by their names with units, the same names for every row. The
     first column of a table names its rows.
+
+    `below` names columns, in order of preference, below which it stands in a terminal where rows have
+    several lines, `below_of_three` those where they have three, if they are others; none: it is a
+    column of its own there too.
     """
 
     name: str
@@ -71,6 +75,14 @@ class Column(Generic[R]):
     in_table: bool = True
     headings: tuple[str, ...] = ()
     brief_in: tuple[Layout, ...] = (Layout.NARROW,)
+    below: tuple[str, ...] = ()
+    below_of_three: tuple[str, ...] | None = None
+
+    def above(self, layout: Layout) -> tuple[str, ...]:
+        """The columns below which it stands in a layout, in order of preference."""
+        if layout.lines == 3 and self.below_of_three is not None:
+            return self.below_of_three
+        return self.below if layout.lines > 1 else ()
 
     @property
     def left(self) -> bool:
@@ -94,10 +106,14 @@ def of_table(columns: Iterable[Column[R]]) -> list[Column[R]]:
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows of one kind in columns; in a terminal, a first cell like that above it is left empty."""
+    """Rows of one kind in columns; in a terminal, a first cell like that above it is left empty.
+
+    A page marks the row that is `chosen`.
+    """
 
     columns: Sequence[Column[R]]
     rows: Sequence[R]
+    chosen: R | None = None
 
 
 def table_of_texts(
@@ -115,7 +131,7 @@ def table_of_texts(
 
 @dataclass(frozen=True)
 class Names:
-    """Names and their values, a line each."""
+    """Names and their values, a line each; in a terminal, a name like that above it is left empty."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -128,18 +144,23 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Code:
+    """Lines that are shown as they are, such as a patch."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Picture:
-    """A chart; `markup` draws it. It is shown in HTML alone, since its figures stand in tables too."""
+    """A chart; `markup` draws it in HTML, `lines` in a terminal. Its figures stand in tables too."""
 
     markup: Callable[[], str]
-
-
-Part = Table[Any] | Names | Items | Picture
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it.
+    """A heading and what stands below it, which may be sections.
 
     `lead` says in one sentence what is shown. `tone` colours the heading by an outcome. A reader opens
     what is `folded` where the form can fold. What is `on_pages` alone explains the words.
@@ -153,19 +174,27 @@ class Section:
     on_pages: bool = False
 
 
+Part = Table[Any] | Names | Items | Code | Picture | Section
+
+
 @dataclass(frozen=True)
 class Document:
     """A title, the answer with its outcome, and sections.
 
-    A terminal shows the answer last, where people look; other forms show it first. `label` says the
-    outcome in a word or two, `hint` what was asked or compared, `footer` how it was come by. `mark` is
-    a comment by which a program finds the document again where it posted it.
+    A terminal shows the answer last, where people look; other forms show it first. Below it stand
+    `reasons`, and on a page `figures`, each with its caption. `tone` colours the answer, where not by
+    the outcome. `label` says the outcome in a word or two, `hint` what was asked or compared, `footer`
+    how it was come by. `mark` is a comment by which a program finds the document again where it posted
+    it.
     """
 
     title: str
     sections: Sequence[Section]
     answer: str = ""
+    reasons: Sequence[str] = ()
+    figures: Sequence[tuple[str, str]] = ()
     outcome: str = ""
+    tone: str | None = None
     label: str = ""
     hint: str = ""
     footer: Sequence[str] = ()

@@ -16,7 +16,7 @@ from optcli.observer import Observer
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import BuildSettings
 from optcli.recipe import Recipe
-from optcli.report import Advice
+from optcli.report.recommendation import Advice
 from optcli.results import Estimate, Latency, Report, VariantReport
 from optcli.results.outcomes import Outcome
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, scaled

@@ -17,7 +17,8 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
 from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
-from optcli.report import tuning_findings, tuning_words
+from optcli.report import tuning as tuning_report
+from optcli.report import tuning_findings
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
@@ -216,7 +217,7 @@ def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     tuning = tuning.model_copy(update={"seconds": result.seconds})
     tuning = tuning.model_copy(update={"findings": tuple(tuning_findings.findings(tuning))})
     tuning = tuning.model_copy(
-        update={"answer": tuning_words.answer(tuning, certain=read.wants_certainty)}
+        update={"answer": tuning_report.answer(tuning, certain=read.wants_certainty)}
     )
     if choices:
         report = report.model_copy(update={"tuning": tuning})

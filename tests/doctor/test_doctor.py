@@ -13,7 +13,8 @@ from tiny_project import write_model
 from optcli import environment
 from optcli.errors import ExitCode
 from optcli.models.engines import EngineError, driver
-from optcli.scaffold.doctor import Check, Examination, examine, machine, packages, storage
+from optcli.report import terminal
+from optcli.scaffold.doctor import Check, Examination, document, examine, machine, packages, storage
 from optcli.scaffold.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
 from optcli.store import Store
 from optcli.workers import confinement
@@ -37,9 +38,9 @@ def test_the_exit_code_is_the_cores(checks, code):
 
 def test_the_lines_name_what_is_broken():
     checks = (one("ok"), one("broken", core=True, name="torch"))
-    text = "\n".join(Examination(checks=checks).lines())
-    assert "BROKEN torch" in text
-    assert text.endswith("the core does not work: torch")
+    text = terminal.text(document(Examination(checks=checks)))
+    assert "torch  broken  f\n" in text
+    assert text.endswith("\nthe core does not work: torch\n")
 
 
 @pytest.mark.parametrize(

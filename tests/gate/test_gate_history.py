@@ -7,7 +7,8 @@ import pytest
 
 from optcli.errors import InputError, StoreError
 from optcli.gate import comparisons, history
-from optcli.report.trends import text
+from optcli.report import terminal
+from optcli.report.trends import document
 from optcli.results import RecipeSummary
 from optcli.results.gate import Entry, GatedVariant, GateReport, Trend
 
@@ -130,7 +131,9 @@ def test_a_first_run_off_the_later_ones_is_not_called_unchanged():
     found = trend_of(1.0, 1.44, 1.44, 1.45, 1.44, 1.43)
     assert (found.steps, found.latest) == ((), None)
     assert found.earliest == pytest.approx(-0.31, abs=0.01)
-    assert "cannot tell: the first run is -30.6 % off the later ones" in text([found])
+    assert "cannot tell: the first run is -30.6 % off the later ones" in terminal.text(
+        document([found])
+    )
     assert trend_of(1.0, 1.01, 0.99, 1.0, 1.01, 1.0).earliest is None
 
 

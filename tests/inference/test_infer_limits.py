@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from optcli.observer import Silent
-from optcli.report.inference_text import lines
+from optcli.report import terminal
+from optcli.report.inference import document
 from optcli.results.inference import Inference, Limit
 from optcli.serving import inference
 from optcli.serving.inference.listing import Listing, Shard, Stored
@@ -44,22 +45,22 @@ def result(**more: Any) -> Inference:
 
 def test_the_summary_says_what_the_limit_is() -> None:
     shares = {"waited_share": 0.2, "computed_share": 0.75, "prepared_share": 0.19}
-    text = "\n".join(lines(result(limit="preparing", **shares)))
+    text = terminal.text(document(result(limit="preparing", **shares)))
     assert "decoding and preparing images is the limit" in text
     assert "computed for 75 % and waited for images for 20 %" in text
     assert "decoding and preparing took 19 % of the time of their cores" in text
-    assert "reading images from storage is the limit" in "\n".join(
-        lines(result(limit="reading", **{**shares, "prepared_share": 0.0}))
-    )
-    assert "is the limit" not in "\n".join(lines(result()))
+    reading = result(limit="reading", **{**shares, "prepared_share": 0.0})
+    assert "reading images from storage is the limit" in terminal.text(document(reading))
+    assert "is the limit" not in terminal.text(document(result()))
 
 
 def test_the_summary_has_the_cost_of_each_batch_size() -> None:
-    said = lines(result(batch_size=8, rates={1: 50.0, 8: 200.0}, costs={1: 0.01, 8: 0.0025}))
-    assert "         1      50.0  1,000 cost 0.0100" in said
-    assert "         8     200.0  1,000 cost 0.00250  used" in said
-    bare = lines(result(batch_size=8, rates={1: 50.0}))
-    assert "         1      50.0" in bare
+    priced = result(batch_size=8, rates={1: 50.0, 8: 200.0}, costs={1: 0.01, 8: 0.0025})
+    rows = [line.split() for line in terminal.text(document(priced)).splitlines()]
+    assert ["1", "50.0", "0.0100"] in rows
+    assert ["8", "200.0", "0.00250", "used"] in rows
+    bare = terminal.text(document(result(batch_size=8, rates={1: 50.0})))
+    assert ["1", "50.0"] in [line.split() for line in bare.splitlines()]
 
 
 @pytest.mark.parametrize(("cost_per_s", "cost"), [(None, ""), (0.01, ", cost 0.02 of about 0.04")])

@@ -14,6 +14,7 @@ from tiny_project import write_model
 from optcli.errors import InputError, OptcliError, TrustError, UsageError
 from optcli.models.formats import model_files
 from optcli.pipeline import view
+from optcli.report import terminal
 from optcli.scaffold import inspection
 from optcli.scaffold.inspection import resolve
 
@@ -82,7 +83,7 @@ def test_a_file_of_onnx_and_its_text(tmp_path):
     write_model(tmp_path / "model.onnx")
     found = inspection.inspect(str(tmp_path / "model.onnx"), tmp_path)
     assert (found.kind, found.format, found.operations.macs) == ("file", "onnx", 96)
-    text = "\n".join(inspection.lines(found))
+    text = terminal.text(inspection.document(found))
     assert "image  float32[batch, 3, 4, 4]" in text
     assert "96 multiply-accumulates" in text
     record = json.loads(found.model_dump_json(by_alias=True))

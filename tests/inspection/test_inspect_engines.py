@@ -10,6 +10,7 @@ from optcli.models.engines.sidecar import Sidecar
 from optcli.models.formats import exporter_metadata
 from optcli.outputs import exported
 from optcli.pipeline.model_files.opening import find
+from optcli.report import terminal
 from optcli.scaffold import inspection
 from optcli.scaffold.inspection import resolve, tensorrt, tensorrt_rtx
 from optcli.scaffold.inspection.looking import look
@@ -102,7 +103,7 @@ def test_a_plan_alone_says_what_its_exporter_wrote_in_front_of_it(tmp_path):
         "imgsz": "[64, 64]",
     }
     assert exported(found.metadata).names == ("cat", "dog")
-    shown = inspection.lines(found)
+    shown = terminal.text(inspection.document(found)).splitlines()
     assert "metadata    detect, 2 classes (cat, dog), images of [64, 64]" in shown
     assert any("neither its version nor its GPU is known" in line for line in shown)
     with pytest.raises(UsageError, match=r"an engine without engine\.json beside it"):

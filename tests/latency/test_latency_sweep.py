@@ -10,7 +10,7 @@ from optcli.errors import OptcliError, StepError
 from optcli.measure.latency.messages import HeldMemory, Opening, Round, WarmUp
 from optcli.measure.latency.sweep import allot, budget, cost_s, sweep, swept_sizes
 from optcli.observer import Silent
-from optcli.report.sweep_text import sentences
+from optcli.report.sweep import sentences
 from optcli.results import Estimate, SweepPoint, flags
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings, SweepSettings

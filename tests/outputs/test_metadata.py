@@ -16,6 +16,7 @@ from optcli.pipeline.decoding import with_decoding
 from optcli.pipeline.model_files.built_variant import open_built
 from optcli.pipeline.model_files.laying_out import LayoutRequest, lay_out
 from optcli.recipe import load
+from optcli.report import terminal
 from optcli.scaffold import inspection
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.scaffold.inspection.looking import look
@@ -46,8 +47,8 @@ def test_onnx_says_it_and_inspect_shows_it(model, tmp_path):
     found = look(target, None)
     assert found.metadata == SAID
     assert found.outputs[0].meaning == "boxes 0 to 3, scores 4 to 5 (by the file's metadata)"
-    assert "              boxes 0 to 3, scores 4 to 5 (by the file's metadata)" in inspection.lines(
-        found
+    assert ": boxes 0 to 3, scores 4 to 5 (by the file's metadata)\n" in terminal.text(
+        inspection.document(found)
     )
 
 

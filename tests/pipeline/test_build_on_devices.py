@@ -8,13 +8,14 @@ import json
 
 import pytest
 from edge_device import DEVICES, Edge, opened
+from report_forms import markdown, text
 from tiny_project import DATA, HEAD, project_in
 
 from optcli import environment
 from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError
 from optcli.pipeline.on_ray import devices as on_cluster
-from optcli.report import csv_text, markdown, text
+from optcli.report import csv_text
 from optcli.results import Report
 from optcli.store import Store
 

@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 from needs import needs
+from report_forms import text
 from tiny_project import DATA, Project, project_in
 
 from optcli import environment
 from optcli.errors import InputError, MissingError, RunnerError, TrustError
 from optcli.models.engines import driver, sidecar
 from optcli.pipeline.model_files.measuring import bench
-from optcli.report import text
 from optcli.results import flags
 from optcli.runners import find
 from optcli.scaffold.inspection import resolve

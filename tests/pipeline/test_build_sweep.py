@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from report_forms import markdown, text
 from tiny_project import HEAD, Heard, Project
 
-from optcli import report
 from optcli.errors import RecipeError
 from optcli.pipeline import build
 from optcli.results import Report
@@ -35,9 +35,9 @@ def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
     assert swept.budget.batch_size == 4
     assert all(point.p50_ms.low <= point.p50_ms.value <= point.p50_ms.high for point in swept.points)
     assert "plain › sweep" in steps
-    for text in (report.text(found), report.markdown(found)):
-        assert "Batch sweep of plain" in text
-        assert "budget: within 1000 ms at p99: batch 4, " in text
+    for shown in (text(found), markdown(found)):
+        assert "Batch sweep of plain" in shown
+        assert "budget: within 1000 ms at p99: batch 4, " in shown
     assert (project.artifacts / "tiny/logs/plain.sweep.log").is_file()
 
     again, steps = built(project)
@@ -67,7 +67,7 @@ def test_there_is_none_unless_the_recipe_asks(project: Project) -> None:
     project.recipe("  plain: []\n")
     found, steps = built(project)
     assert found.variants["plain"].sweep is None
-    assert "Batch sweep" not in report.text(found)
+    assert "Batch sweep" not in text(found)
     assert not any("sweep" in step for step in steps)
 
 

@@ -10,11 +10,11 @@ import fake_tensorrt
 import numpy as np
 import pytest
 from fake_driver import interpreter
+from report_forms import text
 
 from optcli import environment
 from optcli.measure import latency
 from optcli.models.engines import child
-from optcli.report import text
 from optcli.results import Report
 
 PASS = """\

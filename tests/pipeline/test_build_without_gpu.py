@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from report_forms import markdown, page, text
 from tiny_project import project_in, want_a_gpu
 
-from optcli.report import csv_text, markdown, text
-from optcli.report.html.page import page
+from optcli.report import csv_text
 from optcli.results import flags
 
 
@@ -42,7 +42,7 @@ def test_every_form_of_the_report_says_so(built):
     assert row.count("n/a") >= 3
     assert "engine: not measured here: no NVIDIA GPU was found" in text(built)
     assert any("not run: no GPU" in line for line in markdown(built).splitlines() if "engine" in line)
-    assert "not run: no GPU" in page(built, {})
+    assert "not run: no GPU" in page(built)
     (flag,) = json.loads(built.to_json())["variants"]["engine"]["flags"]
     assert flag == {"kind": "no-gpu", "figures": {}, "text": "no GPU"}
     assert any(line.endswith("no-gpu,") for line in csv_text(built).splitlines() if "engine" in line)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from report_forms import markdown, page, text
 
 from optcli.pipeline import building
-from optcli.report import markdown, text
-from optcli.report.html import page
-from optcli.report.serving_line import serving_line
+from optcli.report.notes import serving_line
 from optcli.results import Estimate, Latency, Report, Sweep, SweepPoint, VariantReport
 from optcli.settings.slo import SloSettings
 
@@ -71,7 +70,7 @@ def test_the_report_says_how_to_serve_at_the_promised_rate(tmp_path):
     begin = "Serving eager at 200 requests a second"
     assert begin in text(built)
     assert begin in markdown(built)
-    assert begin in page(built, {})
+    assert begin in page(built)
     assert Report.model_validate_json(built.to_json()).serving == choice
     assert "pads" not in line
 

@@ -5,21 +5,14 @@ import io
 
 import pytest
 from example import TOO_FEW, accuracy, both, latency, report, variant
+from report_forms import details, markdown, page, results, text
 
-from optcli.report import (
-    columns,
-    csv_text,
-    markdown,
-    markdown_text,
-    terminal,
-    text,
-    wording,
-)
+from optcli.report import columns, csv_text, markdown_text, terminal, wording
 from optcli.report.changes import columns as of_changes
 from optcli.report.changes import compare, document
 from optcli.report.columns import Figure
 from optcli.report.csv_text import csv_of_changes
-from optcli.report.html import html, tables
+from optcli.report.html import html
 from optcli.report.rows import rows
 from optcli.results import Operations, Share
 from optcli.results.document import Cell, Column, Layout
@@ -31,7 +24,7 @@ WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120,
 def stacks_of(report, layout):
     shown = columns.of_results(report, rows(report, 1))
     return [
-        [[each.name for each in line] for line in stack] for stack in columns.stacked(shown, layout)
+        [[each.name for each in line] for line in stack] for stack in terminal.stacked(shown, layout)
     ]
 
 
@@ -65,9 +58,9 @@ def test_a_column_more_is_in_markdown_html_and_csv():
     lines = markdown(report()).splitlines()
     assert "| change | W | verdict |" in next(line for line in lines if line.startswith("| variant"))
     assert any("| 27.25 [1, 99] | accept |" in line for line in lines)
-    page = tables.results(report(), 1)
-    assert '<th scope="col">W</th>' in page
-    assert "<td>27.25<small>[1, 99]</small></td>" in page
+    shown = results(report())
+    assert '<th scope="col">W</th>' in shown
+    assert "<td>27.25<small>[1, 99]</small></td>" in shown
     cells = list(csv.DictReader(io.StringIO(csv_text(report()))))
     assert {row["variant"]: row["power_w"] for row in cells}["onnx"] == "27.25"
     assert cells[0]["p50_ms"]
@@ -139,7 +132,7 @@ def test_what_the_same_at_every_size_is_stands_in_the_first_table():
 
 def test_a_missing_figure_says_why_in_html():
     def why(row, name):
-        shown = tables.results(report({"eager": variant(1000, [latency(1, 1)]), "onnx": row}), 1)
+        shown = results(report({"eager": variant(1000, [latency(1, 1)]), "onnx": row}))
         line = shown.split("<tr>")[-1]
         heads = shown.split('scope="col"')[1:]
         place = [head.split(">")[1].split("<")[0] for head in heads].index(name)
@@ -164,8 +157,8 @@ def test_a_missing_figure_says_why_in_html():
 def test_what_was_not_timed_on_the_device_says_so_in_html():
     timed = latency(0.1, 2.0).model_copy(update={"region": "device"})
     on_gpu = variant(900, [latency(0.5, 2.0), timed])
-    page = tables.results(report({"eager": variant(1000, [latency(1, 1)]), "engine": on_gpu}), 1)
-    assert page.count('<abbr title="not timed on the device">n/a</abbr>') == 1
+    shown = results(report({"eager": variant(1000, [latency(1, 1)]), "engine": on_gpu}))
+    assert shown.count('<abbr title="not timed on the device">n/a</abbr>') == 1
 
 
 def test_an_entry_of_csv_alone_is_in_no_table():
@@ -175,13 +168,13 @@ def test_an_entry_of_csv_alone_is_in_no_table():
 
 
 def test_more_figures_have_a_row_for_each_measurement():
-    page = tables.details(report())
+    shown = details(report())
     heads = ["variant", "batch", "threads", "calls", "mean ms", "CPU ms", "import ms", "load ms"]
     heads += ["first ms", "memory", "flags"]
-    assert [part.split("</th>")[0].split(">")[-1] for part in page.split('scope="col"')[1:]] == heads
-    assert page.count('scope="row"') == 8
-    assert '<td class="left wraps">fluctuating (IQR/median 14 %)</td>' in page
-    assert tables.details(report({"eager": variant(1000, [])})) is None
+    assert [part.split("</th>")[0].split(">")[-1] for part in shown.split('scope="col"')[1:]] == heads
+    assert shown.count('scope="row"') == 8
+    assert '<td class="left wraps">fluctuating (IQR/median 14 %)</td>' in shown
+    assert details(report({"eager": variant(1000, [])})) == ""
 
 
 def test_without_labels_there_is_no_change_and_without_accuracy_no_column():
@@ -222,23 +215,23 @@ def test_in_several_lines_the_interval_of_a_share_has_its_own():
 
 def test_rows_of_html_are_marked_by_what_was_decided():
     broken = variant(900, [], status="failed", reason="it hung")
-    page = tables.results(report({**report().variants, "broken": broken}), 1)
-    assert '<tr class="best"><th scope="row" class="left">onnx-int8</th>' in page
-    assert page.count('class="best"') == 1
-    assert '<span class="chip none">baseline</span>' in page
-    assert '<span class="chip accept">✓ accept</span>' in page
-    assert '<span class="chip reject">✕ reject: accuracy</span>' in page
-    assert page.count('<span class="chip reject">✕ failed</span>') == 2  # aoti was not built
+    shown = results(report({**report().variants, "broken": broken}))
+    assert '<tr class="best"><th scope="row" class="left">onnx-int8</th>' in shown
+    assert shown.count('class="best"') == 1
+    assert '<span class="chip none">baseline</span>' in shown
+    assert '<span class="chip accept">✓ accept</span>' in shown
+    assert '<span class="chip reject">✕ reject: accuracy</span>' in shown
+    assert shown.count('<span class="chip reject">✕ failed</span>') == 1  # aoti was not built
 
 
 def test_more_figures_have_their_units_and_sides():
     row = latency(1, 1).model_copy(
         update={"threads": 7, "launches": 5, "peak_memory_bytes": 12_345_678}
     )
-    page = tables.details(report({"eager": variant(1000, [row])}))
-    assert '<th scope="col" class="left">flags</th>' in page
-    assert "<td>7</td>" in page
-    assert "<td>12.3 MB</td>" in page
+    shown = details(report({"eager": variant(1000, [row])}))
+    assert '<th scope="col" class="left">flags</th>' in shown
+    assert "<td>7</td>" in shown
+    assert "<td>12.3 MB</td>" in shown
 
 
 def test_layers_stand_left_where_they_are_text():
@@ -252,12 +245,11 @@ def test_layers_stand_left_where_they_are_text():
         sqnr_db=5.0,
         advice="leave it",
     )
-    page = tables.layers(Layers(rows=(worst,), compared=1, samples=8))
-    assert (
-        '<td>3.2 dB</td><td>5.0 dB</td><td class="left">weight</td><td class="left">conv</td>' in page
-    )
-    assert '<th scope="col">own</th>' in page
-    assert '<th scope="col" class="left">try</th>' in page
+    found = variant(900, both(1, 2), layers=Layers(rows=(worst,), compared=1, samples=8))
+    shown = page(report({"eager": variant(1000, both(1, 2)), "int8": found}))
+    assert '<td>5.0 dB</td><td class="left">weight</td><td class="left">conv</td>' in shown
+    assert '<th scope="col" class="left">own</th>' in shown
+    assert '<th scope="col" class="left">try</th>' in shown
 
 
 def test_a_comparison_names_size_and_accuracy_once_and_colours_verdicts():
@@ -275,13 +267,13 @@ def test_a_comparison_names_size_and_accuracy_once_and_colours_verdicts():
     assert "98.89 %, unchanged" in lines[onnx]
     assert "MB" not in lines[onnx + 1]
     assert "%, unchanged" not in lines[onnx + 1]
-    page = html(document(changed))
-    assert "chip reject" in page
-    assert "chip none" in page
+    shown = html(document(changed))
+    assert "chip reject" in shown
+    assert "chip none" in shown
     row = latency(1.8, 1.3)
     unknown = row.model_copy(update={"p50_ms": row.p50_ms.model_copy(update={"low": None})})
-    page = html(document([compare(("before", found), ("after", after([unknown])))]))
-    assert '<span class="chip inconclusive">? not known</span>' in page
+    shown = html(document([compare(("before", found), ("after", after([unknown])))]))
+    assert '<span class="chip inconclusive">? not known</span>' in shown
 
 
 def test_points_have_no_negative_zero():

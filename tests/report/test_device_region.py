@@ -5,10 +5,10 @@ import io
 
 import pytest
 from example import accuracy, latency, report, variant
+from report_forms import details, markdown, results, text
 
-from optcli.report import csv_text, markdown, text
+from optcli.report import csv_text
 from optcli.report.changes import compare
-from optcli.report.html import tables
 from optcli.report.recommendation import recommend
 from optcli.results import Operations, Report, flags
 
@@ -48,9 +48,9 @@ def test_without_such_times_there_is_no_column():
 def test_markdown_and_html_have_it_too():
     assert "| device ms |" in markdown(example())
     assert "0.125 [" in markdown(example())
-    assert "device ms" in tables.results(example(), 1)
-    assert "0.125" in tables.results(example(), 1)
-    assert tables.details(example()).count(">device<") == 2
+    assert "device ms" in results(example())
+    assert "0.125" in results(example())
+    assert details(example()).count(">device<") == 2
 
 
 def test_json_and_csv_name_the_region():

@@ -8,8 +8,9 @@ import json
 
 from example import FLUCTUATING, latency, report, variant, verdict
 from example import both as rows_of
+from report_forms import markdown, page, text
 
-from optcli.report import changes, csv_text, html, markdown, text
+from optcli.report import changes, csv_text
 from optcli.results import DeviceReport, DeviceVariant, Report
 
 EDGE = {
@@ -94,10 +95,10 @@ def test_the_terminal_has_a_table_for_each_device_and_one_ending():
     order = [
         said.index(part)
         for part in (
-            " on here, batch size 1",
-            "On here: Serve onnx: 2 times as fast.",
-            " on edge, batch size 1",
+            "Batch size 1 on here",
+            "Batch size 1 on edge",
             "onnx: speed-up: does not pay: 0.9 times as fast",
+            "On here: Serve onnx: 2 times as fast.",
             "On edge: Nothing beats eager for certain.",
             "exit 0: on here: onnx is accepted; on edge: no variant is recommended",
         )
@@ -122,9 +123,9 @@ def test_a_doubt_is_told_of_each_device_that_it_holds_for():
 
 
 def test_the_device_is_described():
-    (line,) = [each for each in text(two_devices()).splitlines() if each.startswith("edge: ")]
+    (line,) = [each for each in text(two_devices()).splitlines() if each.startswith("  edge: ")]
     assert line == (
-        "edge: Edge CPU, 4 cores, Linux 6.1; Orin, driver 540.3; governor performance; 41 to 56 °C;"
+        "  edge: Edge CPU, 4 cores, Linux 6.1; Orin, driver 540.3; governor performance; 41 to 56 °C;"
         " GPU 47 °C; python 3.11.2, onnxruntime 1.20.0."
     )
 
@@ -140,15 +141,14 @@ def test_accuracy_that_was_judged_with_other_instructions_is_told():
 
 
 def test_markdown_and_html_have_them_too():
-    document, page = markdown(two_devices()), html.page(two_devices(), {})
+    document, shown = markdown(two_devices()), page(two_devices())
     for size in (1, 8):
         for device in ("here", "edge"):
             assert f"### Batch size {size} on {device}" in document
     assert document.count("exit 0:") == 1
-    assert "Results on here at batch size 1" in page
-    assert "Results on edge" in page
-    assert 'id="device-2"' in page
-    assert page.count("Nothing beats eager for certain.") == 2, "in the answer and in its section"
+    assert "<h2>Batch size 1 on here</h2>" in shown
+    assert "<h2>The machine on edge</h2>" in shown
+    assert shown.count("Nothing beats eager for certain.") == 1, "below the answer"
 
 
 def test_csv_has_every_row_with_its_device():

@@ -2,9 +2,9 @@
 
 import pytest
 from example import latency, report, variant
+from report_forms import markdown, page, text
 
-from optcli.report import engines, markdown, text
-from optcli.report.html import tables
+from optcli.report import engines
 from optcli.report.notes import notes
 from optcli.results import StepSummary
 
@@ -34,7 +34,7 @@ SAID = (
 
 
 def test_what_an_engine_computes_in_is_said_in_every_form(inspected):
-    assert notes(inspected).engines == [SAID]
+    assert notes(inspected)["Engines"] == [SAID]
     assert SAID in " ".join(text(inspected, 200).split())
     assert f"- {SAID}" in markdown(inspected)
 
@@ -42,18 +42,18 @@ def test_what_an_engine_computes_in_is_said_in_every_form(inspected):
 def test_its_layers_stand_in_the_page(inspected):
     rows = engines.layers(inspected.variants["trt"])
     assert rows == [("r", "Reformat", "?", "?"), ("conv1", "Conv", "int8", "xmma")]
-    shown = tables.engine_layers(rows)
+    shown = page(inspected)
     assert "xmma" in shown
     assert "tactic" in shown
 
 
 def test_one_that_could_not_be_inspected_has_no_layers():
     found = built({"product": "tensorrt_rtx"}, expectation="15 of 15", expectation_by="the model")
-    assert notes(found).engines == ["trt: 15 of 15 (says the model)"]
+    assert notes(found)["Engines"] == ["trt: 15 of 15 (says the model)"]
     assert engines.layers(found.variants["trt"]) == []
 
 
 def test_other_variants_say_nothing():
     found = report({"eager": variant(1000, [latency(1, 1)], runtime="torch")})
-    assert notes(found).engines == []
+    assert "Engines" not in notes(found)
     assert "Engines" not in text(found)

@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 from example import accuracy, both, latency, report, variant, verdict
+from report_forms import page
 
-from optcli.report import class_figures, html
+from optcli.report.accuracy import table_of_classes
 from optcli.report.html.distributions import density
 from optcli.report.html.tags import Markup, tag
 from optcli.report.html.tradeoff import Choice, frontier
@@ -24,6 +25,12 @@ from optcli.results import (
 )
 from optcli.results.outcomes import ClassFigure
 
+CHARTS = (
+    "latency-of-each-artifact",
+    "operating-curve",
+    "top-1-against-latency",
+    "where-the-time-went",
+)
 VOID = {"meta", "br", "img"}
 QUANTILES = {
     "eager": {1: [2.0 + 0.01 * i for i in range(201)], 8: [8.0 + 0.01 * i for i in range(201)]},
@@ -67,9 +74,9 @@ def sections(page: str) -> set[str | None]:
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else():
-    page = html.page(report(), QUANTILES)
-    parsed = Parsed(page)
-    assert not re.search(r"https?:|//[a-z]|url\(|@import", page)
+    shown = page(report(), QUANTILES)
+    parsed = Parsed(shown)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", shown)
     assert not {"script", "link", "img", "iframe"} & {name for name, _ in parsed.elements}
     assert all(not key.startswith("on") for _, given in parsed.elements for key in given)
     policy = [each for each in parsed.all("meta") if each.get("http-equiv")]
@@ -79,35 +86,33 @@ def test_a_page_is_well_formed_and_needs_nothing_else():
 
 
 def test_every_variant_has_a_row_and_what_is_missing_its_reason():
-    parsed = Parsed(html.page(report(), QUANTILES))
+    parsed = Parsed(page(report(), QUANTILES))
     heads = [text for name, text in parsed.texts if name == "th"]
-    assert {"eager", "onnx", "onnx-int8", "pruned-onnx", "aoti", "trt"} <= set(heads)
-    cells = parsed.said("td")
-    assert "most likely because memory ran out" in cells
-    assert "no NVIDIA GPU was found" in cells
+    assert {"eager", "onnx", "onnx-int8", "pruned-onnx"} <= set(heads)
+    items = parsed.said("li")
+    assert "aoti failed: it was killed, most likely because memory ran out" in items
+    assert "trt skipped: no NVIDIA GPU was found" in items
     assert next(each["title"] for each in parsed.all("abbr")) == "n=128, needs 368"
 
 
 def test_the_recommendation_comes_first_with_its_figures():
-    page = html.page(report(), QUANTILES)
-    first = page[page.index("<section") : page.index("</section>")]
+    shown = page(report(), QUANTILES)
+    first = shown[shown.index("<section") : shown.index("</section>")]
     assert "Serve onnx-int8: 5.85 times as fast as eager." in first
     assert "5.85x" in first
     assert "712 kB" in first
 
 
 def test_without_a_recommendation_the_sentence_stands_alone():
-    page = html.page(report(recommended=None, recommendation="Nothing beats eager."), {})
-    first = page[page.index("<section") : page.index("</section>")]
+    shown = page(report(recommended=None, recommendation="Nothing beats eager."))
+    first = shown[shown.index("<section") : shown.index("</section>")]
     assert "Nothing beats eager." in first
     assert "figures" not in first
 
 
 def test_all_charts_are_there_and_have_names():
-    parsed = Parsed(html.page(report(), QUANTILES))
-    assert {"answer", "results", "distributions", "operating", "tradeoff", "time", "environment"} <= {
-        each.get("id") for each in parsed.all("section")
-    }
+    parsed = Parsed(page(report(), QUANTILES))
+    assert {"answer", *CHARTS} <= {each.get("id") for each in parsed.all("section")}
     pictures = [each for each in parsed.all("svg") if each.get("role") == "img"]
     assert len(pictures) >= 10, "each for wide pages and for phones"
     assert len(parsed.all("title")) > len(pictures), "pictures and marks have tooltips"
@@ -135,10 +140,10 @@ def test_nothing_from_a_recipe_becomes_markup():
         environment={"cpu": {"model": HOSTILE}, HOSTILE: HOSTILE, "cores": 2},
     )
     found = found.model_copy(update={"recipe": found.recipe.model_copy(update={"name": HOSTILE})})
-    page = html.page(found, {HOSTILE: {1: [1.0, 2.0, 3.0]}})
-    parsed = Parsed(page)
-    assert "<script" not in page
-    assert "<b>x" not in page
+    shown = page(found, {HOSTILE: {1: [1.0, 2.0, 3.0]}})
+    parsed = Parsed(shown)
+    assert "<script" not in shown
+    assert "<b>x" not in shown
     assert all("onload" not in given for _, given in parsed.elements)
     assert HOSTILE in parsed.said("h1")
     assert HOSTILE in parsed.said("th")
@@ -151,10 +156,10 @@ def test_text_and_attributes_are_escaped_once():
 
 
 def test_without_samples_the_percentiles_are_shown():
-    page = html.page(report(), {})
-    assert "distributions" in sections(page)
-    assert 'class="area"' not in page
-    assert "the raw samples are not beside this report" in page
+    shown = page(report())
+    assert "latency-of-each-artifact" in sections(shown)
+    assert 'class="area"' not in shown
+    assert "the raw samples are not beside this report" in shown
 
 
 def test_one_batch_size_is_said_instead_of_drawn():
@@ -162,14 +167,14 @@ def test_one_batch_size_is_said_instead_of_drawn():
         "eager": variant(1000, [latency(2, 1)], accuracy()),
         "onnx": variant(900, [latency(1, 2)], accuracy()),
     }
-    page = html.page(report(one), {})
-    assert "Only one batch size was measured" in page
+    shown = page(report(one))
+    assert "Only one batch size was measured" in shown
 
 
 def test_without_accuracy_there_is_no_chart_of_it():
-    page = html.page(report({"eager": variant(1000, both(2, 1)), "onnx": variant(900, both(1, 2))}), {})
-    assert "tradeoff" not in sections(page)
-    assert "top-1" not in page
+    shown = page(report({"eager": variant(1000, both(2, 1)), "onnx": variant(900, both(1, 2))}))
+    assert not any(str(each).endswith("against-latency") for each in sections(shown))
+    assert "top-1" not in shown
 
 
 def test_without_labels_decibels_are_drawn_and_the_reference_is_named():
@@ -184,7 +189,7 @@ def test_without_labels_decibels_are_drawn_and_the_reference_is_named():
         "a": variant(900, both(1, 2), unlabelled(max_abs=0.1, sqnr_db=40.0)),
         "b": variant(900, both(0.5, 4), unlabelled(max_abs=0.3, sqnr_db=20.0)),
     }
-    said = Parsed(html.page(report(found), {})).said()
+    said = Parsed(page(report(found))).said()
     assert "SQNR against latency" in said
     assert "Not drawn: eager (the reference)." in said
 
@@ -192,10 +197,10 @@ def test_without_labels_decibels_are_drawn_and_the_reference_is_named():
 @pytest.mark.parametrize("status", ["failed", "skipped"])
 def test_a_report_without_any_measurement(status):
     found = report({"eager": VariantReport(status=status, reason="no luck")}, recommended=None)
-    page = html.page(found, {})
-    assert {"answer", "results", "time"} <= sections(page)
-    assert not {"distributions", "operating", "tradeoff"} & sections(page)
-    assert "no luck" in page
+    shown = page(found)
+    assert {"answer", "failed-or-skipped", "where-the-time-went"} <= sections(shown)
+    assert not {*CHARTS[:3]} & sections(shown)
+    assert "no luck" in shown
 
 
 def test_the_budget_is_drawn_and_said():
@@ -204,7 +209,7 @@ def test_the_budget_is_drawn_and_said():
         "eager": variant(1000, both(2.4, 1), None, [limit]),
         "onnx": variant(900, both(0.5, 5), None, [limit]),
     }
-    parsed = Parsed(html.page(report(found), {}))
+    parsed = Parsed(page(report(found)))
     assert any(each.get("class") == "budget" for each in parsed.all("line"))
     said = parsed.said("li")
     assert "eager: no measured batch size surely keeps 2.5 ms (p99)" in said
@@ -229,18 +234,18 @@ def test_a_sweep_is_drawn_with_its_fit_and_its_sentence():
         "eager": variant(1000, [latency(2, 1)]),
         "onnx": variant(900, [latency(1, 2)], sweep=swept),
     }
-    page = html.page(report(found), {})
-    assert "onnx, batch 32: p50 3.70 ms" in page
-    assert 'class="fitted"' in page
-    assert "onnx: t(B) = 0.500 ms + B * 0.100 [0.0900, 0.110] ms" in page
+    shown = page(report(found))
+    assert "onnx, batch 32: p50 3.70 ms" in shown
+    assert 'class="fitted"' in shown
+    assert "onnx: t(B) = 0.500 ms + B * 0.100 [0.0900, 0.110] ms" in shown
     budget = Budget(p99_ms=3, batch_size=16, throughput_per_s=9, sentence="16 is the largest, they say")
     found["onnx"] = variant(900, [latency(1, 2)], sweep=swept.model_copy(update={"budget": budget}))
-    assert "onnx: budget: 16 is the largest, they say" in html.page(report(found), {})
+    assert "onnx: budget: 16 is the largest, they say" in page(report(found))
 
 
 def test_where_the_time_went_has_each_step_once():
-    page = html.page(report(took_s={"latency": 83.0, "data": 0.01}), {})
-    chart = page[page.index('id="time"') :]
+    shown = page(report(took_s={"latency": 83.0, "data": 0.01}))
+    chart = shown[shown.index('id="where-the-time-went"') :]
     assert "measuring latency" in chart
     assert "1 min 23 s" in chart
     assert "reading and preparing data" not in chart, "what took no time is no bar"
@@ -272,18 +277,18 @@ def test_the_density_keeps_two_modes_apart_and_its_mass():
 def test_all_calls_alike_are_still_a_curve():
     heights = density([50.0] * 201)
     assert max(height for _, height in heights) > 0
-    page = html.page(report(), {"eager": {1: [2.0] * 201}})
-    assert 'class="area"' in page
+    shown = page(report(), {"eager": {1: [2.0] * 201}})
+    assert 'class="area"' in shown
 
 
 def test_tables_of_any_width_stay_in_their_own_box():
-    """A wide table scrolls in its box: the page does not grow with it, and nothing is cut off."""
-    page = html.page(report(), QUANTILES)
-    parsed = Parsed(page)
+    """A wide table scrolls in its box: the shown does not grow with it, and nothing is cut off."""
+    shown = page(report(), QUANTILES)
+    parsed = Parsed(shown)
     boxes = [each for each in parsed.all("div") if each.get("class") == "scroll"]
     assert len(boxes) == len(parsed.all("table"))
     assert all(each.get("tabindex") == "0" for each in boxes), "by the keyboard too"
-    style = page.partition("<style>")[2].partition("</style>")[0]
+    style = shown.partition("<style>")[2].partition("</style>")[0]
     rule = style.partition("\n.scroll {")[2].partition("}")[0]
     assert "overflow-x: auto" in rule
     assert "var(--shade)" in rule, "a shade says that there is more"
@@ -307,14 +312,13 @@ def test_figures_of_classes_are_one_table_of_all_variants():
             "fp16": variant(500, [latency(1, 2)], judged(0.9, 0.9, 0.5)),
         }
     )
-    page = html.page(found, {})
-    assert page.count("by class") == 1
-    heads, rows = class_figures.together(
-        {name: each.accuracy for name, each in found.variants.items()}, "eager", 2
-    )
-    assert heads == ["class", "samples", "eager", "int8", "fp16"]
+    shown = page(found)
+    assert shown.count("by class") == 2, "the table and its name"
+    judged_ones = {name: each.accuracy for name, each in found.variants.items()}
+    table = table_of_classes(judged_ones, "eager", 2)
+    assert [each.name for each in table.columns] == ["class", "samples", "eager", "int8", "fp16"]
     # Of three classes the two in which a variant lost most.
-    assert rows == [
+    assert table.rows == [
         ("1", "9", "90.00 %", "80.00 % -10.00", "90.00 % +0.00"),
         ("2", "9", "90.00 %", "95.00 % +5.00", "50.00 % -40.00"),
     ]

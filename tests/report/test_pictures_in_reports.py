@@ -6,10 +6,10 @@ import base64
 from pathlib import Path
 
 from example import report, variant
+from report_forms import page as page_of
 from test_html_report import Parsed
 
 from optcli.pipeline import report_files
-from optcli.report import html
 from optcli.results import Report
 from optcli.results.pictures import Answer, Picture
 
@@ -30,7 +30,7 @@ def told(**pictures: Picture) -> Report:
 
 
 def shown(given: Report, images: dict[str, bytes]) -> Parsed:
-    parsed = Parsed(html.page(given, {}, images=images))
+    parsed = Parsed(page_of(given, images=images))
     policy = next(each for each in parsed.all("meta") if each.get("http-equiv"))
     assert ("img-src data:" in str(policy["content"])) is bool(parsed.all("img"))
     return parsed

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 from example import both, variant
+from report_forms import page, text
 
-from optcli import report
 from optcli.observer import Silent
 from optcli.pipeline import report_files
-from optcli.report import html
 from optcli.results import RecipeSummary, Report
 from optcli.results.layers import LayerError, Layers
 
@@ -47,12 +46,12 @@ def test_the_layers_stand_in_all_forms_of_the_report(tmp_path: Path, built: Repo
     assert after.variants["int8"].layers == LAYERS
     assert set(after.variants) == {"eager", "int8"}
     line = "int8: the error starts at <conv_1> (Conv, activation: 3.2 dB of signal to noise,"
-    assert line in report.text(after)
+    assert line in text(after)
     assert "try {quantize\\_nncf" in (tmp_path / "report.md").read_text()
-    page = (tmp_path / "report.html").read_text()
-    assert "Where the error of int8 starts" in page
-    assert "&lt;conv_1&gt;" in page
-    assert "<conv_1>" not in page
+    shown = (tmp_path / "report.html").read_text()
+    assert "Where the error of int8 starts" in shown
+    assert "&lt;conv_1&gt;" in shown
+    assert "<conv_1>" not in shown
 
 
 def test_an_equal_copy_has_no_layer_to_show(built: Report) -> None:
@@ -61,16 +60,16 @@ def test_an_equal_copy_has_no_layer_to_show(built: Report) -> None:
     layers = Layers(rows=(same,), compared=4, samples=8)
     variants["int8"] = variants["int8"].model_copy(update={"layers": layers})
     told = built.model_copy(update={"variants": variants})
-    assert "int8: no layer adds an error, of 4 tensors" in report.text(told)
-    assert "no layer adds an error, of 4 tensors" in html.page(told, {})
+    assert "int8: no layer adds an error, of 4 tensors" in text(told)
+    assert "no layer adds an error, of 4 tensors" in page(told)
 
 
 def test_what_cannot_be_compared_says_why(built: Report) -> None:
     variants = dict(built.variants)
     variants["int8"] = variants["int8"].model_copy(update={"layers": Layers(reason="no names")})
     told = built.model_copy(update={"variants": variants})
-    assert "int8: no names" in report.text(told)
-    assert "Where the error of int8" not in html.page(told, {})
+    assert "int8: no names" in text(told)
+    assert "Where the error of int8" not in page(told)
 
 
 def test_nothing_is_written_where_nothing_was_built(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from optcli.report import tuning_findings, tuning_words
-from optcli.report.html.search import search
+from optcli.report import html, terminal, tuning_findings
+from optcli.report import tuning as of_tuning
 from optcli.results import Estimate
 from optcli.results.tuning import Finalist, Tuning, TuningTrial, geometric_mean
 
@@ -183,31 +183,31 @@ def test_the_answer_says_what_is_not_known() -> None:
     )
     won: dict[str, Any] = {"finalists": (one,), "winner": "a", "outcome": "faster"}
     found = tuning(trial(1, "int8", 3.0, 0.003), **won, confidence=0.95)
-    said = tuning_words.answer(found)
+    said = of_tuning.answer(found)
     first = "Serve a: 3.00x as fast as eager [2.80, 3.20] at batch size 1"
     assert f"{first} and 4.00x [3.90, 4.10] at batch size 8, 0.50 points lost" in said
     assert "too few" in said
     assert "Set accuracy.policy: non-inferiority to accept only variants" in said
-    no_metric = tuning_words.answer(found.model_copy(update={"confidence": None}))
+    no_metric = of_tuning.answer(found.model_copy(update={"confidence": None}))
     assert "another largest output on 0.50 % of the evaluation samples" in no_metric
     assert "non-inferiority" not in no_metric
     sure = found.model_copy(update={"finalists": (one.model_copy(update={"certain": True}),)})
-    assert "too few" not in tuning_words.answer(sure)
+    assert "too few" not in of_tuning.answer(sure)
     slow = found.model_copy(update={"outcome": "accurate"})
-    assert "not known to be faster" in tuning_words.answer(slow)
-    assert "No finalist is accepted" in tuning_words.answer(found.model_copy(update={"winner": None}))
-    assert "No trial of 1" in tuning_words.answer(tuning(trial(0, "int8", 1.0, 0.5)))
+    assert "not known to be faster" in of_tuning.answer(slow)
+    assert "No finalist is accepted" in of_tuning.answer(found.model_copy(update={"winner": None}))
+    assert "No trial of 1" in of_tuning.answer(tuning(trial(0, "int8", 1.0, 0.5)))
 
 
 def test_where_none_is_surely_inside_the_answer_asks_for_more_samples() -> None:
     few = Finalist(variant="a", trial=1, why="", outcome="inconclusive", loss=0.004)
     outside = few.model_copy(update={"variant": "b", "outcome": "reject", "loss": 0.03})
     found = tuning(trial(1, "int8", 3.0, 0.003), finalists=(few, outside), winner=None)
-    said = tuning_words.answer(found, certain=True)
+    said = of_tuning.answer(found, certain=True)
     assert "On these samples a loses no more than is allowed. The samples are too few" in said
-    assert "too few" not in tuning_words.answer(found), "the machine may have been busy"
+    assert "too few" not in of_tuning.answer(found), "the machine may have been busy"
     none = found.model_copy(update={"finalists": (outside,)})
-    assert "too few" not in tuning_words.answer(none, certain=True)
+    assert "too few" not in of_tuning.answer(none, certain=True)
 
 
 def test_the_optimism_of_the_choice_is_told() -> None:
@@ -249,14 +249,14 @@ def test_an_objective_in_bytes_is_told_in_bytes(objective: str, answer: str, hea
         outcome="faster",
         baseline_bytes=4_800_000,
     )
-    assert tuning_words.answer(found).startswith(answer)
+    assert of_tuning.answer(found).startswith(answer)
     told = list(tuning_findings.findings(found))
     assert not [each for each in told if "does not pay" in each], "its causes are about speed"
     assert f"INT8 over fp32: 0.90 {heads}, 0.30 points more lost: not worth it." in told
-    text = tuning_words.tuning_text(found)
+    text = terminal.text(of_tuning.document(found))
     assert text.count("1.20 MB") == 2, "in both tables"
     assert heads in text
-    assert f"{heads} as the reference" in str(search(found))
+    assert f"{heads} as the reference" in html.html(of_tuning.document(found))
 
 
 def test_the_text_and_the_page_have_every_trial() -> None:
@@ -264,9 +264,9 @@ def test_the_text_and_the_page_have_every_trial() -> None:
         number=2, label="pytorch int8", why="", parameters={}, passes=(), reason="no <compiler> here"
     )
     found = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, 0.004), failed)
-    text = tuning_words.tuning_text(found)
+    text = terminal.text(of_tuning.document(found))
     assert "pytorch int8: no <compiler> here" in text
-    page = str(search(found))
+    page = html.html(of_tuning.document(found))
     assert page.count("<circle") == 2 * 2, "one for wide pages, one for narrow ones"
     assert "no &lt;compiler&gt; here" in page
 

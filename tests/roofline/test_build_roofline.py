@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from report_forms import markdown, text
 from tiny_project import Project
 
-from optcli import environment, report
+from optcli import environment
 from optcli.errors import MissingError, UsageError
 from optcli.files import digest
 from optcli.measure import roofline
@@ -180,11 +181,11 @@ def test_a_report_with_operations_and_shares(project: Project, monkeypatch: pyte
     (near,) = plain.shares
     assert 0 < near.share < 1
     assert near.flags == ()
-    text, page = report.text(counted), report.markdown(counted)
-    assert all(" GOP " in line for line in text.splitlines() if line.startswith("variant "))
-    assert f"({near.bound})" in text
+    shown, page = text(counted), markdown(counted)
+    assert all(" GOP " in line for line in shown.splitlines() if line.startswith("variant "))
+    assert f"({near.bound})" in shown
     assert "| GOP | of peak |" in page
-    assert "GOP" not in report.text(found)
+    assert "GOP" not in text(found)
     assert Report.model_validate_json(counted.to_json()) == counted
 
     monkeypatch.setattr(operations.inspection, "look_into", lambda target: pytest.fail("kept"))

@@ -9,8 +9,8 @@ from optcli.errors import UsageError
 from optcli.measure.latency.measured_curve import curve_of
 from optcli.measure.queueing import Curve
 from optcli.measure.queueing.arrivals import parse
-from optcli.report import plan_text
-from optcli.report.html.plan import plan_page
+from optcli.report import html, terminal
+from optcli.report.plan import document
 from optcli.results import Estimate, Report, Sweep, SweepPoint
 from optcli.serving.planning import file_schema, priorities
 from optcli.serving.planning.traffic import part_of
@@ -97,7 +97,7 @@ def test_sealed_batches_give_each_priority_instances_of_its_own():
     (said,) = (each.text for each in plan.notes if each.kind == "priorities")
     assert "an application of its own" in said
     assert f"{together} instances together" in said
-    lines = list(plan_text.parts(plan))
+    lines = terminal.text(document(plan)).splitlines()
     assert any(line.startswith("  high (20%): p50") and "of its own, batch" in line for line in lines)
 
 
@@ -122,7 +122,8 @@ def test_a_priority_that_cannot_keep_the_promise_breaks_the_plan():
     high, low = plan.priorities
     assert high.configuration is not None
     assert (low.configuration, low.p95_ms) == (None, None)
-    assert "  low (80%): no configuration of its own keeps the promise" in plan_text.parts(plan)
+    said = terminal.text(document(plan))
+    assert "\n  low (80%): no configuration of its own keeps the promise\n" in said
 
 
 @pytest.mark.slow
@@ -316,7 +317,7 @@ def test_without_a_rate_the_largest_batch_within_the_promise_is_the_answer():
     assert (plan.outcome, plan.recommended, plan.rate_per_s) == ("kept", None, None)
     assert "is 16: one instance carries 762 a second" in plan.sentence
     assert [each.kept for each in plan.by_batch] == [True, True, True, False]
-    assert "64     74.0" in plan_text.plan_text(plan)
+    assert "64     74.0" in terminal.text(document(plan))
     tighter = optcli.plan(**asked, slo={"p95_ms": 30}, overhead={"before_ms": 15})
     assert "is 4:" in tighter.sentence
     assert optcli.plan(**asked, slo={"p95_ms": 6}).outcome == "not-kept"
@@ -334,8 +335,8 @@ def test_the_mode_needs_neither_a_rate_nor_a_curve(asked, mode):
     plan = optcli.plan(**asked)
     assert (plan.outcome, plan.mode.mode) == ("kept", mode)
     assert plan.sentence.lower().startswith(mode)
-    assert plan_text.plan_text(plan)
-    assert plan_page(plan)
+    assert terminal.text(document(plan))
+    assert html.html(document(plan))
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from optcli.measure.latency import Candidate
 from optcli.measure.latency.measured_curve import curve_of
 from optcli.measure.latency.sweep import sweep
 from optcli.observer import Silent
-from optcli.report.html.plan import plan_page
-from optcli.report.plan_text import plan_text
+from optcli.report import html, terminal
+from optcli.report.plan import document
 from optcli.results import Estimate, Report, Sweep, SweepPoint
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.loadtest import predicting
@@ -120,16 +120,16 @@ def test_a_plan_takes_the_compiled_size_and_says_what_is_padded():
     assert plan.recommended.batch == 8
     assert [point.batch for point in plan.by_batch] == [1, 8]
     assert (plan.curve.compiled, plan.curve.padded_from) == ((1, 8), {8: 2})
-    said = "The server pads batches of 2 to 7 to 8: they take as long as the larger size."
-    assert f"\n  {said}\n" in plan_text(plan)
-    assert said in plan_page(plan)
+    said = "the server pads batches of 2 to 7 to 8: they take as long as the larger size"
+    assert f"  {said}\n" in terminal.text(document(plan))
+    assert said in html.html(document(plan))
     fixed = optcli.plan(of_table({}, {1: 5.0, 8: 12.0}), batch=4, **asked)
     notes = {note.kind: note for note in fixed.notes}
     assert notes["padded"].figures == {"batch": 4, "to": 8}
     assert notes["padded"].text == "the server pads batches of 4 to 8: they take as long"
     straight = optcli.plan(curve="1:5ms,8:12ms", **asked)
     assert straight.recommended.batch == 4
-    assert "pads" not in plan_text(straight)
+    assert "pads" not in terminal.text(document(straight))
     assert straight.recommended.p95_ms < plan.recommended.p95_ms, "it was a promise of too much"
 
 

@@ -10,7 +10,8 @@ from optcli import tuning
 from optcli.errors import UsageError
 from optcli.observer import Silent
 from optcli.pipeline import report_files
-from optcli.report.repair_text import repair_text
+from optcli.report import repair as of_repair
+from optcli.report import terminal
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial
 from optcli.tuning import repairing as room
@@ -135,7 +136,7 @@ def test_the_patch_is_the_chosen_trials_and_is_applied_when_asked(tmp_path: Path
 
 @pytest.mark.usefixtures("simulated")
 def test_the_text_has_every_trial_and_what_it_costs(tmp_path: Path) -> None:
-    text = repair_text(repaired(recipe(tmp_path, INT8)))
+    text = terminal.text(of_repair.document(repaired(recipe(tmp_path, INT8))))
     assert "Trial 2 (" in text
     assert "1.50x [1.45, 1.55] as fast as in float" in text
     rows = [line.split()[0] for line in text.splitlines() if line.strip()[:1].isdigit()]

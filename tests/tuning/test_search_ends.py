@@ -143,7 +143,7 @@ def test_without_a_finalist_there_is_a_report_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds nothing inside the bar needs the trials most."""
-    from optcli.report import html, markdown
+    from report_forms import markdown, page
 
     searching = Searching(tmp_path, monkeypatch, "outside", "outside")
     found = searching.run()
@@ -153,7 +153,9 @@ def test_without_a_finalist_there_is_a_report_all_the_same(
     assert report.exit_code == 1
     assert report.recommended is None
     assert found.answer in markdown(report)
-    page = html.page(report, {})
-    assert "What the search tried" in page
-    assert page.count("<circle") == 2 * 2, "two trials; one picture for wide pages, one for narrow ones"
+    shown = page(report)
+    assert "What the search tried" in shown
+    assert shown.count("<circle") == 2 * 2, (
+        "two trials; one picture for wide pages, one for narrow ones"
+    )
     assert Report.model_validate_json(report.to_json()) == report

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optcli.report import wording
-from optcli.report.tuning_words import answer
+from optcli.report.tuning import answer
 from optcli.results import (
     Accuracy,
     Estimate,

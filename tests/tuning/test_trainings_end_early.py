@@ -13,7 +13,7 @@ from optcli.observer import Silent
 from optcli.passes.finetune import Finetune
 from optcli.passes.quantize_aware import QuantizeAware
 from optcli.recipe import load
-from optcli.report import tuning_words
+from optcli.report.tuning import trial_row
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import built_facts
@@ -159,7 +159,7 @@ def test_people_read_why_it_ended() -> None:
     assert lines == [
         f"tune: trial 1: pruned, 0.10 points lost, inside the bar, its training ended early: {WHY}"
     ]
-    assert tuning_words.trial_row(ended, "p50")[-1] == "pruned (the training ended early)"
+    assert trial_row(ended, "p50")[-1] == "pruned (the training ended early)"
 
 
 def test_the_record_says_how_many_blocks_a_cut_has_removed() -> None:

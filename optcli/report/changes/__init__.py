@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from optcli.report.changes.by_device import compare_devices
-from optcli.report.changes.comparing import compare
+from optcli.report.changes.comparing import compare, compare_devices
 from optcli.report.changes.document import document
 from optcli.report.changes.model import Comparison
 

@@ -1,15 +1,41 @@
-"""The columns of a comparison, each defined once for every view."""
+"""The rows and columns of a comparison, each column defined once for every view."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from optcli.report import wording
-from optcli.report.changes.model import AccuracyChange, SpeedChange, VariantChange
-from optcli.report.changes.rows import Row
+from optcli.report.changes.model import (
+    AccuracyChange,
+    BatchChange,
+    Comparison,
+    SpeedChange,
+    VariantChange,
+)
 from optcli.results import Estimate
 from optcli.results.document import Cell, Column
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant at one batch size and region; no `batch` where there is no latency to compare."""
+
+    comparison: Comparison
+    variant: VariantChange
+    batch: BatchChange | None
+    is_first: bool
+
+
+def rows(comparison: Comparison) -> list[Row]:
+    """All rows, in the order of the later report."""
+    return [
+        Row(comparison, variant, batch, place == 0)
+        for variant in comparison.variants
+        for place, batch in enumerate(variant.latency or (None,))
+    ]
+
 
 _TONES = {"faster": "accept", "slower": "reject", "no clear change": "none", "same artifact": "none"}
 

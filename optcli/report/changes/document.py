@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from optcli.report.changes import columns
 from optcli.report.changes.chart import chart
 from optcli.report.changes.model import Comparison
-from optcli.report.changes.rows import rows, title
 from optcli.results.document import Document, Items, Picture, Section, Table, of_table
 
 _MEANING = (
@@ -30,7 +29,9 @@ def document(comparisons: Sequence[Comparison]) -> Document:
 def _sections(comparison: Comparison) -> Iterator[Section]:
     after, variants = comparison.after, comparison.variants
     about = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
-    yield Section(title(comparison), [Table(of_table(columns.COLUMNS), rows(comparison))], about)
+    title = f"{comparison.before.label} → {after.label}"
+    table = Table(of_table(columns.COLUMNS), columns.rows(comparison))
+    yield Section(title, [table], about)
     settings = [f"{each.name}: {', '.join(each.settings)}" for each in variants if each.settings]
     yield Section("Not comparable", [Items(comparison.reasons)], tone="reject")
     yield Section("What else changed", [Items([*comparison.changed, *settings])])

@@ -161,6 +161,30 @@ def marker(index: int, x: float, y: float, name: str, *, hollow: bool = False) -
     return tag("polygon", tag("title", name), points=points, class_=kind)
 
 
+@dataclass(frozen=True)
+class Dot:
+    """One point of a series, with its tooltip; its sign is `hollow` or filled."""
+
+    x: float
+    y: float
+    name: str
+    hollow: bool = False
+    interval: Estimate | None = None
+
+
+def dots(
+    index: int, x: Scale, y: Scale, points: Sequence[Dot], *, aside: float = 0.0, joined: bool = True
+) -> Markup:
+    """A series of points with their intervals, joined by a line, so many pixels `aside`."""
+    places = [(x(each.x) + aside, y(each.y)) for each in points]
+    shapes = [path(places, "curve")] if joined and len(places) > 1 else []
+    for each, (at, height) in zip(points, places, strict=True):
+        if each.interval is not None and (span := bounds(each.interval, y)):
+            shapes.append(whisker(at, span, level=False))
+        shapes.append(marker(index, at, height, each.name, hollow=each.hollow))
+    return series(index, *shapes)
+
+
 def series(index: int, *children: Markup) -> Markup:
     """A group in the colour of a series."""
     return tag("g", *children, class_=f"s{index % COLOURS}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import HEIGHT, PANEL, Area
+from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results.plan import BatchPoint, Plan, RatePoint, Stages
@@ -17,16 +17,12 @@ _MOST_OVER = 2.5
 
 def by_batch(plan: Plan) -> Markup:
     """Latency and throughput against the batch size, the promise drawn in."""
-
-    def latency(width: int) -> Markup:
-        return _latency(min(width, PANEL), plan)
-
-    def throughput(width: int) -> Markup:
-        return _throughput(min(width, PANEL), plan)
-
+    name = f"{plan.drawn} against batch size"
     panels = (
-        marks.figure(f"{plan.drawn} against batch size", latency),
-        marks.figure("Throughput against batch size", throughput),
+        marks.figure(name, lambda width: _latency(min(width, PANEL), plan)),
+        marks.figure(
+            "Throughput against batch size", lambda width: _throughput(min(width, PANEL), plan)
+        ),
     )
     grown = [each for each in plan.by_batch if each.latency_ms is None]
     sizes = ", ".join(str(each.batch) for each in grown)
@@ -54,70 +50,79 @@ def stages(parts: Stages) -> Markup:
 
 def _latency(width: int, plan: Plan) -> Markup:
     area = Area(48, width - 14, 32, HEIGHT - 40)
-    points = [each for each in plan.by_batch if each.latency_ms is not None]
+    points = [
+        Dot(
+            each.batch,
+            each.latency_ms,
+            f"batch {each.batch}: {plan.drawn} {each.latency_ms:.3g} ms,"
+            f" {'kept' if each.kept else 'broken'}",
+            hollow=not _chosen(plan, each),
+        )
+        for each in plan.by_batch
+        if each.latency_ms is not None
+    ]
     limit = plan.slo_ms.get(plan.drawn)
     x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
-    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
-    shapes = [
+    y = _milliseconds(area, points, limit)
+    name = f"{plan.drawn} against batch size"
+    return marks.picture(
+        width,
+        HEIGHT,
+        name,
         *marks.over_sizes(area, x, y, _sizes(plan), f"{plan.drawn}, milliseconds"),
         *_promise(area, y, limit),
-    ]
-    line = [(x(each.batch), y(each.latency_ms or 0.0)) for each in points]
-    parts = [marks.path(line, "curve")] if len(line) > 1 else []
-    for each, (at, height) in zip(points, line, strict=True):
-        word = "kept" if each.kept else "broken"
-        tooltip = f"batch {each.batch}: {plan.drawn} {each.latency_ms:.3g} ms, {word}"
-        parts.append(marks.marker(0, at, height, tooltip, hollow=not _chosen(plan, each)))
-    return marks.picture(
-        width, HEIGHT, f"{plan.drawn} against batch size", *shapes, marks.series(0, *parts)
+        marks.dots(0, x, y, points),
     )
 
 
 def _throughput(width: int, plan: Plan) -> Markup:
     area = Area(48, width - 14, 32, HEIGHT - 40)
+    points = [
+        Dot(
+            each.batch,
+            each.capacity_per_s,
+            f"batch {each.batch}: {wording.number(each.capacity_per_s)} requests a second",
+            hollow=not _chosen(plan, each),
+        )
+        for each in plan.by_batch
+    ]
     x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
-    y = from_zero(
-        [*(each.capacity_per_s for each in plan.by_batch), plan.planned_rate_per_s or 0.0],
-        area.bottom,
-        area.top,
-    )
+    planned = plan.planned_rate_per_s
+    y = from_zero([*(each.y for each in points), planned or 0.0], area.bottom, area.top)
     shapes = marks.over_sizes(area, x, y, _sizes(plan), "requests a second at full load")
-    if plan.planned_rate_per_s is not None:
-        at, said = y(plan.planned_rate_per_s), f"planned {wording.number(plan.planned_rate_per_s)}/s"
+    if planned is not None:
+        at = y(planned)
         shapes.append(marks.line(area.left, at, area.right, at, "one"))
-        shapes.append(marks.text(area.right, at - 5, said, "end", "tick"))
-    line = [(x(each.batch), y(each.capacity_per_s)) for each in plan.by_batch]
-    parts = [marks.path(line, "curve")] if len(line) > 1 else []
-    for each, (left, height) in zip(plan.by_batch, line, strict=True):
-        tooltip = f"batch {each.batch}: {wording.number(each.capacity_per_s)} requests a second"
-        parts.append(marks.marker(1, left, height, tooltip, hollow=not _chosen(plan, each)))
-    return marks.picture(
-        width, HEIGHT, "Throughput against batch size", *shapes, marks.series(1, *parts)
-    )
+        name = f"planned {wording.number(planned)}/s"
+        shapes.append(marks.text(area.right, at - 5, name, "end", "tick"))
+    drawn = marks.dots(1, x, y, points)
+    return marks.picture(width, HEIGHT, "Throughput against batch size", *shapes, drawn)
 
 
 def _rates(width: int, plan: Plan) -> Markup:
     area = Area(52, width - 14, 32, HEIGHT - 40)
-    points = [each for each in plan.by_rate if each.latency_ms is not None]
+    points = [
+        Dot(
+            each.rate_per_s,
+            each.latency_ms,
+            f"{wording.number(each.rate_per_s)} a second: {plan.drawn} {each.latency_ms:.3g} ms,"
+            f" load {each.utilisation:.2f}",
+            hollow=not _planned(plan, each),
+        )
+        for each in plan.by_rate
+        if each.latency_ms is not None
+    ]
     limit = plan.slo_ms.get(plan.drawn)
     x = from_zero([each.rate_per_s for each in plan.by_rate], area.left, area.right)
-    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
+    y = _milliseconds(area, points, limit)
     shapes = marks.axes(area, x, y, "requests a second", f"{plan.drawn}, milliseconds")
-    shapes += _promise(area, y, limit)
-    line = [(x(each.rate_per_s), y(each.latency_ms or 0.0)) for each in points]
-    parts = [marks.path(line, "curve")] if len(line) > 1 else []
-    for each, (at, height) in zip(points, line, strict=True):
-        reached = f"{plan.drawn} {each.latency_ms:.3g} ms, load {each.utilisation:.2f}"
-        tooltip = f"{wording.number(each.rate_per_s)} a second: {reached}"
-        parts.append(marks.marker(0, at, height, tooltip, hollow=not _planned(plan, each)))
+    shapes += [*_promise(area, y, limit), marks.dots(0, x, y, points)]
     grows = [each.rate_per_s for each in plan.by_rate if each.latency_ms is None]
     if grows:
         at = x(min(grows))
         shapes.append(marks.line(at, area.top, at, area.bottom, "frontier"))
         shapes.append(marks.text(at - 6, area.bottom - 8, "the queue grows", "end", "tick"))
-    return marks.picture(
-        width, HEIGHT, f"{plan.drawn} against the rate", *shapes, marks.series(0, *parts)
-    )
+    return marks.picture(width, HEIGHT, f"{plan.drawn} against the rate", *shapes)
 
 
 def _stages(width: int, named: Sequence[tuple[str, float]]) -> Markup:
@@ -145,9 +150,9 @@ def _sizes(plan: Plan) -> list[int]:
     return [each.batch for each in plan.by_batch]
 
 
-def _milliseconds(area: Area, values: Sequence[float], limit: float | None) -> Scale:
+def _milliseconds(area: Area, points: Sequence[Dot], limit: float | None) -> Scale:
     """From zero to the largest value, but not far beyond the promise; markers stop at the edge."""
-    top = max(values, default=1.0)
+    top = max((each.y for each in points), default=1.0)
     if limit is not None:
         top = max(limit, min(top, _MOST_OVER * limit))
     return from_zero([top], area.bottom, area.top)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from optcli.errors import counted
-from optcli.report import tuning_words, wording
-from optcli.report.html import marks, tables
-from optcli.report.html.document import folded, section
+from optcli.report import wording
+from optcli.report.html import marks
 from optcli.report.html.labels import beside
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import spanning
-from optcli.report.html.tags import Markup, join, tag
+from optcli.report.html.tags import Markup, tag
 from optcli.results.tuning import Tuning, TuningTrial
 
 _HEIGHT = 360
@@ -20,49 +18,13 @@ _SMALLEST, _LARGEST = 3.5, 14.0
 
 
 def search(tuning: Tuning) -> Markup:
-    """The section of a search: the picture, what paid, and the trials."""
+    """Trials by speed and change of accuracy; empty where fewer than two were judged."""
     judged = [each for each in tuning.trials if each.score is not None and each.loss is not None]
-
-    def draw(width: int) -> Markup:
-        return _draw(width, judged, tuning)
-
-    picture = None
-    if len(judged) > 1:
-        hint = (
-            "Up and right is better. A dot is a trial on validation samples, its area the size of the"
-            " files. Finalists are named. A trial below the dashed line loses too much."
-        )
-        gain = {"size": "size", "memory": "memory", "cost": "cost"}.get(tuning.objective, "speed")
-        name = f"Trials: change of accuracy against {gain}"
-        picture = join([marks.figure(name, draw), tag("p", hint, class_="hint")])
-    said = (*tuning.findings, *tuning.left_out)
-    return section(
-        "What the search tried",
-        tuning.answer,
-        picture,
-        _table(
-            tuning_words.finalist_heads(tuning.objective),
-            [tuning_words.finalist_row(each, tuning.objective) for each in tuning.finalists],
-            "Finalists",
-        )
-        if tuning.finalists
-        else None,
-        tag("ul", *(tag("li", sentence) for sentence in said)),
-        folded(
-            f"All {counted(len(tuning.trials), 'trial')}",
-            _table(
-                tuning_words.trial_heads(tuning.objective),
-                [tuning_words.trial_row(each, tuning.objective) for each in tuning.trials],
-                "Trials",
-            ),
-        ),
-        id_="search",
-    )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Markup:
-    """A table whose first and last columns are words."""
-    return tables.of_texts(heads, rows, name, (0, len(heads) - 1))
+    if len(judged) < 2:
+        return Markup()
+    gain = tuning.objective if tuning.objective in ("size", "memory", "cost") else "speed"
+    name = f"Trials: change of accuracy against {gain}"
+    return marks.figure(name, lambda width: _draw(width, judged, tuning))
 
 
 def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
@@ -74,7 +36,7 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     lowest = max(min(kept), 4 * bar) if bar else min(kept)
     shown = [max(each, lowest) for each in (*kept, bar or 0.0)]
     y = spanning(shown, area.bottom - 6, area.top, log=False)
-    speed = f"times {tuning_words.better(tuning.objective)} as the reference"
+    speed = f"times {wording.better(tuning.objective)} as the reference"
     shapes = marks.axes(area, x, y, speed, "change, points")
     if bar is not None:
         shapes.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import Area
+from optcli.report.html.marks import Area, Dot
 from optcli.report.html.scales import from_zero
 from optcli.report.html.tags import Markup, join
 from optcli.report.loadtest.rows import (
@@ -26,19 +26,13 @@ from optcli.results.document import Document, Items, Names, Picture, Section, Ta
 from optcli.results.loadtest import LoadPoint, LoadTest
 
 _HEIGHT = 340
-
-
 # A percentile far over the promise would flatten everything below it.
 _MOST_OVER = 2.5
-
-
 _OUTCOMES = {
     "accept": "keeps the promise",
     "reject": "breaks the promise",
     "inconclusive": "cannot tell",
 }
-
-
 _GLOSSARY = (
     ("latency", "from the planned time of a request to its whole answer"),
     ("[low, high]", "the 95 % interval over the windows"),
@@ -125,27 +119,23 @@ def _drawn(width: int, test: LoadTest, name: str) -> Markup:
     y = from_zero([top], area.bottom, area.top)
     shapes = marks.axes(area, x, y, "requests a second", f"{test.drawn}, milliseconds")
     if limit is not None:
-        shapes += [
-            marks.line(area.left, y(limit), area.right, y(limit), "budget"),
-            marks.text(area.right, 14, f"promised {limit:g} ms", "end", "budget-name"),
-        ]
+        shapes += marks.bound(area, y, limit, f"promised {limit:g} ms")
     for index, line in enumerate(test.curve_ms.values()):
         points = [(x(rate), y(ms)) for rate, ms in line if ms is not None]
         if len(points) > 1:
             shapes.append(marks.series(index, marks.path(points, "curve")))
-    own = []
-    for point in measured:
-        value, at = _value(point, test.drawn) or 0.0, x(point.rate_per_s)
-        ends = marks.bounds(getattr(point, f"{test.drawn}_ms"), y)
-        if ends is not None:
-            own.append(marks.whisker(at, ends, level=False))
-        told = (
-            f"{wording.number(point.rate_per_s)} a second: {test.drawn} {value:.4g} ms, {point.reason}"
+    loads = [
+        Dot(
+            point.rate_per_s,
+            _value(point, test.drawn) or 0.0,
+            f"{wording.number(point.rate_per_s)} a second: {test.drawn}"
+            f" {_value(point, test.drawn):.4g} ms, {point.reason}",
+            hollow=point.outcome != "accept",
+            interval=getattr(point, f"{test.drawn}_ms"),
         )
-        own.append(
-            marks.marker(len(test.curve_ms), at, y(value), told, hollow=point.outcome != "accept")
-        )
-    shapes.append(marks.series(len(test.curve_ms), *own))
+        for point in measured
+    ]
+    shapes.append(marks.dots(len(test.curve_ms), x, y, loads, joined=False))
     return marks.picture(width, _HEIGHT, name, *shapes)
 
 

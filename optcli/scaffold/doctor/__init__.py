@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from optcli.scaffold.doctor import machine, packages, storage
-from optcli.scaffold.doctor.checks import Check, Examination, State
+from optcli.scaffold.doctor.checks import Check, Examination, State, document
 from optcli.scaffold.doctor.runtimes import RUNTIMES, runtime_checks
 
-__all__ = ["Check", "Examination", "State", "examine"]
+__all__ = ["Check", "Examination", "State", "document", "examine"]
 
 
 def examine(store: Path) -> Examination:

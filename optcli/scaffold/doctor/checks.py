@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from optcli.errors import ExitCode
+from optcli.results.document import Cell, Column, Document, Section, Table
 from optcli.settings import Settings
 
 State = Literal["ok", "note", "absent", "broken"]
-_MARKS: dict[State, str] = {"ok": "ok", "note": "note", "absent": "-", "broken": "BROKEN"}
+_TONES = {"ok": "accept", "note": "inconclusive", "absent": "none", "broken": "reject"}
 
 
 class Check(Settings):
@@ -41,21 +41,29 @@ class Examination(Settings):
         broken = any(check.core and check.state in ("absent", "broken") for check in self.checks)
         return ExitCode.MISSING if broken else ExitCode.DONE
 
-    def lines(self) -> Iterator[str]:
-        """To be read: one line a check, a hint below it."""
-        group = ""
-        width = max(len(check.name) for check in self.checks)
-        for check in self.checks:
-            if check.group != group:
-                yield check.group if not group else f"\n{check.group}"
-                group = check.group
-            yield f"  {_MARKS[check.state]:<7}{check.name:<{width}}  {check.found}".rstrip()
-            if check.hint:
-                yield f"{'':<9}{'':<{width}}  hint: {check.hint}"
-        broken = [check.name for check in self.checks if check.state == "broken"]
-        missing = [check.name for check in self.checks if check.core and check.state == "absent"]
-        yield ""
-        if self.exit_code == ExitCode.DONE:
-            yield "the core works" + (f"; broken: {', '.join(broken)}" if broken else "")
-        else:
-            yield f"the core does not work: {', '.join(dict.fromkeys(broken + missing))}"
+
+def document(examination: Examination) -> Document:
+    """What `optcli doctor` shows: a row for each check, a hint below what was seen."""
+    columns = [
+        Column[Check]("part", lambda check: Cell(check.group), align="left"),
+        Column[Check]("what", lambda check: Cell(check.name), align="left"),
+        Column[Check]("state", lambda check: Cell(check.state, tone=_TONES[check.state]), align="left"),
+        Column[Check](
+            "found",
+            lambda check: Cell(check.found + (f"\nhint: {check.hint}" if check.hint else "")),
+            align="wrapped",
+        ),
+    ]
+    checks = examination.checks
+    broken = [check.name for check in checks if check.state == "broken"]
+    missing = [check.name for check in checks if check.core and check.state == "absent"]
+    works = examination.exit_code == ExitCode.DONE
+    answer = "the core works" + (f"; broken: {', '.join(broken)}" if broken else "")
+    if not works:
+        answer = f"the core does not work: {', '.join(dict.fromkeys(broken + missing))}"
+    return Document(
+        title="optcli doctor",
+        sections=[Section("", [Table(columns, checks)])],
+        answer=answer,
+        outcome="accept" if works else "reject",
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from optcli.scaffold.inspection.document import document
 from optcli.scaffold.inspection.findings import Findings, Operations, Operator, Tensor
 from optcli.scaffold.inspection.targets import Target, resolve
-from optcli.scaffold.inspection.text import lines
 from optcli.workers import run
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "Operator",
     "Target",
     "Tensor",
+    "document",
     "inspect",
-    "lines",
     "look_into",
     "resolve",
 ]

@@ -19,6 +19,7 @@ from optcli.observer import Observer, Silent
 from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.pipeline.trusting import require_trust_without_wall
 from optcli.results import Report
+from optcli.results.document import Document, Items, Section
 from optcli.results.outcomes import Result
 from optcli.serving import targets
 from optcli.serving.deploy import instructions, plans, ray_lanes
@@ -27,7 +28,7 @@ from optcli.serving.targets import Deployment, ServerOptions, Target
 from optcli.store import Store
 from optcli.workers import run
 
-__all__ = ["Deployed", "deploy", "lines"]
+__all__ = ["Deployed", "deploy", "document"]
 
 _TIMEOUT_S = 600.0
 _NO_WALL = "servers run it, which talk to others"
@@ -54,15 +55,16 @@ class Deployed(Result):
     notes: tuple[str, ...]
 
 
-def lines(deployed: Deployed) -> list[str]:
+def document(deployed: Deployed) -> Document:
     """The same for people."""
-    return [
-        f"{deployed.variant} for {targets.find(deployed.engine).title}, as the model {deployed.model}:"
-        f" {len(deployed.files)} files in {deployed.folder}",
-        deployed.sentence,
-        *(f"Note: {note}" for note in deployed.notes),
-        f"{README} there has the commands that start it and send a request.",
-    ]
+    return Document(
+        title=f"{deployed.variant} for {targets.find(deployed.engine).title}",
+        sections=[Section("Notes", [Items(deployed.notes)])],
+        answer=f"The model {deployed.model} lies in {deployed.folder}, {len(deployed.files)} files:"
+        f" {README} has the commands that start the server and send a request.",
+        reasons=[deployed.sentence],
+        outcome="accept",
+    )
 
 
 def deploy(

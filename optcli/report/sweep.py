@@ -1,4 +1,4 @@
-"""The batch sweep below the table: a row for each batch size, the line through them, the budget."""
+"""A batch sweep: a row for each batch size, the line through them, the budget."""
 
 from __future__ import annotations
 
@@ -6,34 +6,31 @@ from collections.abc import Iterator
 
 from optcli.errors import counted
 from optcli.report import wording
-from optcli.report.markdown_text import table
-from optcli.report.terminal import aligned
-from optcli.results import Report, Sweep, SweepFit
+from optcli.results import Estimate, Sweep, SweepFit, SweepPoint
+from optcli.results.document import Cell, Column, Items, Section, Table
 
 # Of the interquartile range over the median, as everywhere.
 _FLUCTUATING = 0.20
 
 
-def sweep_lines(report: Report) -> list[str]:
-    """Plain text: a block for each variant that was swept; nothing where none was."""
-    lines: list[str] = []
-    for name, variant in report.variants.items():
-        if variant.sweep is not None:
-            lines += [*([""] if lines else []), *_block(name, variant.sweep)]
-    return lines
+def section(name: str, sweep: Sweep) -> Section:
+    """The sweep of a variant."""
+    launches = f", {counted(sweep.launches, 'launch', 'launches')}" if sweep.launches else ""
+    columns = [
+        Column[SweepPoint]("batch", lambda point: Cell(str(point.batch_size))),
+        Column[SweepPoint]("p50 ms", lambda point: _milliseconds(point, point.p50_ms)),
+        Column[SweepPoint]("p99 ms", lambda point: _milliseconds(point, point.p99_ms)),
+        Column[SweepPoint]("images/s", lambda point: Cell(wording.number(point.throughput_per_s))),
+        Column[SweepPoint]("calls", lambda point: Cell(str(point.samples))),
+    ]
+    return Section(
+        f"Batch sweep of {name}{launches}",
+        [Table(columns, sweep.points), Items(sentences(sweep))],
+    )
 
 
-def sweep_markdown(report: Report) -> list[str]:
-    """The same as Markdown: a table and its sentences for each variant."""
-    lines: list[str] = []
-    for name, variant in report.variants.items():
-        if variant.sweep is not None:
-            lines += ["", f"### Batch sweep of {name}", ""]
-            if variant.sweep.points:
-                lines += table(_HEADINGS, _cells(variant.sweep))
-                lines += [""]
-            lines += [f"- {sentence}" for sentence in sentences(variant.sweep)]
-    return lines
+def _milliseconds(point: SweepPoint, estimate: Estimate | None) -> Cell:
+    return Cell(wording.milliseconds(estimate), wording.interval(estimate) if point.fit else "")
 
 
 def sentences(sweep: Sweep) -> list[str]:
@@ -71,34 +68,6 @@ def _padded(sweep: Sweep) -> Iterator[str]:
     for larger, sizes in smaller.items():
         noun = "batches of" if len(sizes) == 1 else "batches of sizes"
         yield f"the runner padded {noun} {wording.listed(sizes)} to {larger}, the next compiled size"
-
-
-_HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")
-
-
-def _block(name: str, sweep: Sweep) -> Iterator[str]:
-    yield f"Batch sweep of {name}" + (
-        f", {counted(sweep.launches, 'launch', 'launches')}" if sweep.launches else ""
-    )
-    if sweep.points:
-        yield from (f"  {line}" for line in aligned([_HEADINGS, *_cells(sweep)]))
-    for sentence in sentences(sweep):
-        yield f"  {sentence}"
-
-
-def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(point.batch_size),
-            wording.milliseconds(point.p50_ms),
-            wording.interval(point.p50_ms) if point.fit else "",
-            wording.milliseconds(point.p99_ms),
-            wording.interval(point.p99_ms) if point.fit else "",
-            wording.number(point.throughput_per_s),
-            str(point.samples),
-        )
-        for point in sweep.points
-    ]
 
 
 def _line(fit: SweepFit) -> str:

@@ -1,91 +1,102 @@
-"""A search in words: the answer, what paid and what did not, and its trials as a table."""
+"""A search: its answer, the finalists, what paid and what did not, and its trials."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from optcli.errors import counted
 from optcli.errors.paths import shown
 from optcli.report import wording
-from optcli.report.terminal import aligned
+from optcli.report.html.search import search
 from optcli.results import Estimate
+from optcli.results.document import Document, Items, Picture, Section, Table, table_of_texts
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, TuningTrial
 
+_OUTCOMES = {"faster": "accept", "accurate": "inconclusive"}
 _RESULTS = {"timed": "speed alone", "inside": "inside", "outside": "outside", "slower": "slower"}
-# What a multiple is one of, where the objective is not the usual call.
-_BETTER = {
-    "p99": "as fast by p99",
-    "cost": "as cheap",
-    "size": "as small",
-    "memory": "as small in memory",
-}
 _TAKES = {"size": ("its files take", "those"), "memory": ("its process takes", "that")}
+_LEAD = (
+    "Up and right is better. A dot is a trial on validation samples, its area the size of the files."
+    " Finalists are named. A trial below the dashed line loses too much."
+)
 
 
-def tuning_text(tuning: Tuning) -> str:
-    """The answer, the finalists, the findings and the table of trials, as plain text."""
-    parts = [f"{tuning.answer}\n"]
-    if tuning.finalists:
-        rows = [finalist_row(each, tuning.objective) for each in tuning.finalists]
-        parts.append(_table(finalist_heads(tuning.objective), rows) + "\n")
-    parts += [f"- {sentence}" for sentence in (*tuning.findings, *tuning.left_out)]
-    if tuning.trials:
-        trials = [trial_row(each, tuning.objective) for each in tuning.trials]
-        parts.append("\n" + _table(trial_heads(tuning.objective), trials))
-    if tuning.path:
-        parts.append(f"\nThe finalists are the variants of {shown(tuning.path)}.")
-    return "\n".join(parts) + "\n"
+def document(tuning: Tuning) -> Document:
+    """For every kind of reader."""
+    where = f"The finalists are the variants of {shown(tuning.path)}." if tuning.path else ""
+    return Document(
+        title=f"optcli tune: {tuning.recipe}",
+        sections=list(sections(tuning)),
+        answer=tuning.answer,
+        outcome=_OUTCOMES.get(tuning.outcome, "reject"),
+        footer=[where] if where else [],
+    )
 
 
-def better(objective: str) -> str:
-    """What a score says: so many times `as fast`, or what else the objective is about."""
-    return _BETTER.get(objective, "as fast")
+def sections(tuning: Tuning, *, on_pages: bool = False) -> Iterator[Section]:
+    """The trials, what they say, and the finalists; `on_pages`: of a report, whose page has them."""
+    trials = Section(f"All {counted(len(tuning.trials), 'trial')}", [_trials(tuning)], folded=True)
+    found = [Items([*tuning.findings, *tuning.left_out])]
+    yield Section(
+        "What the search tried",
+        [Picture(lambda: search(tuning)), trials],
+        _LEAD,
+        on_pages=on_pages,
+    )
+    yield Section("What the search found", found, on_pages=on_pages)
+    yield Section("Finalists", [_finalists(tuning)], on_pages=on_pages)
 
 
-def trial_heads(objective: str) -> tuple[str, ...]:
-    """The heads of the table of trials."""
-    counted = (objective,) if objective in COUNTED_IN_BYTES else ()
-    times = f"times {better(objective)}"
-    return ("trial", times, *counted, "p50 ms", "lost", "result", "seconds", "tried")
+def _trials(tuning: Tuning) -> Table[Sequence[str]]:
+    in_bytes = [tuning.objective] if tuning.objective in COUNTED_IN_BYTES else []
+    heads = [
+        "trial",
+        f"times {wording.better(tuning.objective)}",
+        *in_bytes,
+        "p50 ms",
+        "lost",
+        "result",
+    ]
+    heads += ["seconds", "tried"]
+    rows = [trial_row(each, tuning.objective) for each in tuning.trials]
+    return table_of_texts(heads, rows, (len(heads) - 1,))
 
 
 def trial_row(trial: TuningTrial, objective: str) -> tuple[str, ...]:
-    """A trial as a row of the table under `trial_heads`."""
-    counted = {"size": trial.size_bytes, "memory": trial.memory_bytes}
+    """A trial as a row of the table of trials."""
+    in_bytes = {"size": trial.size_bytes, "memory": trial.memory_bytes}
+    tried = trial.label + (" (the training ended early)" if trial.ended_early else "")
     return (
         str(trial.number),
         "" if trial.score is None else f"{wording.number(trial.score.value)}x",
-        *((_bytes(counted[objective]),) if objective in counted else ()),
+        *((_bytes(in_bytes[objective]),) if objective in in_bytes else ()),
         " / ".join(wording.number(value) for value in trial.p50_ms.values()),
         "" if trial.loss is None else points(trial.loss.value),
         _RESULTS.get(trial.stage, "failed"),
         f"{trial.seconds:.0f}",
-        f"{trial.label}: {trial.reason}" if trial.stage == "failed" else _tried(trial),
+        f"{trial.label}: {trial.reason}" if trial.stage == "failed" else tried,
     )
 
 
-def _tried(trial: TuningTrial) -> str:
-    return trial.label + (" (the training ended early)" if trial.ended_early else "")
-
-
-def finalist_heads(objective: str) -> tuple[str, ...]:
-    """The heads of the table of finalists."""
-    times = f"times {better(objective)}" if objective in ("p99", "cost") else "times the baseline"
-    counted = (objective,) if objective in COUNTED_IN_BYTES else ()
-    return ("finalist", *counted, times, "lost, validation", "lost, evaluation", "result")
-
-
-def finalist_row(finalist: Finalist, objective: str) -> tuple[str, ...]:
-    """A finalist as a row of the table under `finalist_heads`."""
-    sure = ", surely inside" if finalist.certain else ""
-    gains = _gains(finalist, objective).values()
-    return (
-        finalist.variant,
-        *((_bytes(finalist.needed_bytes),) if objective in COUNTED_IN_BYTES else ()),
-        " / ".join(wording.times(each) for each in gains) or wording.NONE,
-        wording.NONE if finalist.validation_loss is None else points(finalist.validation_loss),
-        wording.NONE if finalist.loss is None else points(finalist.loss),
-        f"{finalist.outcome}{sure if finalist.outcome == 'accept' else ''}",
+def _finalists(tuning: Tuning) -> Table[Sequence[str]]:
+    objective = tuning.objective
+    times = (
+        f"times {wording.better(objective)}" if objective in ("p99", "cost") else "times the baseline"
     )
+    in_bytes = [objective] if objective in COUNTED_IN_BYTES else []
+    heads = ["finalist", *in_bytes, times, "lost, validation", "lost, evaluation", "result"]
+    rows = [
+        (
+            each.variant,
+            *((_bytes(each.needed_bytes),) if in_bytes else ()),
+            " / ".join(map(wording.times, _gains(each, objective).values())) or wording.NONE,
+            wording.NONE if each.validation_loss is None else points(each.validation_loss),
+            wording.NONE if each.loss is None else points(each.loss),
+            each.outcome + (", surely inside" if each.certain and each.outcome == "accept" else ""),
+        )
+        for each in tuning.finalists
+    ]
+    return table_of_texts(heads, rows, (0, len(heads) - 1))
 
 
 def _gains(finalist: Finalist, objective: str) -> dict[int, Estimate]:
@@ -179,8 +190,3 @@ def _bytes(count: int | None) -> str:
 def points(fraction: float) -> str:
     """A loss in points of percent."""
     return f"{100 * fraction:.2f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = aligned([tuple(heads), *map(tuple, rows)], left=(0, len(heads) - 1))
-    return "\n".join(line.rstrip() for line in lines)

@@ -1,55 +1,102 @@
-"""A plan for the terminal: the answer, its figures and its tables."""
+"""A plan: the answer, its operating curves, its tables, and what would keep the promise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from optcli.errors import counted
 from optcli.report import wording
-from optcli.report.terminal import aligned
+from optcli.report.html import plan_charts
+from optcli.results.document import (
+    Document,
+    Items,
+    Names,
+    Picture,
+    Section,
+    Table,
+    table_of_texts,
+)
 from optcli.results.plan import Configuration, Plan, PlanCurve, PriorityLatency
 
 _BAR = 32
 _SIGN = {True: "keeps it", False: "breaks it"}
+_OUTCOMES = {
+    "kept": ("keeps the promise", "accept"),
+    "not-kept": ("nothing keeps the promise", "reject"),
+    "inconclusive": ("measured on a busy machine", "inconclusive"),
+}
+_GLOSSARY = (
+    ("t(B)", "the time of one call with a batch of B"),
+    ("utilisation", "the rate over the rate of full batches on all instances (rho)"),
+    ("headroom", "the share of traffic above the planned rate that is kept free"),
+    ("[low, high]", "the 95 % interval over simulations with different seeds"),
+    (
+        "wait, queue",
+        "time until a batch is sent although a worker is free; time until a worker is free",
+    ),
+    ("grows", "the queue grows from beginning to end: more requests arrive than are answered"),
+)
 
 
-def plan_text(plan: Plan) -> str:
-    """The whole plan as lines."""
-    return "\n".join(line.rstrip() for line in _lines(plan)) + "\n"
+def document(plan: Plan) -> Document:
+    """For every kind of reader."""
+    label, outcome = _OUTCOMES[plan.outcome]
+    return Document(
+        title=f"optcli plan: {plan.name}",
+        label=label,
+        outcome=outcome,
+        hint=_asked(plan),
+        sections=list(_sections(plan)),
+        answer=plan.sentence,
+        reasons=[plan.reason],
+        figures=list(_figures(plan, plan.recommended)) if plan.recommended else (),
+    )
 
 
-def _lines(plan: Plan) -> Iterator[str]:
-    yield f"{plan.name}: {asked(plan)}"
-    yield f"  {curve(plan.curve)}"
-    if plan.curve.padded_from:
-        yield f"  {padded(plan.curve)}"
-    yield ""
-    yield plan.sentence
-    yield plan.reason
-    if plan.recommended is not None:
-        yield ""
-        yield from (f"  {line}" for line in aligned(list(rows(plan, plan.recommended)), left=(0, 1)))
+def _sections(plan: Plan) -> Iterator[Section]:
+    one = plan.recommended
     if plan.by_batch:
-        yield ""
-        yield from _by_batch(plan)
+        name = f"Batch sizes, on {counted(one.instances if one else 1, 'instance')}"
+        lead = "What a larger batch costs in latency and brings in throughput, all else as chosen."
+        yield Section(name, [Picture(lambda: plan_charts.by_batch(plan)), _by_batch(plan)], lead)
     if plan.by_rate:
-        yield ""
-        yield from _by_rate(plan)
-    for title, table in tables(plan):
-        yield ""
-        yield title
-        yield from (f"  {line}" for line in aligned(table, left=(0,)))
-    yield from parts(plan)
-    for title, items in (("What would keep the promise", plan.would), ("Notes", plan.notes)):
-        if items:
-            yield ""
-            yield title
-            yield from (f"  - {each.text}" for each in items)
-    yield ""
-    yield f"Mode: {plan.mode.mode}, {plan.mode.reason}."
+        limit = plan.slo_ms.get(plan.drawn)
+        name = f"{plan.drawn} against the rate" + (f", promised {limit:g} ms" if limit else "")
+        lead = "The recommended configuration at other rates; the chosen point is filled."
+        yield Section(name, [Picture(lambda: plan_charts.by_rate(plan), _bars(plan))], lead)
+    yield Section("Waits", [_waits(plan)])
+    yield Section("When the traffic grows", [_growth(plan)])
+    yield from _traffic(plan)
+    if one is not None:
+        if (stages := one.stages) is not None:
+            lead = "The mean latency of a request by what it waits for."
+            yield Section("Where the time goes", [Picture(lambda: plan_charts.stages(stages))], lead)
+        yield Section("Configuration", [Names(list(_configuration(plan, one)))])
+    yield Section("What would keep the promise", [Items([each.text for each in plan.would])])
+    yield Section("Notes", [Items([each.text for each in plan.notes])])
+    glossary = Section("What the words mean", [Names(_GLOSSARY)], folded=True, on_pages=True)
+    yield Section("How it was planned", [Names(list(_basis(plan))), glossary])
 
 
-def asked(plan: Plan) -> str:
+def _basis(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "curve", _curve(plan.curve)
+    if padded := wording.padded(plan.curve.padded_from):
+        yield "curve", f"the server pads {padded}: they take as long as the larger size"
+    yield "mode", f"{plan.mode.mode}, {plan.mode.reason}"
+    yield "seed", str(plan.seed)
+
+
+def _figures(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
+    yield str(one.batch), f"largest batch, wait {one.wait_ms:g} ms"
+    yield str(one.instances), f"instance{'' if one.instances == 1 else 's'}"
+    for name, limit in list(plan.slo_ms.items())[:1]:
+        yield f"{getattr(one, f'{name}_ms'):.3g} ms", f"{name} of {limit:g} ms"
+    yield f"{wording.number(one.max_rate_per_s)}/s", "highest rate inside the promise"
+    if one.cost_per_1000 is not None:
+        yield wording.number(one.cost_per_1000), "cost of 1,000 inferences"
+
+
+def _asked(plan: Plan) -> str:
     """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
     came, planned = plan.rate_per_s, plan.planned_rate_per_s
@@ -62,9 +109,9 @@ def asked(plan: Plan) -> str:
     return ", ".join(part for part in (rate, slo, f"for {plan.target}", reserve) if part)
 
 
-def curve(known: PlanCurve) -> str:
+def _curve(known: PlanCurve) -> str:
     """Where the curve is from, and its line."""
-    text = f"curve: {known.source}"
+    text = known.source
     if known.fixed_ms is not None and known.per_image_ms is not None:
         off = f", largest residual {known.largest_residual:.1%}" if known.largest_residual else ""
         text += f"; t(B) = {known.fixed_ms:.4g} ms + B * {known.per_image_ms:.4g} ms{off}"
@@ -77,13 +124,7 @@ def curve(known: PlanCurve) -> str:
     return text
 
 
-def padded(known: PlanCurve) -> str:
-    """Which batches are padded to a compiled batch size, in a sentence; empty where none is."""
-    what = wording.padded(known.padded_from)
-    return what and f"The server pads {what}: they take as long as the larger size."
-
-
-def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
+def _configuration(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     """Names and values of the recommended configuration."""
     semantics = {
         "oldest-age": "sent when its oldest request has waited long enough",
@@ -163,17 +204,19 @@ def _percentile(plan: Plan, one: Configuration, name: str) -> str:
     return text if limit is None else f"{text} of {limit:g} ms"
 
 
-def tables(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Titles and lines of tables, of which the first has the names of the columns; none is empty."""
-    every = ("Waits", _waits(plan)), ("When the traffic grows", _growth(plan))
-    return ((title, lines) for title, lines in every if len(lines) > 1)
-
-
-def _waits(plan: Plan) -> list[tuple[str, ...]]:
+def _waits(plan: Plan) -> Table[Sequence[str]]:
     """The waits that were asked for side by side."""
-    latencies = ("p50 ms", "p95 ms", "p99 ms")
-    heads: tuple[str, ...] = ("wait", *latencies, "mean batch", "busy", "highest rate/s", "the promise")
-    return [heads] + [
+    heads = (
+        "wait",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "mean batch",
+        "busy",
+        "highest rate/s",
+        "the promise",
+    )
+    rows = [
         (
             f"{each.wait_ms:g} ms",
             *(_latency(ms) for ms in (each.p50_ms, each.p95_ms, each.p99_ms)),
@@ -184,13 +227,13 @@ def _waits(plan: Plan) -> list[tuple[str, ...]]:
         )
         for each in plan.by_wait
     ]
+    return table_of_texts(heads, rows, (0, 7))
 
 
-def _growth(plan: Plan) -> list[tuple[str, ...]]:
+def _growth(plan: Plan) -> Table[Sequence[str]]:
     """The configuration with more traffic, and how many instances would keep the promise then."""
     gives_way = {None: "nothing", "reserve": "the reserve", "latency": "the promise"}
-    heads: tuple[str, ...] = ("traffic", "rate/s", "load", "p95 ms", "gives way", "instances")
-    return [heads] + [
+    rows = [
         (
             f"{each.factor:g} times",
             wording.number(each.rate_per_s),
@@ -201,51 +244,46 @@ def _growth(plan: Plan) -> list[tuple[str, ...]]:
         )
         for each in plan.breaks_first
     ]
+    return table_of_texts(
+        ("traffic", "rate/s", "load", "p95 ms", "gives way", "instances"), rows, (0, 4)
+    )
 
 
 def _latency(ms: float | None) -> str:
     return "grows" if ms is None else wording.number(ms)
 
 
-def _by_batch(plan: Plan) -> Iterator[str]:
-    instances = plan.recommended.instances if plan.recommended else 1
-    yield f"Batch sizes, on {counted(instances, 'instance')}"
-    latency = f"{plan.drawn} ms" if plan.recommended else "alone ms"
-    rows = [("batch", "call ms", latency, "full load/s", "the promise" if plan.slo_ms else "")]
-    rows += [
+def _by_batch(plan: Plan) -> Table[Sequence[str]]:
+    one = plan.recommended
+    latency = f"{plan.drawn} ms" if one else "alone ms"
+    rows = [
         (
             str(each.batch),
             wording.number(each.call_ms),
             _latency(each.latency_ms),
             wording.number(each.capacity_per_s),
-            (_SIGN[each.kept] if plan.slo_ms else "") + (" <" if _is_chosen(plan, each.batch) else ""),
+            (_SIGN[each.kept] if plan.slo_ms else "")
+            + (", chosen" if one is not None and one.batch == each.batch else ""),
         )
         for each in plan.by_batch
     ]
-    yield from (f"  {line}" for line in aligned(rows, left=(4,)))
+    promise = "the promise" if plan.slo_ms else ""
+    return table_of_texts(("batch", "call ms", latency, "full load/s", promise), rows, (4,))
 
 
-def _is_chosen(plan: Plan, batch: int) -> bool:
-    return plan.recommended is not None and plan.recommended.batch == batch
-
-
-def _by_rate(plan: Plan) -> Iterator[str]:
+def _bars(plan: Plan) -> list[str]:
     """The drawn percentile against the rate as bars; `|` stands at its limit."""
     known = [each.latency_ms for each in plan.by_rate if each.latency_ms is not None]
     limit = plan.slo_ms.get(plan.drawn)
     top = max([*known, *([limit] if limit else [])], default=1.0)
     top = min(top, 2 * limit) if limit else top
-    yield f"{plan.drawn} against the rate" + (f", promised {limit:g} ms" if limit else "")
-    cells = [
-        (
-            f"{wording.number(each.rate_per_s)}/s",
-            "grows" if each.latency_ms is None else f"{wording.number(each.latency_ms)} ms",
-            _bar(each.latency_ms, limit, top),
-            "planned" if each.rate_per_s == plan.planned_rate_per_s else "",
-        )
-        for each in plan.by_rate
-    ]
-    yield from (f"  {line}".rstrip() for line in aligned(cells, left=(2, 3)))
+    lines = []
+    for each in plan.by_rate:
+        latency = "grows" if each.latency_ms is None else f"{wording.number(each.latency_ms)} ms"
+        planned = "  planned" if each.rate_per_s == plan.planned_rate_per_s else ""
+        bar = _bar(each.latency_ms, limit, top)
+        lines.append(f"{wording.number(each.rate_per_s):>8}/s  {latency:>9}  {bar}{planned}".rstrip())
+    return lines
 
 
 def _bar(value: float | None, limit: float | None, top: float) -> str:
@@ -257,43 +295,34 @@ def _bar(value: float | None, limit: float | None, top: float) -> str:
     return f"{bar[:at]}|{bar[at + 1 :]}"
 
 
-def parts(plan: Plan) -> Iterator[str]:
-    """Levels, autoscaling, priorities and what may wait: titles after empty lines."""
-    if plan.levels:
-        yield ""
-        yield "Levels"
-        yield from (
-            f"  {wording.number(each.rate_per_s)}/s for {wording.duration(each.seconds)}:"
-            f" {counted(each.instances, 'instance')}"
-            for each in plan.levels
-        )
+def _traffic(plan: Plan) -> Iterator[Section]:
+    """Levels, autoscaling, priorities and what may wait."""
+    levels = [
+        f"{wording.number(each.rate_per_s)}/s for {wording.duration(each.seconds)}:"
+        f" {counted(each.instances, 'instance')}"
+        for each in plan.levels
+    ]
+    yield Section("Levels", [Items(levels)])
     if plan.autoscaling is not None:
         scale = plan.autoscaling
-        yield ""
-        yield "Autoscaling"
-        yield (
-            f"  keep {scale.min_instances} warm, at most {scale.max_instances}, with"
-            f" {wording.number(scale.target_in_flight)} requests in flight in each"
-        )
         warm = counted(scale.instances_without or 0, "warm instance")
-        yield (
-            f"  p95 from a step on, while new ones start for {scale.cold_start_s:g} s:"
-            f" {_latency(scale.p95_ms_with_min)} ms; with {warm} {_latency(scale.p95_ms_without)} ms"
+        lines = (
+            f"keep {scale.min_instances} warm, at most {scale.max_instances}, with"
+            f" {wording.number(scale.target_in_flight)} requests in flight in each",
+            f"p95 from a step on, while new ones start for {scale.cold_start_s:g} s:"
+            f" {_latency(scale.p95_ms_with_min)} ms; with {warm} {_latency(scale.p95_ms_without)} ms",
         )
-    if plan.priorities:
-        yield ""
-        yield "Priorities"
-        apart = plan.recommended is not None and plan.recommended.semantics == "sealed"
-        yield from (f"  {_of_priority(each, apart=apart)}" for each in plan.priorities)
+        yield Section("Autoscaling", [Items(lines)])
+    apart = plan.recommended is not None and plan.recommended.semantics == "sealed"
+    yield Section("Priorities", [Items([_of_priority(each, apart=apart) for each in plan.priorities])])
     if plan.batch_work is not None and plan.slo_ms:
         work = plan.batch_work
-        yield ""
-        yield "What may wait"
-        yield (
-            f"  batches of {work.batch} on {counted(work.instances, 'instance')}:"
+        line = (
+            f"batches of {work.batch} on {counted(work.instances, 'instance')}:"
             f" {wording.number(work.items)} items in {wording.number(work.hours)} h,"
             f" {wording.number(work.machine_hours_per_day)} machine-hours a day"
         )
+        yield Section("What may wait", [Items([line])])
 
 
 def _of_priority(each: PriorityLatency, *, apart: bool) -> str:
