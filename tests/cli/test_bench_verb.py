@@ -33,7 +33,7 @@ def files(tmp_path, monkeypatch):
 def test_files_side_by_side_in_the_table_of_a_build(files, optcli):
     said = optcli("bench", "a.onnx", "b.onnx", "--threads", 1)
     assert said.code == 0, said.err
-    assert "bench, batch size 1" in said.out
+    assert "\nBatch size 1\n" in said.out
     rows = {line.split()[0]: line for line in said.out.splitlines() if ".onnx " in line}
     assert "baseline" in rows["a.onnx"]
     assert "onnxruntime" in rows["b.onnx"]

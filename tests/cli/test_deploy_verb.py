@@ -94,8 +94,8 @@ def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
         "deploy", "copied", "tiny", "--target", "triton", "--plan", hand, "--name", "digits.v2"
     )
     assert said.code == 0, said.err
-    assert "copied for Triton, as the model digits.v2: 8 files in copied-triton" in said.out
-    assert "Note: the plan rests on the curve" in said.out
+    assert "The model digits.v2 lies in copied-triton, 8 files: README.md has" in said.out
+    assert "\n  the plan rests on the curve" in said.out
     folder = place.folder / "copied-triton"
     assert model_configuration.read(folder / "digits.v2" / "config.pbtxt").name == "digits.v2"
     assert json.loads((folder / "golden-response.json").read_text())["model_name"] == "digits.v2"

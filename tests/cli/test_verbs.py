@@ -86,7 +86,7 @@ def test_a_cached_build_and_what_only_reads_import_nothing_heavy(place):
 def test_a_cached_build_says_so(place, optcli):
     said = optcli("build", "recipe.yaml")
     assert said.code == 0
-    assert said.out.startswith("tiny, batch size 1\n")
+    assert said.out.startswith("tiny: ")
     lines = said.err.splitlines()
     assert lines
     assert all(line.startswith("  cached  ") for line in lines)

@@ -67,9 +67,7 @@ def test_make_demo_builds_what_the_table_of_the_readme_shows(tmp_path, quickstar
         shutil.copytree(REPOSITORY / part, tmp_path / part)
     built = optcli_here(*hurried(arguments), folder=tmp_path, OPTCLI_STORE=quickstart_store)
     assert built.code in (0, 5), built.err
-    (block,) = re.findall(
-        r"^    quickstart, batch size 1\n(?:(?:    .*)?\n)*?(?=\S)", README, re.MULTILINE
-    )
+    (block,) = re.findall(r"^    Batch size 1\n(?:(?:    .*)?\n)*?(?=\S)", README, re.MULTILINE)
     shown = [line[4:] for line in block.splitlines() if line.strip(" ─")]
     assert len(shown) == 3 + 3 * 7 + 1
     rows = [line.split()[0].rstrip(",") for line in shown[4:]]

@@ -75,15 +75,15 @@ def test_the_report_is_read_as_it_was_written_and_by_who_knows_no_devices(both):
 def test_people_see_one_table_a_device(both):
     project, report, _ = both
     said, document = text(report), markdown(report)
-    assert "tiny on here, batch size 1" in said
-    assert "tiny on edge, batch size 1" in said
+    assert "Batch size 1 on here" in said
+    assert "Batch size 1 on edge" in said
     assert said.count("\nexit ") == 1
     assert "### Batch size 1 on edge" in document
     assert "edge: Edge CPU, 1 core," in document
     rows = csv.DictReader(io.StringIO(csv_text(report)))
     assert [row["device"] for row in rows] == ["here", "here", "edge", "edge"]
     page = (project.artifacts / "tiny" / "report.html").read_text()
-    assert "Results on edge" in page
+    assert "Batch size 1 on edge" in page
 
 
 @pytest.mark.long

@@ -251,6 +251,8 @@ def test_a_bundle_has_repository_and_manifests(tmp_path, plan, monkeypatch):
     text = (out / "README.md").read_text()
     assert "copy the content of `model_repository/` to pvc://models/digits" in text
     assert all(command in text for command in deployed.commands)
-    assert "small for KServe, as the model small: 8 files" in deploying.lines(deployed)[0]
+    shown = deploying.document(deployed)
+    assert shown.title == "small for KServe"
+    assert shown.answer.startswith("The model small lies in ")
     golden = json.loads((out / "golden-response.json").read_text())
     assert golden["outputs"][0]["name"] == "logits"
