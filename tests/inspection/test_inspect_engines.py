@@ -104,7 +104,7 @@ def test_a_plan_alone_says_what_its_exporter_wrote_in_front_of_it(tmp_path):
     }
     assert exported(found.metadata).names == ("cat", "dog")
     shown = terminal.text(inspection.document(found)).splitlines()
-    assert "metadata    detect, 2 classes (cat, dog), images of [64, 64]" in shown
+    assert "metadata  detect, 2 classes (cat, dog), images of [64, 64]" in shown
     assert any("neither its version nor its GPU is known" in line for line in shown)
     with pytest.raises(UsageError, match=r"an engine without engine\.json beside it"):
         find([path], Store(tmp_path / "store"), trust=True)
