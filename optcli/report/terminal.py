@@ -167,7 +167,7 @@ def _grid(table: Table[R], layout: Layout) -> Grid:
 
     stacks = stacked(table.columns, layout) if _can_stack(table) else [[[c]] for c in table.columns]
     cells = [[_cell(stack, row, layout) for stack in stacks] for row in table.rows]
-    is_deep = any("\n" in cell.plain for line in cells for cell in line)
+    is_deep = any(len(stack) > 1 for stack in stacks)  # then rows are set apart
     grid = Grid(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), leading=int(is_deep)
     )
