@@ -195,7 +195,7 @@ def edit(monkeypatch):
         ("results/statistics.py", True, True),
         ("accuracy/verdicts.py", False, False),
         ("measure/latency/verdicts.py", False, False),
-        ("report/table.py", False, False),
+        ("report/columns.py", False, False),
         ("runners/tensorrt.py", False, False),  # nothing runs in it
     ],
 )

@@ -190,7 +190,7 @@ def test_a_measurement_is_another_one_where_the_code_that_runs_changed(monkeypat
         ("runners/openvino.py", False),
         ("passes/prune.py", False),
         ("cli/build.py", False),
-        ("report/table.py", False),
+        ("report/columns.py", False),
         ("errors/__init__.py", False),
     ],
 )
