@@ -190,7 +190,6 @@ class Traits:
     produces: dict[Format, Format]
     code: str = ""
     needs: Needs = field(default_factory=Needs)
-    needs_of_source: dict[Format, tuple[str, ...]] = field(default_factory=dict)
     uses: tuple[Role, ...] = ()
     tolerance: float | None = None
     device_bound: bool = False
@@ -203,6 +202,7 @@ class Traits:
     reads_origin: bool = True
     reference: str | None = None
     imports_ahead: tuple[str, ...] = ()
+    needs_of_source: dict[Format, tuple[str, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(configured: Pass, name: str, code: str = "", reference: str | None = None) -> Traits:
