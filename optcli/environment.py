@@ -81,6 +81,8 @@ _EXTRAS_OF = {
 _OTHERS = {
     "litert_torch": "--no-deps litert-torch litert-converter",
     "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
+    # It asks for the package onnxruntime, which lies in the same folder as onnxruntime-gpu.
+    "onnxruntime_qnn": "--no-deps onnxruntime-qnn",
 }
 # What people call a system, where that is not its own name.
 _SYSTEMS = {"Darwin": "macOS"}

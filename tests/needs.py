@@ -36,6 +36,7 @@ OPTIONAL = {
     "moto": "moto",
     "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
     "onnxruntime_ep_openvino": "onnxruntime-ep-openvino",
+    "onnxruntime_qnn": "onnxruntime-qnn",
     "pynvml": "nvidia-ml-py",
     "s3fs": "s3fs",
     "tensorrt": "tensorrt",

@@ -103,6 +103,14 @@ def test_a_damaged_file_is_refused(converted, tmp_path, cut):
         litert_format.open(tmp_path)
 
 
+def test_a_name_that_is_no_text_is_refused(converted, tmp_path):
+    content = (converted.path / litert_format.FILE).read_bytes()
+    assert b"image" in content
+    (tmp_path / litert_format.FILE).write_bytes(content.replace(b"image", b"ima\xb6e"))
+    with pytest.raises(InputError, match="LiteRT cannot load the model: 'utf-8' codec"):
+        litert_format.open(tmp_path)
+
+
 def test_a_file_of_its_own_is_measured_as_it_is(converted, tmp_path):
     source = LitertSource(target=str(converted.path / litert_format.FILE), folder=tmp_path)
     (tmp_path / "out").mkdir()

@@ -103,6 +103,48 @@ def test_a_plug_in_that_is_installed_runs_or_says_why_not(model, name):
     assert session.run(None, {"x": np.ones((3, 2), np.float32)})[0].tolist() == [[2.0, 2.0]] * 3
 
 
+def test_a_plug_in_that_fails_in_a_call_does_not_go_on_with_the_cpu(model, monkeypatch):
+    """ONNX Runtime does so, in the middle of a call, unless it is told not to."""
+    asked = []
+    device = SimpleNamespace(type=SimpleNamespace(name="NPU"), vendor="Fake")
+    offered = SimpleNamespace(ep_name="QNNExecutionProvider", device=device)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(origin=None))
+    monkeypatch.setattr(onnxruntime_providers, "plugin_devices", lambda provider: [offered] * 2)
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [offered], raising=False)
+    session = SimpleNamespace(get_providers=lambda: ["QNNExecutionProvider"])
+
+    def start(path, options, **more):
+        asked.append(more)
+        return session
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", start)
+    given = SimpleNamespace(
+        add_session_config_entry=lambda *_: None,
+        add_provider_for_devices=lambda devices, options: asked.append((len(devices), options)),
+    )
+    assert opened(model, given, "qnn", {"backend_type": "htp"}) is session
+    assert asked == [(1, {"backend_type": "htp"}), {"enable_fallback": 0}]
+    # Registered, it is listed with those that ONNX Runtime has: it is opened as a plug-in again.
+    names = ["QNNExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    assert opened(model, given, "qnn", {}) is session
+    assert _onnxruntime_sessions.device_of(PROVIDERS["qnn"]) == "NPU of Fake"
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", list, raising=False)
+    assert _onnxruntime_sessions.device_of(PROVIDERS["qnn"]) is None
+
+
+def test_qualcomm_s_simulator_computes_and_what_it_cannot_is_an_error(model):
+    needs("package", "onnxruntime_qnn")
+    for _ in range(2):
+        options = settings()
+        options.add_free_dimension_override_by_name("N", 3)
+        session = opened(model, options, "qnn", {"backend_type": "htp"})
+        assert session.run(None, {"x": np.ones((3, 2), np.float32)})[0].tolist() == [[2.0, 2.0]] * 3
+    with pytest.raises(RunnerError, match="takes none of the 1 operators") as failure:
+        opened(model, settings(), "qnn", {"backend_type": "htp"})
+    assert "shapes: static" in failure.value.hint
+
+
 def test_a_provider_that_is_given_nothing_to_do_is_an_error(model):
     options = settings()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

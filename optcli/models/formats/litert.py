@@ -55,6 +55,7 @@ def open(folder: Path, threads: int = 1, *, delegate: bool = True) -> Interprete
             experimental_op_resolver_type=OpResolverType.AUTO if delegate else plain,
         )
         interpreter.allocate_tensors()
+        tensors(interpreter), outside(interpreter)  # whose names may be damaged
         return interpreter
 
 
@@ -131,7 +132,11 @@ def operator_counts(path: Path) -> dict[tuple[str, str], int]:
         for operator in graph.operators or ():
             code = model.operatorCodes[operator.opcodeIndex]
             kind = max(code.builtinCode, code.deprecatedBuiltinCode)
-            name = code.customCode.decode() if code.customCode else names.get(kind, str(kind))
+            name = (
+                code.customCode.decode(errors="replace")
+                if code.customCode
+                else names.get(kind, str(kind))
+            )
             given = types.get(graph.tensors[operator.outputs[0]].type, "")
             counts[name, given] = counts.get((name, given), 0) + 1
     return counts

@@ -126,7 +126,7 @@ _QNN = Provider(
         "num_graph_prepare_threads", "htp_share_resource_optimization", "disable_file_mapped_weights",
         "htp_bf16_enable", "enable_htp_prepare_only",
     ),
-    install="pip install onnxruntime-qnn, on a machine with a processor of Qualcomm",
+    install="pip install --no-deps onnxruntime-qnn; on x86 `backend_type: htp` simulates the NPU",
 )  # fmt: skip
 _WEBGPU = Provider(
     "WebGpuExecutionProvider",

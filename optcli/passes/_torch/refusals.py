@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+# Of an error, those that may say which operator it is about.
+_LINES = 3
+
 
 @contextmanager
 def by_layer(refused: str, trace: Callable[[], ExportedProgram], hint: str) -> Iterator[None]:
@@ -25,10 +28,11 @@ def by_layer(refused: str, trace: Callable[[], ExportedProgram], hint: str) -> I
     except OptcliError:
         raise
     except Exception as error:
-        reason, callers = first_line(error), dict[str, set[str]]()
+        reason, callers = first_line(error).rstrip(".:"), dict[str, set[str]]()
+        said = "\n".join(list(filter(None, str(error).splitlines()))[:_LINES])
         with suppress(Exception):  # what cannot be converted may be impossible to trace as well
             program = trace()
-            callers = _callers(reason, program) or _callers(reason, program.run_decompositions())
+            callers = _callers(said, program) or _callers(said, program.run_decompositions())
         named = [
             f"{operator} is called by {', '.join(sorted(modules)) or 'the network itself'}"
             for operator, modules in sorted(callers.items())
@@ -42,15 +46,15 @@ def module_of(node: torch.fx.Node) -> str:
     return paths[-1].removeprefix("L['self'].") if paths else ""
 
 
-def _callers(reason: str, program: ExportedProgram) -> dict[str, set[str]]:
-    """The modules that call operators which the reason names, by operator."""
+def _callers(said: str, program: ExportedProgram) -> dict[str, set[str]]:
+    """The modules that call operators which are named in an error, by operator."""
     callers: dict[str, set[str]] = {}
     for node in program.graph.nodes:
         # `aten.grid_sampler.default`; errors write `aten::grid_sampler` or 'grid_sampler' as well.
         parts = str(node.target).split(".")
         if node.op != "call_function" or len(parts) != 3:
             continue
-        if re.search(rf"[.:'\"]{re.escape(parts[1])}(?!\w)", reason):
+        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", said):
             modules = callers.setdefault(f"{parts[0]}.{parts[1]}", set())
             modules.update(filter(None, [module_of(node)]))
     return callers
