@@ -179,7 +179,7 @@ def _decoded(context: EvaluationContext, baseline: Artifact, observer: Observer)
 
 class _Judging:
     def __init__(self, context: EvaluationContext, baseline: Subject | None) -> None:
-        self._around, self.baseline = context, baseline
+        self._context, self.baseline = context, baseline
         self._ingredients: dict[str, dict[str, Any]] = {}
         self._fresh: set[str] = set()
         self._under_way = accuracy.UnderWay()
@@ -189,12 +189,11 @@ class _Judging:
 
     def remarks(self) -> tuple[DataRemark, ...]:
         """What is known of the data, and what the baseline's answers say of them."""
-        context, base = self._around, self.baseline
+        context, base = self._context, self.baseline
         assert base is not None
         asked = self._of(base)
-        looking = Looking(
-            context.store, context.logs / f"{base.name}.preparations.log", context.timeout_s
-        )
+        log = context.logs / f"{base.name}.preparations.log"
+        looking = Looking(context.store, log, context.timeout_s)
         return remarks_of(
             context.recipe,
             key_of(asked),
@@ -226,7 +225,7 @@ class _Judging:
 
         Long evaluations have all cores for themselves already.
         """
-        context, base = self._around, self.baseline
+        context, base = self._context, self.baseline
         took_s = self._took_s.get(base.name) if base is not None else None
         here = context.nodes is None and all(
             each.interpreter is None
@@ -242,7 +241,7 @@ class _Judging:
             return self._accuracy_of(subject)
 
     def _accuracy_of(self, subject: Subject) -> Accuracy:
-        context, base = self._around, self.baseline
+        context, base = self._context, self.baseline
         assert base is not None
         candidate, reference = self._of(subject), self._of(base)
         confidence = context.recipe.accuracy.confidence if context.recipe.accuracy else 0.95
@@ -282,7 +281,7 @@ class _Judging:
                 raise
             # What others wrote may hold anything: it is made here, and compared again.
             for entry in fetched:
-                self._around.store.discard(entry.kind, entry.key)
+                self._context.store.discard(entry.kind, entry.key)
             entries = (
                 self._evaluation(subject, candidate, fetch=False),
                 self._evaluation(base, reference, fetch=False),
@@ -305,7 +304,7 @@ class _Judging:
                 if own
                 else "number the classes as the data's labels do, from 0, or write their names",
             )
-        recipe, baseline = self._around.recipe, Evaluation.load(entries[1].path)
+        recipe, baseline = self._context.recipe, Evaluation.load(entries[1].path)
         judged = recipe.accuracy
         meanings = outputs.describe(
             baseline.outputs,
@@ -319,16 +318,14 @@ class _Judging:
             given = {each.name for each in variant.outputs}
             left = tuple(each for each in baseline.outputs if not given or each.name in given)
             baseline = replace(baseline, outputs=left)
-        accuracy_figures = accuracy.compare(
-            variant, baseline, confidence, meanings, least_score(recipe)
-        )
-        return of_own_form(accuracy_figures, subject.artifact)
+        figures = accuracy.compare(variant, baseline, confidence, meanings, least_score(recipe))
+        return of_own_form(figures, subject.artifact)
 
     def _evaluation(
         self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
     ) -> Entry:
         """What an artifact made of the evaluation set; computed where it is not kept."""
-        context, key = self._around, key_of(ingredients)
+        context, key = self._context, key_of(ingredients)
         anew = context.remeasure and key not in self._fresh
         admission = EvaluationAdmission() if fetch else None
         entry = context.store.get(EVALUATION, key, anew=anew, admission=admission)
@@ -373,7 +370,7 @@ class _Judging:
         return AnswersFile(subject.answers, partial=subject.answered is not None, outputs=outputs)
 
     def _request(self, subject: Subject, out: Path, prepared: Path | None) -> EvaluationRequest:
-        context, recipe, facts = self._around, self._around.recipe, subject.artifact.facts
+        context, recipe, facts = self._context, self._context.recipe, subject.artifact.facts
         shared = (inputs := own_inputs(facts, recipe.inputs)) == recipe.inputs
         return EvaluationRequest(
             artifact=subject.artifact,
@@ -399,10 +396,9 @@ class _Judging:
         self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
     ) -> accuracy.Elsewhere | None:
         """Other machines, where one of the same processor would compute the same."""
-        context, runner = self._around, subject.runner
-        if context.nodes is None or subject.interpreter is not None or runner.requires().gpu:
-            return None
-        if judging_files(context.recipe):  # which are sent to nobody
+        context, runner = self._context, subject.runner
+        nodes = None if judging_files(context.recipe) else context.nodes  # such files stay here
+        if nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
         asked = Asked(
             step=step,
@@ -417,12 +413,12 @@ class _Judging:
             scratch=bench,
             timeout_s=context.timeout_s,
         )
-        return context.nodes.evaluating(asked)
+        return nodes.evaluating(asked)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""
         if subject.name not in self._ingredients:
-            context, recipe = self._around, self._around.recipe
+            context, recipe = self._context, self._context.recipe
             metric, decoding, users = judged_by(recipe, context.store.digests, _DECIDES)
             identity: list[Any] = [subject.artifact.digest, subject.runner_name, subject.options]
             files = {"answers": subject.answers, "answered": subject.answered}

@@ -11,7 +11,7 @@ from generated import picture, spec
 
 from optcli.data import DataSettings, class_names, image_files, ingredients, layouts, problems
 from optcli.data import open as open_data
-from optcli.data.layouts import _yolo_labels as yolo_labels
+from optcli.data.layouts import yolo as yolo_labels
 from optcli.errors import InputError
 from optcli.files.digest import FileDigests
 

@@ -10,7 +10,8 @@ import pytest
 from hostile_archives import members, written
 
 from optcli.errors import InputError
-from optcli.models.formats import exported_archive, storages, torch_weights, torchscript_archive
+from optcli.models.formats import exported as exported_format
+from optcli.models.formats import storages, torch_weights, torchscript_archive
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ def program(tmp_path):
 
 def test_sound_archives_are_read(script, program, tmp_path):
     assert not torchscript_archive.scan(script).doubts
-    assert not exported_archive.scan(program).doubts
+    assert not exported_format.scan(program).doubts
     torch.jit.save(torch.jit.trace(Net().eval(), torch.ones(2)), str(script))
     assert "traced_inputs.pkl" in members(script)
     assert not torchscript_archive.scan(script).doubts
@@ -90,7 +91,7 @@ def test_a_weight_of_a_program_that_reaches_behind_its_record(program, change):
     files["data/weights/model_weights_config.json"] = json.dumps(config).encode()
     written(program, files)
     with pytest.raises(InputError, match=r"a tensor takes|a shape that is none"):
-        exported_archive.scan(program)
+        exported_format.scan(program)
 
 
 def test_weights_within_an_archive_and_in_a_file(program, tmp_path):
@@ -107,7 +108,7 @@ def test_weights_within_an_archive_and_in_a_file(program, tmp_path):
     inside["data/sample_inputs/model.pt"] = path.read_bytes()
     written(program, inside)
     with pytest.raises(InputError, match="claims 10000 elements"):
-        exported_archive.scan(program)
+        exported_format.scan(program)
 
 
 def test_a_pickle_neither_imports_nor_counts_without_end():

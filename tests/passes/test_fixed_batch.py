@@ -5,7 +5,7 @@ from tiny_networks import IMAGE, INPUTS, artifact, feed, job
 
 from optcli.artifact import Format
 from optcli.models.formats.aoti_models import Models, Routes
-from optcli.passes._torch import fixed_batch
+from optcli.passes._torch import aoti_compiling
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def exported(forward, *inputs):
 
 def test_they_may_be_where_the_batch_comes_first_everywhere():
     program = exported(lambda layer, words: (layer(words), layer(words).sum(1)), WORDS)
-    assert fixed_batch.can_pad(program, [WORDS])
+    assert aoti_compiling.can_pad(program, [WORDS])
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_they_may_be_where_the_batch_comes_first_everywhere():
     ids=["summed", "one number", "flattened", "turned", "each with each"],
 )
 def test_they_may_not_be_where_an_output_has_it_elsewhere(forward):
-    assert not fixed_batch.can_pad(exported(forward, WORDS), [WORDS])
+    assert not aoti_compiling.can_pad(exported(forward, WORDS), [WORDS])
 
 
 def test_they_may_not_be_where_an_input_has_no_batch():
     table = TensorSpec(name="table", shape=(6, 6))
     program = exported(lambda layer, words, table: layer(words) @ table, WORDS, table)
-    assert not fixed_batch.can_pad(program, [WORDS, table])
+    assert not aoti_compiling.can_pad(program, [WORDS, table])
 
 
 def test_a_program_for_one_batch_size_gives_the_same(tmp_path):
@@ -62,7 +62,7 @@ def test_a_program_for_one_batch_size_gives_the_same(tmp_path):
     program = exported(lambda layer, words: layer(words).relu(), WORDS)
     source = artifact(tmp_path, Format.EXPORTED)
     for size in (1, 6):
-        made = fixed_batch.fixed(program, job(source, tmp_path / str(size), [WORDS]), size)
+        made = aoti_compiling.fixed(program, job(source, tmp_path / str(size), [WORDS]), size)
         shapes = [node.meta["val"].shape for node in made.graph.nodes if node.op == "placeholder"]
         assert list(shapes[-1]) == [size, 6]
         words = torch.from_numpy(feed([WORDS], size)["words"])
@@ -75,7 +75,7 @@ def test_other_sizes_vary_as_before(tmp_path):
     inputs = INPUTS["Pair"]
     image, mask = inputs
     program = exported(lambda layer, image, mask: image.mean((2, 3)) * mask, image, mask)
-    made = fixed_batch.fixed(
+    made = aoti_compiling.fixed(
         program, job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", inputs), 3
     )
     for height, width in ((8, 9), (24, 11)):
@@ -91,7 +91,7 @@ def clock(monkeypatch):
     def seconds(models, size, job):
         return sum(costs[part.model](part.size) for part in models.routes.parts(size))
 
-    monkeypatch.setattr(fixed_batch, "_seconds", seconds)
+    monkeypatch.setattr(aoti_compiling, "_seconds", seconds)
     return costs
 
 
@@ -99,11 +99,11 @@ def test_the_faster_way_is_taken(clock, tmp_path):
     work = job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", [IMAGE])
     models = Models({}, Routes((1, 8), True))
     clock.update(model=lambda rows: 4 * rows, batch_1=lambda rows: 1, batch_8=lambda rows: 18)
-    routes = fixed_batch.measured(models, work)
+    routes = aoti_compiling.measured(models, work)
     assert dict(routes.padded_from) == {1: 1, 8: 5}
     assert routes.pieces  # 12 rows: 48 at once, 36 in two parts
     clock["batch_8"] = lambda rows: 100
-    routes = fixed_batch.measured(models, work)
+    routes = aoti_compiling.measured(models, work)
     assert dict(routes.padded_from) == {1: 1, 8: 8}
     assert not routes.pieces
 
@@ -112,5 +112,5 @@ def test_the_time_of_a_call_is_taken_of_the_given_models(tmp_path):
     came = []
     models = Models({"model": lambda image: came.append(tuple(image.shape))}, Routes())
     work = job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", [IMAGE])
-    assert fixed_batch._seconds(models, 3, work) >= 0
+    assert aoti_compiling._seconds(models, 3, work) >= 0
     assert set(came) == {(3, 3, 16, 16)}

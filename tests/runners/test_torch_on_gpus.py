@@ -13,8 +13,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import torch_devices
-from optcli.runners import _pytorch, _torch_cuda, find
-from optcli.runners._torch_cuda import TorchCudaCalls
+from optcli.runners import _pytorch, find
+from optcli.runners._pytorch import TorchCudaCalls
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +79,8 @@ def gpu(monkeypatch):
         assert Stream.current is stream, "a copy on another stream is in no order with the rest"
         stream.work.append(lambda: target.copy_(source))
 
-    monkeypatch.setattr(_torch_cuda, "_empty", empty)
-    monkeypatch.setattr(_torch_cuda, "_copy", copy)
+    monkeypatch.setattr(_pytorch, "_empty", empty)
+    monkeypatch.setattr(_pytorch, "_copy", copy)
     return TorchCudaCalls("cuda:0"), log
 
 

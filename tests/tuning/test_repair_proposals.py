@@ -11,7 +11,7 @@ from optcli.results import Estimate
 from optcli.results.repair import Trial
 from optcli.tuning.components import calibrations, groups, worst
 from optcli.tuning.layers import NetworkOperator, layers_of, onnx_layers, openvino_layers
-from optcli.tuning.proposals import Proposals
+from optcli.tuning.repairing import Proposals
 
 # in -> first -> swish -> (left, right depthwise) -> concat -> middle -> head1 -> head2 -> out
 GRAPH = [

@@ -16,7 +16,7 @@ from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial
 from optcli.tuning import repairing as room
 from optcli.tuning.layers import NetworkOperator
-from optcli.tuning.proposals import Proposals
+from optcli.tuning.repairing import Proposals
 
 LAYERS = [NetworkOperator(f"conv{i}", "Conv", (f"t{i}",), (f"t{i + 1}",)) for i in range(8)]
 FIRST = Trial(number=0, label="as it is", options={}, value=0.1, operators=8, seconds=1.0)

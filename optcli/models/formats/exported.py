@@ -7,25 +7,69 @@ tuple of tensors in the order of the artifact's output names.
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import os
+import re
+import zipfile
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, MissingError, first_line
-from optcli.models.formats import exported_archive, torch_devices
+from optcli.models.formats import storages, torch_devices, zip_archive
+from optcli.models.formats.scanning import Scan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+# What must be imported before a program can be read that calls operators of these namespaces.
+LIBRARIES = {
+    # It also teaches Inductor to make integer kernels of a quantized graph.
+    "quantized_decomposed": "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer",
+    "torchao": "torchao.quantization",
+    "torchvision": "torchvision",
+}
+
+
+_MODEL = re.compile(r"models/\w+\.json")
+
+
+_CONFIG = re.compile(r"data/(weights|constants)/\w+_\1_config\.json")
+
+
+# Unpickled, unless a config says that they are the bytes of a tensor.
+_PAYLOAD = re.compile(r"data/(weights|constants|sample_inputs)/.+")
+
+
+# Objects of classes: of TorchScript's own and of Python.
+_OBJECT = re.compile(r"data/constants/(custom|opaque)_obj_.*")
+
+
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
+
+
+# Bytes of an element by torch.export's number of its type; others are taken for one byte.
+_ELEMENT_BYTES = {3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 13: 2, 28: 2, 34: 4, 35: 8}
+
+
+_OLD_MODEL = "serialized_exported_program.json"
+
+
+# The first torch that wrote them called pickles .json.
+_OLD_PICKLE = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
+
+
 FILE = "model.pt2"
 
-QUANTIZED = exported_archive.LIBRARIES["quantized_decomposed"]
+
+QUANTIZED = LIBRARIES["quantized_decomposed"]
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
     """What a person must trust in it. Where there is any, `open` needs `trust`."""
-    return tuple(exported_archive.scan(folder / FILE).doubts)
+    return tuple(scan(folder / FILE).doubts)
 
 
 def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
@@ -40,7 +84,7 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
-    findings = exported_archive.scan(path)
+    findings = scan(path)
     findings.require(path, "exported program", trust=trust)
     for namespace in sorted(findings.namespaces):
         _bring(namespace, path)
@@ -56,7 +100,7 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
 
 
 def _bring(namespace: str, path: Path) -> None:
-    library = exported_archive.LIBRARIES[namespace]
+    library = LIBRARIES[namespace]
     try:
         importlib.import_module(library)
     except ImportError as error:
@@ -81,3 +125,96 @@ def _without_traces(program: ExportedProgram) -> ExportedProgram:
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
     return program
+
+
+def scan(path: Path) -> Scan:
+    """Read an archive without loading it.
+
+    Raises `InputError` where it is no such archive, can be read in two ways, or holds what does not
+    belong together.
+    """
+    findings = Scan()
+    with zip_archive.opened(path, "a sound archive of torch.export") as archive:
+        names = archive.namelist()
+        if _OLD_MODEL in names:
+            models: Iterable[str] = [_OLD_MODEL]
+            pickles = {name: name for name in names if _OLD_PICKLE.fullmatch(name)}
+        else:
+            members = zip_archive.below_top(archive, path)
+            models = [name for member, name in members.items() if _MODEL.fullmatch(member)]
+            pickles = _pickles(archive, members, path, findings)
+        if not models:
+            raise InputError(
+                "the archive holds no exported program",
+                place=str(path),
+                hint="save it with torch.export.save",
+            )
+        for name in models:
+            for space, operator in _OPERATOR.findall(archive.read(name).decode()):
+                findings.call(space, operator, LIBRARIES)
+        for member, name in pickles.items():
+            _scan_pickle(archive.read(name), member, path, findings)
+    return findings
+
+
+def _pickles(
+    archive: zipfile.ZipFile, members: dict[str, str], path: Path, findings: Scan
+) -> dict[str, str]:
+    """The members that torch may unpickle: all payloads but the bytes of tensors, which must fit.
+
+    One that a config reads as bytes and another unpickles is among them.
+    """
+    raw: set[str] = set()
+    unpickled: set[str] = set()
+    configs = {member: match[1] for member in members if (match := _CONFIG.fullmatch(member))}
+    for member, kind in configs.items():
+        for payload in _read_config(archive.read(members[member]), member):
+            target = f"data/{kind}/{payload.get('path_name')}"
+            if target not in members:
+                raise InputError(
+                    f"the archive lacks {target[:80]!r}", place=str(path), hint="copy it again"
+                )
+            if payload.get("use_pickle") is False:
+                raw.add(target)
+                record_bytes = archive.getinfo(members[target]).file_size
+                _check_place(payload.get("tensor_meta"), target, record_bytes)
+            else:
+                unpickled.add(target)
+    payloads = {member for member in members if _PAYLOAD.fullmatch(member)} - configs.keys()
+    for member in sorted(filter(_OBJECT.fullmatch, payloads)):
+        findings.doubt(f"{member!r} holds more than tensors")
+        payloads.remove(member)
+    return {member: members[member] for member in members if member in payloads - (raw - unpickled)}
+
+
+def _check_place(about: Any, member: str, record_bytes: int) -> None:
+    """Raise `ValueError` for a tensor that reaches behind its record."""
+    about = about if isinstance(about, dict) else {}
+    numbers = [about.get("sizes"), about.get("strides"), [about.get("storage_offset")]]
+    try:
+        sizes, strides, (offset,) = ([each["as_int"] for each in part] for part in numbers)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{member!r} has a shape that is none") from error
+    needed_bytes = storages.reach(sizes, strides, offset) * _ELEMENT_BYTES.get(about.get("dtype"), 1)
+    if needed_bytes > record_bytes:
+        raise ValueError(f"a tensor takes {needed_bytes} bytes of {member!r}, which has {record_bytes}")
+
+
+def _read_config(data: bytes, member: str) -> list[dict[str, object]]:
+    config = json.loads(data.decode())
+    payloads = config.get("config") if isinstance(config, dict) else None
+    if not isinstance(payloads, dict) or not all(isinstance(one, dict) for one in payloads.values()):
+        raise ValueError(f"{member!r} lists no tensors")
+    return list(payloads.values())
+
+
+def _scan_pickle(data: bytes, member: str, path: Path, findings: Scan) -> None:
+    import torch
+
+    if not data:  # torch reads nothing of it
+        return
+    storages.check_saved(path, data)
+    try:
+        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        findings.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,15 +16,15 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.errors import StepError
-from optcli.models.engines import EngineError, child, profiles, sidecar
+from optcli.models.engines import EngineError, child, coverage, driver, profiles, sidecar
 from optcli.models.engines.job import EngineJob as Build
+from optcli.models.engines.process import JobChannel
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import array, read
 from optcli.models.onnx_graphs.interface import input_shapes
 from optcli.models.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
-from optcli.passes._tensorrt.coverage import checked
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, PreparedNetwork, prepare
 from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
@@ -30,12 +32,25 @@ from optcli.passes._tensorrt.record import facts, gpu_here, written
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+_LISTED = 3
+
+
+_TIMEOUT_S = 300.0
+
+
 # Where the input channels of a weight lie.
 _INPUT_AXES = {"Conv": 1, "Gemm": 0, "MatMul": -2}
 
+
 WEIGHTS = "weights"
+
+
 _DESCRIBE_S = 120.0
+
+
 _VERBOSITY = {"detailed": "DETAILED", "names": "LAYER_NAMES_ONLY", "none": "NONE"}
+
+
 Pool = Literal[
     "tactic_dram", "tactic_shared_memory", "dla_managed_sram", "dla_local_dram", "dla_global_dram"
 ]
@@ -251,3 +266,95 @@ def two_of_four(model: ModelProto) -> tuple[int, int]:
             fours = weights.reshape(-1, 4)
             sparse += bool(((fours != 0).sum(axis=1) <= 2).all())
     return sparse, total
+
+
+def checked(
+    source: Artifact, job: Job, precision: EnginePrecision, keep: Keep, wish: Wish
+) -> tuple[str, ...]:
+    """Findings on an engine before it is built, a sentence each.
+
+    They are on its profiles, on the model in its precision and quantization, and on the nodes that a
+    parser takes. A finding that would fail the build begins with "it would fail".
+    """
+    findings = [_profiles(source, job, wish)]
+    with tempfile.TemporaryDirectory(dir=job.beside, prefix="check-") as folder:
+        try:
+            prepared = prepare(
+                source.path,
+                Path(folder),
+                precision=precision,
+                keep=keep,
+                strongly_typed=True,
+                product="TensorRT",
+                job=job,
+            )
+        except StepError as error:
+            findings.append(
+                f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            )
+        else:
+            findings.append(prepared.facts["expectation"])
+            findings.append(parsed(Path(folder), parser_here()))
+    return tuple(findings)
+
+
+def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
+    shapes = input_shapes(onnx_format.outline(source.path))
+    inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+    try:
+        asked = profiles_of(wish, job)
+        profiles.check(asked, inputs, job.batch_sizes)
+    except (StepError, EngineError) as error:
+        return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
+    return "its optimization profile fits" if len(asked) == 1 else f"its {len(asked)} profiles fit"
+
+
+def parser_here() -> str | None:
+    """The product whose parser works here: TensorRT with a driver, TensorRT-RTX with none; or None."""
+    if driver.present() and importlib.util.find_spec("tensorrt") is not None:
+        return "tensorrt"
+    return "tensorrt_rtx" if importlib.util.find_spec("tensorrt_rtx") is not None else None
+
+
+def parsed(source: Path, product: str | None) -> str:
+    """Which nodes of the model the product's parser takes, as a sentence."""
+    if product is None:
+        return (
+            "operators are not checked: no TensorRT whose parser works here is installed (install the "
+            "extra trt-rtx)"
+        )
+    outline = onnx_format.outline(source)
+    nodes = [[node.name, node.op_type] for node in outline.graph.node]
+    job = {"product": product, "onnx": str(source / onnx_format.FILE), "nodes": nodes}
+    try:
+        covered = _covered(job, child.interpreter(product))
+    except EngineError as error:
+        return f"operators are not checked: {error.message}"
+    refused = covered["refused"]
+    parser = f"{covered['parser']}'s parser"
+    if not refused:
+        return f"{parser} takes all {len(nodes)} nodes"
+    listed = "; ".join(
+        f"{node['operator']} {node['node']!r}: {node['why']}" for node in refused[:_LISTED]
+    )
+    more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
+    return (
+        f"{parser} does not take {listed}{more}; the model has {len(nodes)} nodes, and those behind "
+        "were not checked"
+    )
+
+
+def _covered(job: dict[str, Any], python: str | None) -> dict[str, Any]:
+    """What the parser takes, asked in a process of its own. Raises `EngineError`.
+
+    A confined worker cannot start one. It is such a process itself, and asks by itself.
+    """
+    try:
+        answer = child.run(
+            "optcli.models.engines.coverage:job", job, python=python, timeout_s=_TIMEOUT_S
+        )
+    except EngineError as error:
+        if python is not None or not isinstance(error.__cause__, PermissionError):
+            raise
+        return coverage.job(job, JobChannel(io.StringIO()))
+    return dict(answer)
