@@ -42,7 +42,7 @@ def document(plan: Plan) -> Document:
     """For every kind of reader."""
     label, outcome = _OUTCOMES[plan.outcome]
     return Document(
-        title=f"optcli plan: {plan.name}",
+        title=plan.name,
         label=label,
         outcome=outcome,
         hint=_asked(plan),
