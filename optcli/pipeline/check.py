@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
-from optcli.artifact import EMBEDDED_INPUTS, Artifact, Format, own_inputs
+from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_STEPS, Artifact, Format, own_inputs
 from optcli.errors import InputError, StepError, first_line
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import torch_devices
@@ -87,6 +87,8 @@ class ParentComparison:
         self._tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
         if parent.precision.startswith("int"):
             self._tolerance = max(self._tolerance, INTEGER_TOLERANCE)
+        if parent.facts.get(EMBEDDED_STEPS) == "all":  # runtimes resize to within one grey level
+            self._tolerance = max(self._tolerance, _MOST_ROUNDING)
         self._parent = _opened(parent, inputs, threads)
         self._expected: list[Expected] | None = None
 

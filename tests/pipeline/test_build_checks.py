@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optcli import environment
-from optcli.artifact import Artifact, Format
+from optcli.artifact import EMBEDDED_STEPS, Artifact, Format
 from optcli.errors import ExitCode, InputError, StepError
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch_devices
@@ -211,6 +211,16 @@ def test_what_was_compiled_for_a_gpu_may_round_otherwise(tmp_path):
         on_cpu = replace(child, facts={**child.facts, **other})
         with pytest.raises(StepError, match="allowed are 1e-04"):
             check.against_parent(on_cpu, parent, spec, None, 1e-4, 1)
+
+
+def test_what_resizes_images_inside_may_differ_by_a_grey_level(tmp_path):
+    parent, child = model(tmp_path / "parent", 0.0), model(tmp_path / "child", 0.01)
+    resizing = replace(parent, facts={**parent.facts, EMBEDDED_STEPS: "all"})
+    spec = (TensorSpec(**SPEC),)
+    assert check.against_parent(child, resizing, spec, None, 1e-3, 1)["tolerance"] == 0.02
+    exact = replace(parent, facts={**parent.facts, EMBEDDED_STEPS: "values"})
+    with pytest.raises(StepError, match="allowed are 1e-03"):
+        check.against_parent(child, exact, spec, None, 1e-3, 1)
 
 
 def test_random_inputs_lie_where_the_data_do(tmp_path):
