@@ -73,7 +73,7 @@ def stages(network: Network, *, dry: bool = False) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]]
     if dry:
-        found = {"torch": {"script": ["torchscript"]}, "more": {"onnx": [_EXPORT]}}
+        found = {"torch": {"script": ["torchscript"]}, "more": {"layout": ["channels_last"]}}
     elif network.is_onnx:
         found = {"tensorrt": _engines([]), "more": _more([])}
     else:

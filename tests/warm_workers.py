@@ -1,26 +1,33 @@
 """Workers of builds in tests start warm: forked from a process that has imported optcli already.
 
-A fresh interpreter that imports optcli takes half a second and more of a core, and thousands of builds
-of tests start one for each evaluation and launch. Nothing that is imported here has threads or settings
-of its own, not even numpy: a worker imports such libraries itself, in its own environment. Tests that
-look at how workers start and end ask for `cold_workers` (conftest.py).
+A fresh interpreter that imports optcli takes half a second and more of a core, torch a second and more,
+and thousands of builds of tests start one for each evaluation and launch. Libraries read their settings
+from the environment when they are imported. So workers that will import the same ones in the same
+environment are forked from a process that did so in that environment, and has computed nothing, as a
+build's own fork server. Tests that look at how workers start and end ask for `cold_workers`
+(conftest.py).
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from optcli.workers import parent, server
+from optcli.models.formats import openvino
+from optcli.passes._torch import onnx_exporting
+from optcli.workers import libraries, parent, server
 
 _IMPORTED = (
     "optcli.pipeline.step",
@@ -28,6 +35,21 @@ _IMPORTED = (
     "optcli.measure.latency.process",
     "optcli.workers.server",
 )
+# What the runners of these names import when they open a model.
+_OF_RUNNERS = {
+    "torch": ("torch",),
+    "torchscript": ("torch",),
+    "aoti": ("torch",),
+    "executorch": ("torch",),
+    "onnxruntime": ("onnx", "onnxruntime"),
+    "openvino": ("openvino",),
+}
+# What takes long of what steps import. A server of steps imports the rest itself.
+_OF_STEPS = ("numpy", "torch", *onnx_exporting.IMPORTS_AHEAD)
+# Variables that no library reads while it is imported; most differ from test to test.
+_READ_LATER = re.compile("(OPTCLI|PYTEST|GIT|XDG)_.*|TMPDIR|COLUMNS|PWD|OLDPWD|HOME|NO_COLOR|TERM")
+_MOST = 8
+_FORKER = "warm_workers"  # in place of a worker's module: another process that forks
 _REQUEST_BYTES = 1 << 20
 
 COLD = parent._started
@@ -36,7 +58,7 @@ COLD = parent._started
 @contextmanager
 def instead_of_cold() -> Iterator[None]:
     """Start workers that way in this process; what forks them starts with the first."""
-    warm: list[Warm] = []
+    warm = Forkers()
 
     def started(
         command: Sequence[str],
@@ -47,32 +69,69 @@ def instead_of_cold() -> Iterator[None]:
     ) -> subprocess.Popen[bytes] | Forked:
         if command[0] != sys.executable or not sys.platform.startswith("linux"):
             return COLD(command, connection, arguments, stream, environment)
-        if not warm:
-            warm.append(Warm())
         given = {**os.environ, **parent._import_path(), **(environment or {})}
-        return warm[0].started(command, connection, arguments, stream, given)
+        if command[-1] == server.__name__:
+            modules = tuple(each for each in _OF_STEPS if each in arguments)
+        else:  # nothing else says what the worker is for
+            message = sys._getframe(1).f_locals.get("message")
+            modules = ("numpy", *_OF_RUNNERS.get(getattr(message, "runner", ""), ()))
+        return warm.of(modules, given).started(command, connection, arguments, stream, given)
 
     parent._started = started  # type: ignore[assignment]
     try:
         yield
     finally:
         parent._started = COLD
-        for each in warm:
-            each.close()
+        warm.close()
+
+
+class Forkers:
+    """What forks workers: a process that imported optcli alone, and one for each kind of worker."""
+
+    def __init__(self) -> None:
+        self._plain: Warm | None = None
+        self._of_a_kind: dict[Hashable, Warm] = {}
+        self._lock = threading.Lock()
+
+    def of(self, modules: Sequence[str], environment: Mapping[str, str]) -> Warm:
+        """The one for workers that import these modules in this environment."""
+        read = {name: each for name, each in environment.items() if not _READ_LATER.fullmatch(name)}
+        kind = (tuple(modules), frozenset(read.items()))
+        with self._lock:
+            self._plain = self._plain or Warm()
+            if kind not in self._of_a_kind and len(modules) > 1 and len(self._of_a_kind) < _MOST:
+                self._of_a_kind[kind] = Warm(self._plain, modules, environment)
+            return self._of_a_kind.get(kind, self._plain)
+
+    def close(self) -> None:
+        """End them with all that they forked."""
+        for each in (*self._of_a_kind.values(), self._plain):
+            if each is not None:
+                each.close()
 
 
 class Warm(parent.ForkServer):
-    """The process that forks them, as this process sees it."""
+    """The process that forks them, as this process sees it; itself forked from another one or fresh."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        by: Warm | None = None,
+        modules: Sequence[str] = (),
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in (self._control, theirs):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+        number = theirs.fileno()
+        if by is not None:
+            forked = by.started([_FORKER], number, modules, subprocess.DEVNULL, environment)
+            self._process = forked  # type: ignore[assignment]
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(number)],
+                pass_fds=[number],
+                start_new_session=True,
+            )
         theirs.close()
         self._follow()
 
@@ -108,10 +167,16 @@ class Forked:
         return code
 
 
-def main(control: socket.socket) -> None:
+def main(control: socket.socket, modules: Sequence[str] = ()) -> None:
     """Fork a worker for each request; end with the tests, which close the other end of the socket."""
     for name in _IMPORTED:
         importlib.import_module(name)
+    libraries.spare_the_compiler()
+    openvino.forbid_telemetry()
+    for name in modules:
+        with suppress(Exception):  # the worker that needs it says so
+            libraries.bring_in([name])
+    gc.freeze()  # no worker looks for garbage here, or copies pages for that
     wake, woken = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
@@ -157,6 +222,8 @@ def _become(request: dict, descriptors: list[int], path: list[str], parent: int)
     for each in (1, 2):
         os.dup2(stream, each)
     os.close(stream)
+    if request["module"] == _FORKER:
+        main(socket.socket(fileno=connection), request["arguments"])
     sys.argv = [request["module"], str(connection), str(parent), *request["arguments"]]
     from multiprocessing.connection import Connection
 

@@ -70,7 +70,7 @@ class StepWorkers:
         with self._starting:
             if self._server is None:
                 modules, environment = list(dict.fromkeys(self.preload())), self._environment()
-                self._server = early.taken(environment) or ForkServer((), environment)
+                self._server = early.taken(environment) or ForkServer(modules, environment)
                 self._server.import_also(modules)
             return self._server
 

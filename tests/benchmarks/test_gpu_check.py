@@ -144,7 +144,7 @@ def test_the_dry_run_goes_all_the_way(tmp_path):
     json_file, page = sorted((tmp_path / "out").iterdir())
     kept = json.loads(json_file.read_text())
     variants = kept["networks"]["tiny"]
-    assert list(variants) == ["eager", "script", "onnx"]
+    assert list(variants) == ["eager", "script", "layout"]
     for name, variant in variants.items():
         assert [each["batch_size"] for each in variant["latency"]] == [1, 2]
         assert variant["precision"] == "fp32"

@@ -124,9 +124,8 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("optcli", "recipes"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
+        for name in ("optcli", "recipes"):  # with their byte code: the files keep their times
+            shutil.copytree(REPOSITORY / name, folder / name)
         (folder / "tests").mkdir()
         shutil.copyfile(REPOSITORY / "tests" / "configured.py", folder / "tests" / "configured.py")
 

@@ -52,9 +52,9 @@ def test_the_recipe_of_the_readme_builds(flowers):
     exported = flowers / "artifacts" / "flowers" / "onnx-int8" / "model.onnx"
     (flowers / "model.onnx").write_bytes(exported.read_bytes())
     (flowers / "recipe.yaml").unlink()
-    written = optcli_process(*shlex.split(commands[0])[1:], folder=flowers)
+    written = optcli_here(*shlex.split(commands[0])[1:], folder=flowers)
     assert written.code == 0, written.err
-    assert optcli_process("build", "recipe.yaml", "--dry-run", folder=flowers).code == 0
+    assert optcli_here("build", "recipe.yaml", "--dry-run", folder=flowers).code == 0
 
 
 @pytest.mark.slow

@@ -111,19 +111,16 @@ def test_all_images_are_answered_and_a_second_run_changes_nothing(
 
 @pytest.mark.long
 def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
+    import ray
+
     run(project, tmp_path / "undisturbed", form="jsonl")
     target = tmp_path / "killed"
     command = [sys.executable, "-m", "optcli", "infer", "plain", str(project / "recipe.yaml")]
     command += ["--artifacts", str(project / "artifacts"), "--store", str(project / "store")]
-    command += [
-        "--input",
-        str(project / "stored"),
-        "--output",
-        os.path.relpath(target),
-        "--shard",
-        "10",
-    ]
-    command += ["--batch-size", "4", "--format", "jsonl", "--json"]
+    command += ["--input", str(project / "stored"), "--output", os.path.relpath(target)]
+    command += ["--shard", "10", "--batch-size", "4", "--format", "jsonl", "--json"]
+    # That of the other tests, which takes seconds of a processor to start.
+    command += ["--ray", ray.get_runtime_context().gcs_address]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 240
     while time.monotonic() < until and not list(target.glob("part-*")):

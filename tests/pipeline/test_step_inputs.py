@@ -107,7 +107,19 @@ def reads(monkeypatch):
 
 
 @pytest.mark.slow
-def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(store, reads):
+def test_files_just_written_are_read_before_and_during_a_step_and_not_after_it(
+    store, reads, monkeypatch
+):
+    # The file stays one that was just written, and its digest is remembered from the step on.
+    meanwhile = LocalMaker._read_meanwhile
+    monkeypatch.setattr(digest, "_SETTLED_NS", 10**18)
+    monkeypatch.setattr(digest, "_TICK_NS", 10**18)
+
+    def later(maker, order):
+        monkeypatch.setattr(digest, "_TICK_NS", 0)
+        return meanwhile(maker, order)
+
+    monkeypatch.setattr(LocalMaker, "_read_meanwhile", later)
     parent = kept(store, "a")
     model = parent.path / "model.onnx"
     counts = []
