@@ -343,15 +343,12 @@ def _fields(schema: Schema, defs: Schema, elsewhere: Mapping[str, str]) -> list[
 
 
 def _plan_file() -> str:
-    from optcli.serving.planning import file_schema, presets
+    from optcli.serving.planning import file_schema
 
     whole = file_schema()
     lines = ["# Plan file", "", *_paragraphs(whole["description"]), ""]
     lines += ["Paths are relative to the folder of the file. An option of the verb replaces a key."]
     lines += ["", *_keys(whole, whole["$defs"], EXAMPLES["plan-file"])]
-    lines += ["", "## Presets", "", "Targets that people name in practice, each a plan file."]
-    for name in presets.names():
-        lines += ["", f"### {name}", "", "```yaml", presets.text(name).rstrip(), "```"]
     return "\n".join(lines)
 
 

@@ -46,19 +46,17 @@ _CODES = {
     metavar="FILE",
     help="Curve and overhead that `optcli loadtest --calibrate` found through a running server.",
 )
-@click.option("--rate", help="Requests a second, such as 600; 400@16h,800@8h is two levels.")
+@click.option("--rate", help="Requests a second, such as 600.")
 @click.option(
     "--slo", multiple=True, metavar="P=TIME", help="The promise for p50, p95 or p99, such as p95=120ms."
 )
 @click.option("--error-budget", help="Share of the requests that may be dropped.  [default: 0.1%]")
-@click.option("--peak-factor", help="Peak rate divided by mean rate; the plan is for the peak.")
 @click.option(
     "--arrivals",
-    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST."
     " gamma:4 is burstier than poisson, which is gamma:1.  [default: poisson]",
 )
 @click.option("--overhead", help="Time before and after the model, such as 10ms or 6ms+4ms.")
-@click.option("--overhead-occupies", is_flag=True, help="The overhead runs in the model's worker.")
 @click.option(
     "--headroom",
     help="Share of the rate that may come on top and is still carried.  [default: 20%]",
@@ -75,27 +73,19 @@ _CODES = {
     "--wait", help="Plan with this longest wait for a batch, such as 10ms; 0,5ms,25ms compares several."
 )
 @click.option("--instances", type=click.IntRange(1), help="Plan with this number of instances.")
-@click.option("--memory", help="Memory of an instance and of a machine, such as 1.2GB/16GB.")
 @click.option(
     "--instances-per-machine",
     type=click.IntRange(1),
-    help="Instances on one machine.  [default: what memory allows, else 1]",
+    help="Instances on one machine.  [default: 1]",
 )
 @click.option("--price", help="Price of a machine for an hour, in any currency.")
-@click.option("--watts", help="Power of a machine while it computes; 300/80 adds its power when idle.")
-@click.option("--cold-start", help="Time until a new instance answers, for autoscaling.")
-@click.option(
-    "--cameras",
-    help="In place of --rate: 6x25 is six cameras of 25 frames a second, 6x25/2 every second frame.",
-)
 @click.option(
     "--freshness",
     help="How long results may wait, such as 8h; beside --slo, only a part of them may.",
 )
 @click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
 @click.option("--priority", multiple=True, metavar="NAME=SHARE",
-              help="Share of the traffic by priority, the most urgent first.")  # fmt: skip
-@click.option("--preset", help="A ready target by name; --preset list shows them all.")
+              help="For ray: share of the traffic by priority, the most urgent first.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), help="Seed of the simulation.  [default: 0]")
 @click.option(
     "--html",
@@ -119,8 +109,6 @@ def command(
     The exit code is 0 if the configuration keeps the promise, 1 if none does, 5 if the curve was
     measured on a busy machine.
     """
-    if given["preset"] == "list":
-        return _list_presets(as_json)
     from optcli.serving import planning
     from optcli.serving.planning import files
 
@@ -151,7 +139,6 @@ _PLACES = {
     "rate_per_s": "--rate",
     "slo": "--slo",
     "variant": "--variant",
-    "peak_factor": "--peak-factor",
     "arrivals": "--arrivals",
     "overhead": "--overhead",
     "headroom": "--headroom",
@@ -161,18 +148,11 @@ _PLACES = {
     "batch": "--batch",
     "wait_ms": "--wait",
     "instances": "--instances",
-    "instance_memory_bytes": "--memory",
-    "machine_memory_bytes": "--memory",
     "instances_per_machine": "--instances-per-machine",
     "price_per_hour": "--price",
-    "watts": "--watts",
-    "idle_watts": "--watts",
-    "cold_start_s": "--cold-start",
-    "cameras": "--cameras",
     "freshness_s": "--freshness",
     "cache_hit_rate": "--cache-hit-rate",
     "priorities": "--priority",
-    "preset": "--preset",
     "seed": "--seed",
 }
 
@@ -180,7 +160,7 @@ _PLACES = {
 # Options that are keys of a plan file as they stand.
 _AS_GIVEN = (
     *("variant", "curve", "arrivals", "target", "concurrency", "batch", "instances"),
-    *("instances_per_machine", "preset", "seed"),
+    *("instances_per_machine", "seed"),
 )
 
 
@@ -189,14 +169,11 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
     from optcli.serving import quantities as q
 
     readers: dict[str, tuple[str, Any]] = {
-        "rate": ("rate_per_s", q.rate),
-        "peak_factor": ("peak_factor", q.number),
+        "rate": ("rate_per_s", q.number),
         "headroom": ("headroom", q.share),
         "utilisation": ("utilisation", q.share),
         "wait": ("wait_ms", q.waits),
         "price": ("price_per_hour", q.number),
-        "cold_start": ("cold_start_s", q.seconds),
-        "cameras": ("cameras", q.cameras),
         "freshness": ("freshness_s", q.seconds),
         "cache_hit_rate": ("cache_hit_rate", q.share),
         "overhead": ("overhead", q.overhead),
@@ -210,22 +187,10 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
     if given["error_budget"] is not None:
         budget = q.share(given["error_budget"], "--error-budget")
         keys["slo"] = {**keys.get("slo", {}), "error_budget": budget}
-    if given["overhead_occupies"]:
-        keys["overhead"] = {**keys.get("overhead", {}), "occupies_worker": True}
     if given["calibration"] is not None:
         keys |= _calibrated(given["calibration"], keys)
     if given["priority"]:
         keys["priorities"] = q.priorities(given["priority"], "--priority")
-    if given["memory"] is not None:
-        instance, slash, machine = given["memory"].partition("/")
-        keys["instance_memory_bytes"] = q.memory(instance, "--memory")
-        if slash:
-            keys["machine_memory_bytes"] = q.memory(machine, "--memory")
-    if given["watts"] is not None:
-        busy, slash, idle = given["watts"].partition("/")
-        keys["watts"] = q.number(busy, "--watts")
-        if slash:
-            keys["idle_watts"] = q.number(idle, "--watts")
     return keys
 
 
@@ -272,20 +237,6 @@ def _newest(artifacts: Path | None, settings: PlanSettings) -> reports.FoundRepo
             hint='say how long batches take, such as --curve "1:25ms,8:48ms" or "6ms+4ms*b", or build'
             " a recipe with latency.sweep: true first",
         ) from error
-
-
-def _list_presets(as_json: bool) -> int:
-    import json
-
-    from optcli.serving.planning import presets
-
-    texts = {name: presets.text(name) for name in presets.names()}
-    if as_json:
-        click.echo(json.dumps(texts, indent=2))
-        return 0
-    for name, text in texts.items():
-        click.echo(f"# --preset {name}\n{text}")
-    return 0
 
 
 def _give(plan: Plan, html: Path | None, as_json: bool) -> None:

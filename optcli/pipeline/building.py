@@ -143,7 +143,7 @@ def _choice(
 ) -> ServingChoice:
     from optcli.measure.latency.measured_curve import curve_of
     from optcli.measure.queueing import Poisson, Promise
-    from optcli.measure.queueing.choice import choose, without_headroom
+    from optcli.measure.queueing.choice import choose
     from optcli.measure.queueing.demand import Demand
 
     known = curve_of(report, name, folder / "report.json")
@@ -163,7 +163,6 @@ def _choice(
             "batch": best.batching.batch,
             "wait_ms": best.batching.wait_ms,
             "instances": best.batching.instances,
-            "instances_without_headroom": without_headroom(known.curve, demand, best.batching),
             "figures_ms": {name: figures[name].value for name in slo_ms},
             "padded_from": {
                 size: first for first, size in known.curve.padded if first <= best.batching.batch

@@ -56,7 +56,7 @@ def serving_line(report: Report) -> str:
     if not choice.fit:
         return f"{begin}: its latency was measured on a busy machine, so that nothing is planned."
     if not choice.kept:
-        return f"{begin}: no configuration keeps {_promised(choice)}; {more} and what would."
+        return f"{begin}: no configuration keeps {_promised(choice)}; {more}."
     figures = ", ".join(
         f"{name} {choice.figures_ms[name]:.3g} of {limit:g} ms" for name, limit in choice.slo_ms.items()
     )
@@ -67,8 +67,7 @@ def serving_line(report: Report) -> str:
         if choice.padded_from:
             how += f" (the server pads {wording.padded(choice.padded_from)})"
     return (
-        f"{begin}: {how}, {count} with 20 % headroom ({choice.instances_without_headroom} without),"
-        f" {figures}, queue included; {more}."
+        f"{begin}: {how}, {count} with 20 % headroom, {figures}, queue included; {more}."
     )
 
 

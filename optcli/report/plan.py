@@ -1,4 +1,4 @@
-"""A plan: the answer, its operating curves, its tables, and what would keep the promise."""
+"""A plan: the answer, its operating curves and its tables."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ _GLOSSARY = (
     ("utilisation", "the rate over the rate of full batches on all instances (rho)"),
     ("headroom", "the share of traffic above the planned rate that is kept free"),
     ("[low, high]", "the 95 % interval over simulations with different seeds"),
-    (
-        "wait, queue",
-        "time until a batch is sent although a worker is free; time until a worker is free",
-    ),
     ("grows", "the queue grows from beginning to end: more requests arrive than are answered"),
 )
 
@@ -65,14 +61,9 @@ def _sections(plan: Plan) -> Iterator[Section]:
         lead = "The recommended configuration at other rates; the chosen point is filled."
         yield Section(name, [Picture(lambda: plan_charts.by_rate(plan), _bars(plan))], lead)
     yield Section("Waits", [_waits(plan)])
-    yield Section("When the traffic grows", [_growth(plan)])
-    yield from _traffic(plan)
+    yield Section("Priorities", [Items([_of_priority(each) for each in plan.priorities])])
     if one is not None:
-        if (stages := one.stages) is not None:
-            lead = "The mean latency of a request by what it waits for."
-            yield Section("Where the time goes", [Picture(lambda: plan_charts.stages(stages))], lead)
         yield Section("Configuration", [Names(list(_configuration(plan, one)))])
-    yield Section("What would keep the promise", [Items([each.text for each in plan.would])])
     yield Section("Notes", [Items([each.text for each in plan.notes])])
     glossary = Section("What the words mean", [Names(_GLOSSARY)], folded=True, on_pages=True)
     yield Section("How it was planned", [Names(list(_basis(plan))), glossary])
@@ -117,8 +108,6 @@ def _curve(known: PlanCurve) -> str:
         text += f"; t(B) = {known.fixed_ms:.4g} ms + B * {known.per_image_ms:.4g} ms{off}"
     if known.largest_within_slo is not None:
         text += f"; the largest known batch inside the promise is {known.largest_within_slo}"
-        if known.largest_by_the_line is not None:
-            text += f" ({known.largest_by_the_line} by the line)"
     if known.samples_ms:
         text += "; the simulation draws from the measured calls"
     return text
@@ -132,9 +121,7 @@ def _configuration(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     }[one.semantics]
     yield "batch size", f"at most {one.batch}, {semantics}"
     yield "longest wait", f"{one.wait_ms:g} ms{_least(one)}"
-    without = one.instances_without_headroom
-    least = "" if without == one.instances else f", {without} without headroom"
-    yield "instances", f"{one.instances}{least}"
+    yield "instances", f"{one.instances}"
     each = counted(one.instances_per_machine, "instance")
     yield "machines", f"{one.machines}, {each} each{_inside(one)}"
     if one.ingresses > 1:
@@ -161,27 +148,7 @@ def _configuration(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     )
     if one.cost_per_1000 is not None:
         yield "cost", f"{wording.number(one.cost_per_1000)} for 1,000 inferences"
-    if one.energy_wh_per_1000 is not None:
-        yield "energy", f"{wording.number(one.energy_wh_per_1000)} Wh for 1,000 inferences"
     yield "usual sum", f"wait, call and overhead are {wording.number(one.sum_ms)} ms, without the queue"
-    if one.stages is not None:
-        s = one.stages
-        yield (
-            "mean latency",
-            (
-                f"wait {wording.number(s.wait_ms)} + queue {wording.number(s.queue_ms)} + compute"
-                f" {wording.number(s.compute_ms)} + overhead {wording.number(s.overhead_ms)} ms"
-            ),
-        )
-    if plan.runner_up is not None:
-        other = plan.runner_up
-        yield (
-            "runner-up",
-            (
-                f"batch {other.batch}, wait {other.wait_ms:g} ms,"
-                f" {counted(other.instances, 'instance')}: {other.lost_because}"
-            ),
-        )
 
 
 def _least(one: Configuration) -> str:
@@ -230,25 +197,6 @@ def _waits(plan: Plan) -> Table[Sequence[str]]:
     return table_of_texts(heads, rows, (0, 7))
 
 
-def _growth(plan: Plan) -> Table[Sequence[str]]:
-    """The configuration with more traffic, and how many instances would keep the promise then."""
-    gives_way = {None: "nothing", "reserve": "the reserve", "latency": "the promise"}
-    rows = [
-        (
-            f"{each.factor:g} times",
-            wording.number(each.rate_per_s),
-            f"{each.utilisation:.2f}",
-            _latency(each.p95_ms),
-            gives_way.get(each.breaks, "the capacity"),
-            "as now" if each.breaks is None else str(each.instances or "no number"),
-        )
-        for each in plan.breaks_first
-    ]
-    return table_of_texts(
-        ("traffic", "rate/s", "load", "p95 ms", "gives way", "instances"), rows, (0, 4)
-    )
-
-
 def _latency(ms: float | None) -> str:
     return "grows" if ms is None else wording.number(ms)
 
@@ -295,50 +243,15 @@ def _bar(value: float | None, limit: float | None, top: float) -> str:
     return f"{bar[:at]}|{bar[at + 1 :]}"
 
 
-def _traffic(plan: Plan) -> Iterator[Section]:
-    """Levels, autoscaling, priorities and what may wait."""
-    levels = [
-        f"{wording.number(each.rate_per_s)}/s for {wording.duration(each.seconds)}:"
-        f" {counted(each.instances, 'instance')}"
-        for each in plan.levels
-    ]
-    yield Section("Levels", [Items(levels)])
-    if plan.autoscaling is not None:
-        scale = plan.autoscaling
-        warm = counted(scale.instances_without or 0, "warm instance")
-        lines = (
-            f"keep {scale.min_instances} warm, at most {scale.max_instances}, with"
-            f" {wording.number(scale.target_in_flight)} requests in flight in each",
-            f"p95 from a step on, while new ones start for {scale.cold_start_s:g} s:"
-            f" {_latency(scale.p95_ms_with_min)} ms; with {warm} {_latency(scale.p95_ms_without)} ms",
-        )
-        yield Section("Autoscaling", [Items(lines)])
-    apart = plan.recommended is not None and plan.recommended.semantics == "sealed"
-    yield Section("Priorities", [Items([_of_priority(each, apart=apart) for each in plan.priorities])])
-    if plan.batch_work is not None and plan.slo_ms:
-        work = plan.batch_work
-        line = (
-            f"batches of {work.batch} on {counted(work.instances, 'instance')}:"
-            f" {wording.number(work.items)} items in {wording.number(work.hours)} h,"
-            f" {wording.number(work.machine_hours_per_day)} machine-hours a day"
-        )
-        yield Section("What may wait", [Items([line])])
-
-
-def _of_priority(each: PriorityLatency, *, apart: bool) -> str:
-    """`apart`: each priority is served by instances of its own."""
+def _of_priority(each: PriorityLatency) -> str:
     one = each.configuration
     named = f"{each.name} ({each.share:.0%})"
-    if apart and one is None:
-        return f"{named}: no configuration of its own keeps the promise"
-    said = (
-        f"{named}: p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)}, p99 {_known(each.p99_ms)} ms"
-    )
     if one is None:
-        return said
+        return f"{named}: no configuration of its own keeps the promise"
     return (
-        f"{said}; {counted(one.instances, 'instance')} of its own, batch {one.batch}, wait"
-        f" {one.wait_ms:.4g} ms"
+        f"{named}: p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)}, p99 {_known(each.p99_ms)} ms;"
+        f" {counted(one.instances, 'instance')} of its own, batch {one.batch},"
+        f" wait {one.wait_ms:.4g} ms"
     )
 
 

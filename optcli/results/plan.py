@@ -25,7 +25,7 @@ class PlanCurve(Result):
     it is from. `samples_ms` are equally likely milliseconds of single calls by batch size, which the
     simulation draws; empty where none were measured.
     `largest_within_slo` is the largest known batch size whose call fits into the tightest limit, with
-    the overhead; `largest_by_the_line` the same by the fitted line. `compiled` are the batch sizes that
+    the overhead. `compiled` are the batch sizes that
     the variant was compiled for, empty where one form computes all. `padded_from` has by batch size the
     smallest one that is padded to it, and takes as long. `between_ms` are milliseconds of further batch
     sizes, which follow from these forms; between all of them the plan interpolates.
@@ -38,7 +38,6 @@ class PlanCurve(Result):
     largest_residual: float | None = None
     samples_ms: dict[int, tuple[float, ...]] = Field(default_factory=dict)
     largest_within_slo: int | None = None
-    largest_by_the_line: int | None = None
     compiled: tuple[int, ...] = ()
     padded_from: dict[int, int] = Field(default_factory=dict)
     between_ms: dict[int, float] = Field(default_factory=dict)
@@ -49,25 +48,15 @@ class ServerOverhead(Result):
 
     before_ms: float = 0.0
     after_ms: float = 0.0
-    occupies_worker: bool = False
     ingress_ms: float = 0.0
     ingress_cv2: float = 0.0
-
-
-class Stages(Result):
-    """Where the mean latency goes, in milliseconds."""
-
-    wait_ms: float
-    queue_ms: float
-    compute_ms: float
-    overhead_ms: float
 
 
 class Configuration(Result):
     """How to serve, and what the simulation predicts for it at the planned rate.
 
-    `batch` is the largest batch, `wait_ms` the longest wait for it. `instances` are with headroom,
-    `instances_without_headroom` carry the planned rate alone. `utilisation` is the rate over the
+    `batch` is the largest batch, `wait_ms` the longest wait for it. `instances` are with headroom.
+    `utilisation` is the rate over the
     capacity with full batches (rho), `busy` the share of time in which workers compute. Intervals of
     p50, p95 and p99 are at 95 % over the seeds of the simulation. `max_rate_per_s` is the highest rate
     that keeps the promise, `capacity_per_s` that of full batches all the time, and
@@ -88,7 +77,6 @@ class Configuration(Result):
     batch: int
     wait_ms: float
     instances: int
-    instances_without_headroom: int
     concurrency: int
     machines: int
     instances_per_machine: int
@@ -115,56 +103,6 @@ class Configuration(Result):
     least_wait_ms: float | None = None
     longest_wait_ms: float | None = None
     cost_per_1000: float | None = None
-    energy_wh_per_1000: float | None = None
-    stages: Stages | None = None
-
-
-class Alternative(Result):
-    """Another configuration in short, and why it was not chosen."""
-
-    batch: int
-    wait_ms: float
-    instances: int
-    p95_ms: float
-    utilisation: float
-    growth: float | None = None
-    lost_because: str
-
-
-class Growth(Result):
-    """How the recommended configuration behaves at `factor` times the traffic.
-
-    `breaks` names what gives way: `capacity` (a queue grows without bound), `latency`, `reserve` (the
-    promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then;
-    None where no number of them does, as where the ingress gives way.
-    """
-
-    factor: float
-    rate_per_s: float
-    utilisation: float
-    p95_ms: float | None = None
-    kept: bool
-    breaks: Literal["capacity", "latency", "reserve"] | None = None
-    instances: int | None = None
-
-
-class Autoscaling(Result):
-    """What an autoscaler is told: a target for each instance and bounds.
-
-    `target_in_flight` is the mean number of requests in an instance at the utilisation cap (Little's
-    law). `min_instances` are always warm. Percentiles are those of a step from the lowest rate to the
-    highest while new instances start: with the bound, and with as few instances as the lowest rate
-    needs.
-    """
-
-    target_in_flight: float
-    target_utilisation: float
-    min_instances: int
-    max_instances: int
-    cold_start_s: float
-    p95_ms_with_min: float | None = None
-    p95_ms_without: float | None = None
-    instances_without: int | None = None
 
 
 class ModeAdvice(Result):
@@ -178,9 +116,8 @@ class ModeAdvice(Result):
 class PriorityLatency(Result):
     """Percentiles of the requests of one priority.
 
-    They are None where the simulation has no such request, or where no configuration keeps the promise
-    for this priority. In Triton all wait in one queue and the urgent go first. In Ray Serve each
-    priority is an application of its own, by `configuration` and `autoscaling`, simulated by itself.
+    Each is an application of its own, by `configuration`, simulated by itself. All are None where no
+    configuration keeps the promise for it.
     """
 
     name: str
@@ -189,31 +126,6 @@ class PriorityLatency(Result):
     p95_ms: float | None = None
     p99_ms: float | None = None
     configuration: Configuration | None = None
-    autoscaling: Autoscaling | None = None
-
-
-class LevelNeed(Result):
-    """One level of the traffic, and the instances that it needs with headroom."""
-
-    rate_per_s: float
-    seconds: float
-    instances: int
-
-
-class BatchWork(Result):
-    """Work that may wait: what gathers until it is due, and how long it takes.
-
-    `items` gather within `freshness_s`; `instances` need `hours` for them, with full batches.
-    `machine_hours_per_day` is what that takes of a day, beside what serving it in real time would.
-    """
-
-    freshness_s: float
-    items: float
-    batch: int
-    instances: int
-    hours: float
-    machine_hours_per_day: float
-    real_time_machine_hours_per_day: float | None = None
 
 
 class PlanNote(Result):
@@ -265,37 +177,19 @@ class WaitPoint(Result):
     kept: bool
 
 
-class Would(Result):
-    """One thing that would let the promise be kept, all else as asked.
-
-    `figure` is how many times as fast calls must be, how many instances, which rate, how many
-    milliseconds of promise, or which batch size. A plan with that in it keeps the promise.
-    """
-
-    kind: Literal[
-        "faster-artifact",
-        "more-instances",
-        "smaller-rate",
-        "longer-promise",
-        "other-batch",
-    ]
-    figure: float
-    text: str
-
-
 class Plan(Result):
     """From a promise to a serving configuration.
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where no configuration does (`would` then says what would). It is `inconclusive` where
-    the curve was measured on a busy machine. `target` is the server that the plan is for. With
+    `not-kept` where no configuration does. It is `inconclusive` where the curve was measured on a busy
+    machine. `target` is the server that the plan is for. With
     priorities in Ray Serve `recommended` is what all requests together would take, and `priorities`
     what is served.
     `rate_per_s` is the rate that was asked for. `planned_rate_per_s` is the rate that the model sees,
     and that the figures are for: with the peak factor, and without requests that a cache answers. Both
     are None where the question has no rate: then `recommended` is None, and `by_batch` has calls alone.
     `drawn` names the percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file,
-    with presets and options.
+    with options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")
@@ -313,13 +207,7 @@ class Plan(Result):
     curve: PlanCurve
     overhead: ServerOverhead = ServerOverhead()
     recommended: Configuration | None
-    runner_up: Alternative | None = None
-    breaks_first: tuple[Growth, ...] = ()
-    would: tuple[Would, ...] = ()
-    autoscaling: Autoscaling | None = None
     mode: ModeAdvice
-    batch_work: BatchWork | None = None
-    levels: tuple[LevelNeed, ...] = ()
     priorities: tuple[PriorityLatency, ...] = ()
     notes: tuple[PlanNote, ...] = ()
     drawn: Literal["p50", "p95", "p99"] = "p95"
@@ -338,6 +226,15 @@ class Plan(Result):
         """The planned rate of a plan with a configuration, which always has one."""
         assert self.planned_rate_per_s is not None
         return self.planned_rate_per_s
+
+    def of_priority(self, name: str) -> Plan:
+        """The plan of one priority's application; this plan where it has none of the name."""
+        one = next((each for each in self.priorities if each.name == name), None)
+        if one is None:
+            return self
+        rate = one.share * self.planned_per_s
+        changes = {"recommended": one.configuration, "planned_rate_per_s": rate, "priorities": ()}
+        return self.model_copy(update=changes)
 
     def to_json(self) -> str:
         """The public JSON form."""

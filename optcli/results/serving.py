@@ -23,6 +23,5 @@ class ServingChoice(Result):
     batch: int | None = None
     wait_ms: float | None = None
     instances: int | None = None
-    instances_without_headroom: int | None = None
     figures_ms: dict[str, float] = Field(default_factory=dict)
     padded_from: dict[int, int] = Field(default_factory=dict)

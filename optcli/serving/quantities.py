@@ -1,4 +1,4 @@
-"""Quantities as people write them on the command line: `120ms`, `8h`, `20%`, `600`, `6x25`, `1.2GB`."""
+"""Quantities as people write them on the command line: `120ms`, `8h`, `20%`, `600`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from optcli.errors import UsageError, did_you_mean, excerpt
 
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6, "d": 8.64e7}
-_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NUMBER = re.compile(r"\s*(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)\s*([A-Za-z%]*)\s*", re.ASCII)
 PERCENTILES = ("p50", "p95", "p99")
 
@@ -22,11 +21,6 @@ def milliseconds(text: str, place: str) -> float:
 def seconds(text: str, place: str) -> float:
     """`3s`, `500ms`, `8h`, `7d`; without a unit, seconds. Raises `UsageError`."""
     return _measure(text, _MS, "s", place, "a time such as 3s, 10min or 8h") / 1e3
-
-
-def memory(text: str, place: str) -> int:
-    """`800MB`, `1.2GB`, `16GiB`; without a unit, bytes. Raises `UsageError`."""
-    return round(_measure(text, _BYTES, "B", place, "memory such as 800MB or 1.2GB"))
 
 
 def share(text: str, place: str) -> float:
@@ -53,23 +47,6 @@ def promise(texts: tuple[str, ...], place: str) -> dict[str, float]:
     return limits
 
 
-def rate(text: str, place: str) -> float | list[dict[str, float]]:
-    """`600`, or levels `400@16h,800@8h`, as `rate_per_s`."""
-    if "@" not in text:
-        return number(text, place)
-    levels = []
-    for part in text.split(","):
-        level, at, lasts = part.partition("@")
-        if not at:
-            raise UsageError(
-                f"found the level {excerpt(part)!r}, wanted RATE@TIME",
-                place=place,
-                hint="such as --rate 400@16h,800@8h",
-            )
-        levels.append({"rate_per_s": number(level, place), "seconds": seconds(lasts, place)})
-    return levels
-
-
 def waits(text: str, place: str) -> float | list[float]:
     """`10ms`, or `0,5ms,25ms`: one wait in milliseconds, or several."""
     several = [milliseconds(part, place) for part in text.split(",")]
@@ -82,19 +59,6 @@ def overhead(text: str, place: str) -> dict[str, float]:
     if not plus:
         return {"after_ms": milliseconds(text, place)}
     return {"before_ms": milliseconds(before, place), "after_ms": milliseconds(after, place)}
-
-
-def cameras(text: str, place: str) -> dict[str, float]:
-    """`6x25`: six cameras of 25 frames a second; `6x25/2` takes every second frame."""
-    match = re.fullmatch(r"\s*(\d+)\s*x\s*([\d.]+)(?:\s*/\s*(\d+))?\s*", text)
-    if match is None:
-        raise UsageError(
-            f"found {excerpt(text)!r}, wanted CAMERASxFRAMES_PER_S",
-            place=place,
-            hint="6x25 is six cameras of 25 frames a second, 6x25/2 takes every second frame of them",
-        )
-    cameras_of: dict[str, float] = {"count": int(match[1]), "frames_per_s": number(match[2], place)}
-    return cameras_of if match[3] is None else {**cameras_of, "stride": int(match[3])}
 
 
 def priorities(texts: tuple[str, ...], place: str) -> dict[str, float]:

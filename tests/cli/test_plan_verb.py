@@ -1,4 +1,4 @@
-"""`optcli plan`: exit codes, forms, files, presets, and what is said over bad input."""
+"""`optcli plan`: exit codes, forms, files, and what is said over bad input."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
     assert "Serve batches of at most 8, waiting at most 10 ms on 2 instances" in said
     assert "in flight     at most 48, of which 32 wait" in said
     assert "p95 against the rate, promised 120 ms" in said
-    assert "0.71    5" in said
-    assert "the reserve          3" in said
-    assert "runner-up" in said
 
 
 @pytest.mark.slow
@@ -39,25 +36,20 @@ def test_the_json_is_public_and_the_page_stands_alone(capsys, tmp_path):
     assert plan["recommended"]["instances"] == 2
     low, high = plan["recommended"]["p95_interval_ms"]
     assert low < plan["recommended"]["p95_ms"] < high
-    assert plan["runner_up"]["lost_because"]
-    assert [each["factor"] for each in plan["breaks_first"]] == [1.2, 1.5, 2.0]
     assert all(each["text"] for each in plan["notes"])
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert "<script" not in text
     assert "promised 120 ms" in text
-    assert "When the traffic grows" in text
     assert "p95 against the rate" in text
 
 
 @pytest.mark.slow
-def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_path):
+def test_a_promise_that_nothing_keeps_is_code_1_and_says_why(capsys, tmp_path):
     page = tmp_path / "plan.html"
     assert run(["plan", *AFFINE, "--slo", "p95=9ms", "--html", str(page)]) == 1
     said = capsys.readouterr().out
     assert "No configuration keeps p95 <= 9 ms" in said
-    assert "What would keep the promise" in said
-    assert "times as fast" in said
     assert "nothing keeps the promise" in page.read_text()
 
 
@@ -73,7 +65,6 @@ def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_
         ),
         (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
         (("--curve", "12ms", "--rate", "9", "--wait", "5ms,x"), "--wait: found 'x', wanted a time"),
-        (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),
         (("--curve", "12ms", "--rate", "9", "--arrivals", "weekly"), "--arrivals: 'weekly' is no kind"),
         (("--curve", "12ms", "--rate", "9", "--variant", "a"), "found curve beside variant"),
         (("--rate", "9"), "--curve: the plan has no curve, and there is no report of a build here"),
@@ -152,14 +143,6 @@ def test_a_calibration_says_the_curve_and_the_overhead(capsys, calibration, besi
     assert "leave one of them out" in said
 
 
-def test_an_empty_trace_is_code_2(capsys, tmp_path):
-    trace = tmp_path / "trace.csv"
-    trace.write_text("")
-    code = run(["plan", "--curve", "12ms", "--arrivals", f"trace:{trace}", "--slo", "p95=120ms"])
-    assert code == 2
-    assert "hint: " in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_plan_file_and_options_say_the_same(capsys, tmp_path):
     path = tmp_path / "plan.yaml"
@@ -173,15 +156,6 @@ def test_a_plan_file_and_options_say_the_same(capsys, tmp_path):
     path.write_text(path.read_text() + "haedroom: 0.1\n")
     assert run(["plan", str(path)]) == 2
     assert "plan.yaml:6:1: unknown key 'haedroom'" in capsys.readouterr().err
-
-
-def test_presets_are_listed_with_what_they_are_for(capsys):
-    assert run(["plan", "--preset", "list"]) == 0
-    said = capsys.readouterr().out
-    assert "# --preset rtb-10ms" in said
-    assert "an auction ends after 10 ms" in said
-    assert run(["plan", "--preset", "list", "--json"]) == 0
-    assert "nightly-batch" in json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow

@@ -11,20 +11,16 @@ ARRIVAL, DONE, TIMER = 1, 0, 2  # workers become free before others arrive, time
 
 
 class Server:
-    def __init__(self, batching, took, priority):
+    def __init__(self, batching, took):
         self.batching, self.took, self.wait = batching, took, batching.wait_ms
-        self.priority = priority
         self.queue, self.finished = [], {}
         self.calendar, self.order, self.sent = [], itertools.count(), 0
 
     def at(self, time, kind, what):
         heapq.heappush(self.calendar, (time, kind, next(self.order), what))
 
-    def go(self, times, ready):
-        self.times = times
-        self.idle = 0
-        for time in ready:
-            self.at(time, DONE, None)
+    def go(self, times, workers):
+        self.times, self.idle = times, workers
         for request, time in enumerate(times):
             self.at(time, ARRIVAL, request)
         while self.calendar:
@@ -49,9 +45,8 @@ class OldestAge(Server):
             self.queue.append(request)
             self.at(now + self.wait, TIMER, None)
         while self.idle and self.queue and self.is_due(now):
-            batch = sorted(self.queue, key=lambda each: (self.priority[each], each))
-            batch = batch[: self.batching.batch]
-            self.queue = [each for each in self.queue if each not in batch]
+            batch = self.queue[: self.batching.batch]
+            del self.queue[: self.batching.batch]
             self.send(now, batch)
 
     def is_due(self, now):

@@ -34,103 +34,48 @@ def a_case(seed):
         "instances": int(random.integers(1, 4)),
         "concurrency": int(random.integers(1, 3)),
     }
-    workers = common["instances"] * common["concurrency"]
-    if seed % 5 == 0:
-        common["ready_ms"] = tuple(random.uniform(0, 60, int(random.integers(1, workers + 1))))
-    overhead = Overhead(*random.uniform(0, 5, 2), occupies=bool(seed % 2))
-    return random, Arrivals(times), curve, common, overhead
+    return Arrivals(times), curve, common, Overhead(*random.uniform(0, 5, 2))
 
 
-def taking(curve, batching, overhead, seed):
+def taking(curve, batching, seed):
     """Milliseconds of the n-th batch, from the same draws as the simulation's."""
-    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    draw = Durations.of(curve, batching.batch, seed)
     levels = draw.levels(1000)
     return lambda size, number: draw.table[size - 1, levels[number]]
 
 
-def ready_of(batching):
-    return (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
-
-
 def same(simulation, finished, arrivals, overhead):
-    outside = 0.0 if overhead.occupies else overhead.total_ms
     expected = np.full(arrivals.count, np.nan)
     for request, time in finished.items():
-        expected[request] = time + outside
+        expected[request] = time + overhead.total_ms
     np.testing.assert_allclose(simulation.finished_ms, expected, rtol=0, atol=MICROSECOND)
     assert len(finished) == arrivals.count
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_oldest_age_is_what_happens_event_by_event(seed):
-    _, arrivals, curve, common, overhead = a_case(seed)
+    arrivals, curve, common, overhead = a_case(seed)
     batching = Batching(**common)
-    server = OldestAge(
-        batching,
-        taking(curve, batching, overhead, seed),
-        [0] * arrivals.count,
-    )
-    finished = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    server = OldestAge(batching, taking(curve, batching, seed))
+    finished = server.go(arrivals.times_ms.tolist(), batching.workers)
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
     same(simulation, finished, arrivals, overhead)
-    stages = simulation.stages
-    parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
-    assert min(parts) >= -1e-9
-    assert sum(parts) == pytest.approx(simulation.mean_ms)
-
-
-def replica_of_each(batching, count, seed, times):
-    """Which replica each request goes to, from the same draws as the simulation's."""
-    if batching.instances == 1:
-        return [0] * count
-    random = np.random.default_rng([seed, 5])
-    ready = ready_of(batching)
-    if not any(ready):
-        return random.integers(batching.instances, size=count).tolist()
-    per = batching.concurrency
-    first = [min(ready[each * per : (each + 1) * per]) for each in range(batching.instances)]
-    order = sorted(range(batching.instances), key=lambda each: first[each])
-    chosen = []
-    for draw, time in zip(random.random(count), times, strict=True):
-        there = [each for each in order if first[each] <= time] or order[:1]
-        chosen.append(there[int(draw * len(there))])
-    return chosen
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_sealed_batches_are_what_happens_event_by_event(seed):
-    _, arrivals, curve, common, overhead = a_case(seed)
+    arrivals, curve, common, overhead = a_case(seed)
     batching = Batching(**common, semantics="sealed")
-    goes_to = replica_of_each(batching, arrivals.count, seed, arrivals.times_ms)
+    # The same draws as the simulation's.
+    random = np.random.default_rng([seed, 5])
+    goes_to = random.integers(batching.instances, size=arrivals.count).tolist()
     finished = {}
     for replica in range(batching.instances):
         mine = [request for request, where in enumerate(goes_to) if where == replica]
-        took = taking(curve, batching, overhead, seed + replica)
-        server = Sealed(batching, took, None)
-        workers = slice(replica * batching.concurrency, (replica + 1) * batching.concurrency)
+        server = Sealed(batching, taking(curve, batching, seed + replica))
         times = arrivals.times_ms[list(mine)].tolist()
-        parts = server.go(times, ready_of(batching)[workers])
+        parts = server.go(times, batching.concurrency)
         finished |= {mine[request]: time for request, time in parts.items()}
-    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
-    same(simulation, finished, arrivals, overhead)
-    stages = simulation.stages
-    parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
-    assert min(parts) >= -1e-9
-    assert sum(parts) == pytest.approx(simulation.mean_ms)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_priorities_are_what_happens_event_by_event(seed):
-    random, arrivals, curve, common, overhead = a_case(seed)
-    priority = (
-        random.integers(0, 3, arrivals.count) if seed % 4 else np.zeros(arrivals.count, dtype=int)
-    )
-    arrivals = Arrivals(arrivals.times_ms, priority)
-    batching = Batching(**common)
-    took = taking(curve, batching, overhead, seed)
-    finished = OldestAge(batching, took, priority.tolist()).go(
-        arrivals.times_ms.tolist(), ready_of(batching)
-    )
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
     same(simulation, finished, arrivals, overhead)
 

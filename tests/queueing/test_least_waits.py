@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from optcli.measure.queueing import Batching, Constant, Curve, Overhead, Poisson, Promise, replicate
+from optcli.measure.queueing import Batching, Constant, Curve, Poisson, Promise, replicate
 from optcli.measure.queueing.choice import choose
 from optcli.measure.queueing.demand import Demand, sealed_least_ms
 from optcli.measure.queueing.formulas import fewest_wait_sealed_ms
@@ -14,12 +14,9 @@ E1 = Curve.parse("6ms+4ms*b")
 PADDED = Curve.parse("1:10ms,2:10ms,4:10ms,8:40ms")
 
 
-def grows(rate, curve, wait_ms, batch=16, *, instances=1, concurrency=1, overhead=None):
+def grows(rate, curve, wait_ms, batch=16, *, instances=1, concurrency=1):
     batching = Batching(batch, wait_ms, instances, concurrency, semantics="sealed")
-    run = replicate(
-        Poisson(rate), curve, batching, overhead or Overhead(), runs=2, requests=150_000, seed=1
-    )
-    return run.grows
+    return replicate(Poisson(rate), curve, batching, runs=2, requests=150_000, seed=1).grows
 
 
 @pytest.mark.slow
@@ -30,19 +27,16 @@ def grows(rate, curve, wait_ms, batch=16, *, instances=1, concurrency=1, overhea
         (150, PADDED, {"batch": 4}),
         (350, E1, {"concurrency": 2}),
         (350, E1, {"instances": 2}),
-        (150, E1, {"overhead": Overhead(after_ms=5, occupies=True)}),
         (120, Curve.parse("1:25ms,2:27ms,4:34ms,8:48ms,16:80ms"), {}),
     ],
 )
 def test_the_queue_grows_under_the_least_wait_and_not_well_above_it(rate, curve, given):
-    overhead = given.get("overhead", Overhead())
     least = fewest_wait_sealed_ms(
         rate,
         curve,
         given.get("instances", 1),
         batch=given.get("batch", 16),
         concurrency=given.get("concurrency", 1),
-        occupied_ms=overhead.occupied_ms,
     )
     assert 0 < least < math.inf
     assert grows(rate, curve, 0.8 * least, **given)

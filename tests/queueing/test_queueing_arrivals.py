@@ -5,12 +5,9 @@ from optcli.errors import InputError
 from optcli.measure.queueing import (
     Arrivals,
     Bursts,
-    Cameras,
     Constant,
     Gamma,
     Poisson,
-    Trace,
-    with_priorities,
 )
 from optcli.measure.queueing.arrivals import parse
 
@@ -21,8 +18,6 @@ PROCESSES = [
     Gamma(500, 0.25),
     Bursts(400, 1400, 1800, 200),
     Bursts(0, 1000, 50, 50),
-    Cameras(20, 25, jitter_ms=3),
-    Trace([0, 1, 1, 2.5, 9, 10]),
 ]
 
 
@@ -39,8 +34,7 @@ def test_every_process(process):
     assert process.scaled(2).rate_per_s == pytest.approx(2 * process.rate_per_s)
     # By one seed a faster process brings each request no later.
     faster = process.scaled(1.3).draw(2000, 7).times_ms
-    if not isinstance(process, Cameras):  # whose frames change places
-        assert (faster <= arrivals.times_ms[:2000] + 1e-9).all()
+    assert (faster <= arrivals.times_ms[:2000] + 1e-9).all()
     assert process.draw(1, 7).count == 1
     with pytest.raises(InputError, match="the number of requests is 0"):
         process.draw(0, 7)
@@ -64,64 +58,6 @@ def test_bursts_have_the_rates_lengths_and_share_that_they_say():
     assert np.mean(counts >= 18) == pytest.approx(0.1, abs=0.01)
     assert counts[counts < 18].mean() == pytest.approx(8, rel=0.05)
     assert counts[counts >= 18].mean() == pytest.approx(28, rel=0.06)
-
-
-def test_cameras_have_a_clock_each_and_leave_frames_out():
-    cameras = Cameras(6, 25, stride=2)
-    assert cameras.rate_per_s == 75
-    times = cameras.draw(6000, 3).times_ms
-    # All six follow each other in the same order, once in every 80 ms.
-    assert times[6:] - times[:-6] == pytest.approx(80)
-    jittered = Cameras(1, 25, stride=2, jitter_ms=4).draw(6000, 3)
-    gaps = np.diff(jittered.times_ms)
-    assert 72 - 1e-6 <= gaps.min() < 75 < 85 < gaps.max() <= 88 + 1e-6
-
-
-def test_a_trace_is_replayed_and_goes_round():
-    trace = Trace([5, 6, 9])
-    assert trace.rate_per_s == 500
-    assert trace.draw(7, 0).times_ms.tolist() == [0, 1, 4, 6, 7, 10, 12]
-    starts = {tuple(trace.draw(3, seed).times_ms) for seed in range(20)}
-    assert starts == {(0, 1, 4), (0, 3, 5), (0, 2, 3)}
-    assert trace.scaled(2).draw(3, 0).times_ms.tolist() == [0, 0.5, 2]
-
-
-def test_a_trace_from_a_file(tmp_path):
-    file = tmp_path / "arrivals.csv"
-    file.write_text("time,camera\n# a comment\n\n1700000000.5,3\n1700000000.75,1\n1700000001.5,3\n")
-    assert Trace.read(file).draw(3, 0).times_ms.tolist() == [0, 250, 1000]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "the trace has 0 different times"),
-        ("time\n", "the trace has 0 different times"),
-        ("1\n", "the trace has 1 different times"),
-        ("1\n1\n", "the trace has 1 different times"),
-        ("1\n3\n2\n", "request 3 of the trace arrives before the one in front of it"),
-        ("1\n2\nsoon\n", "'soon' is no number"),
-        ("1\n2\nnan\n", "no finite number"),
-    ],
-)
-def test_traces_that_are_none(tmp_path, text, says):
-    file = tmp_path / "arrivals.txt"
-    file.write_text(text)
-    with pytest.raises(InputError) as raised:
-        Trace.read(file)
-    assert says in raised.value.message
-    assert "arrivals.txt" in raised.value.place
-    assert raised.value.hint
-
-
-def test_a_trace_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        Trace.read(tmp_path / "none.txt")
-    with pytest.raises(InputError, match="a folder"):
-        Trace.read(tmp_path)
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="utf-8"):
-        Trace.read(tmp_path / "bytes")
 
 
 def test_arrivals_as_texts():
@@ -167,24 +103,12 @@ def test_texts_that_are_no_arrivals(text, says):
         lambda: Gamma(1, 0),
         lambda: Bursts(1, 0, 1, 1),
         lambda: Bursts(1, 2, 0, 1),
-        lambda: Cameras(0, 25),
-        lambda: Cameras(2, 25, stride=0),
-        lambda: Cameras(2.5, 25),
         lambda: Arrivals([2, 1]),
         lambda: Arrivals([-1, 1]),
         lambda: Arrivals([1, float("nan")]),
-        lambda: with_priorities(Arrivals([1, 2]), [0.5, 0.4], 0),
-        lambda: with_priorities(Arrivals([1, 2]), [1.5, -0.5], 0),
-        lambda: with_priorities(Arrivals([1, 2]), [], 0),
     ],
 )
 def test_arrivals_that_make_no_sense(make):
     with pytest.raises(InputError) as raised:
         make()
     assert raised.value.hint
-
-
-def test_priorities_have_their_shares():
-    arrivals = with_priorities(Poisson(100).draw(100_000, 1), [0.1, 0.3, 0.6], 4)
-    shares = np.bincount(arrivals.priority) / arrivals.count
-    assert shares == pytest.approx([0.1, 0.3, 0.6], abs=0.01)

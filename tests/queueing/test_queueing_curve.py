@@ -79,9 +79,7 @@ def test_the_fit_is_least_squares_and_names_its_largest_residual():
     assert (curve.fixed_ms, curve.per_image_ms) == pytest.approx((fixed, slope))
     residuals = [abs(fixed + slope * size - time) / time for size, time in curve.points]
     assert curve.largest_residual == pytest.approx(max(residuals))
-    assert curve.largest_on_line(30) == 23
     assert curve.largest_within(30, curve.sizes) == 16
-    assert curve.largest_on_line(5) is None
     assert curve.largest_within(5, curve.sizes) is None
 
 
@@ -91,7 +89,6 @@ def test_neither_part_of_the_line_is_negative():
     assert steep.per_image_ms == pytest.approx((1 + 6 + 36) / 21)
     flat = Curve.from_points({1: 5, 8: 5})
     assert (flat.fixed_ms, flat.per_image_ms) == pytest.approx((5, 0))
-    assert flat.largest_on_line(10) is None
 
 
 def test_what_lies_beyond_the_points_is_marked_and_never_falls():
@@ -122,11 +119,9 @@ def test_one_point_is_one_batch_size():
         simulate(Poisson(10).draw(5, 0), curve, Batching(8))
 
 
-def test_a_table_that_falls_within_noise_is_flattened_and_says_so():
+def test_a_table_that_falls_within_noise_is_flattened():
     curve = Curve.from_points({1: 10, 2: 9.8, 4: 15})
     assert curve.points == ((1, 9.9), (2, 9.9), (4, 15))
-    assert curve.flattened == (1, 2)
-    assert Curve.from_points({1: 10, 2: 10, 4: 15}).flattened == ()
 
 
 @pytest.mark.slow
@@ -157,7 +152,6 @@ def test_quantiles_between_and_beyond_measured_sizes():
 
 def test_measured_times_that_fall_within_noise_keep_to_the_flattened_table():
     curve = Curve.from_samples({1: [10.0, 10.4], 2: [9.8, 10.0]})
-    assert curve.flattened == (1, 2)
     assert curve.quantiles_ms(2).mean(axis=1) == pytest.approx([10.05, 10.05])
 
 

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 
 from optcli.errors import InputError
@@ -14,7 +13,6 @@ from optcli.measure.queueing import (
     highest_rate,
     replicate,
     simulate,
-    with_priorities,
 )
 from optcli.measure.queueing.simulation import seeds_of
 
@@ -52,7 +50,6 @@ def test_configurations_that_make_no_sense(change, says):
         lambda: replicate(Poisson(1), LINE, Batching(1), runs=0),
         lambda: replicate(Poisson(1), LINE, Batching(1), requests=0),
         lambda: replicate(Poisson(1), LINE, Batching(1), seed=-1),
-        lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(0.5, priority=0),
         lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(1.5),
     ],
 )
@@ -71,9 +68,6 @@ def test_a_case_by_hand():
     assert run.latencies_ms.tolist() == [10, 9, 9, 8, 7, 11]
     assert (run.p50_ms, run.p95_ms, run.percentile_ms(1.0)) == (9, 11, 11)
     assert run.mean_batch == 2
-    assert run.stages.wait_ms == pytest.approx((4 + 3 + 2 + 1 + 0 + 0) / 6)
-    assert run.stages.queue_ms == pytest.approx(6 / 6)
-    assert run.stages.compute_ms == pytest.approx((6 * 2 + 7 * 3 + 5) / 6)
     assert run.busy == pytest.approx((6 + 1) / 13)
 
 
@@ -82,28 +76,17 @@ def test_a_sealed_case_by_hand():
     run = simulate(arrivals, LINE, Batching(3, 4, semantics="sealed"), warm_up=0)
     # The batch of 13 is closed at 17 and started when the worker is free, at 19.
     assert run.finished_ms.tolist() == [10, 10, 19, 19, 19, 24]
-    assert run.stages.wait_ms == pytest.approx((4 + 3 + 2 + 1 + 0 + 4) / 6)
-    assert run.stages.queue_ms == pytest.approx(2 / 6)
 
 
-def test_overhead_adds_to_the_latency_or_takes_the_worker():
-    arrivals = Arrivals([0.0, 1])
-    outside = simulate(arrivals, LINE, Batching(1), Overhead(3, 7), warm_up=0)
-    assert outside.latencies_ms.tolist() == [15, 19]
-    inside = simulate(arrivals, LINE, Batching(1), Overhead(3, 7, occupies=True), warm_up=0)
-    assert inside.latencies_ms.tolist() == [15, 29]
-    for run in (outside, inside):
-        assert run.stages.overhead_ms == 10
-        assert run.stages.compute_ms == 5
-    assert inside.busy == 1
+def test_overhead_adds_to_the_latency():
+    run = simulate(Arrivals([0.0, 1]), LINE, Batching(1), Overhead(3, 7), warm_up=0)
+    assert run.latencies_ms.tolist() == [15, 19]
 
 
 def test_requests_pass_the_ingress_one_by_one():
     # The ingress takes 4 each: they leave it at 4, 8 and 24; the model takes 5.
     run = simulate(Arrivals([0.0, 1, 20]), LINE, Batching(1), Overhead(1, 2, ingress_ms=4), warm_up=0)
     assert run.latencies_ms.tolist() == [12, 16, 12]
-    assert run.stages.overhead_ms == pytest.approx(3 + (4 + 7 + 4) / 3)
-    assert run.stages.queue_ms == pytest.approx(1 / 3)
     assert run.busy == pytest.approx(10 / 20)
 
 
@@ -163,33 +146,9 @@ def test_an_interval_covers_what_a_long_run_finds():
     assert inside >= 34  # 38 of 40 are to be expected; the seeds are fixed
 
 
-def test_workers_that_start_cold_raise_the_latency_until_they_are_there():
-    arrivals = Poisson(300).draw(6000, 1)
-    ten_ms = Curve.parse("10ms")
-    warm = simulate(arrivals, ten_ms, Batching(1, instances=4), warm_up=0)
-    cold = simulate(
-        arrivals, ten_ms, Batching(1, instances=4, ready_ms=(0, 3000, 3000, 3000)), warm_up=0
-    )
-    late = arrivals.times_ms > 15_000
-    assert cold.latencies_ms[late].max() == pytest.approx(warm.latencies_ms[late].max())
-    assert cold.p95_ms > 50 * warm.p95_ms
-
-
-def test_urgent_requests_go_first():
-    arrivals = with_priorities(Poisson(780).draw(40_000, 1), [0.2, 0.8], 1)
-    batching = Batching(16, 2)
-    run = simulate(arrivals, LINE, batching)
-    urgent, usual = (run.percentile_ms(0.95, priority=level) for level in (0, 1))
-    assert urgent < 0.75 * usual
-    plain = simulate(Arrivals(arrivals.times_ms), LINE, batching)
-    assert urgent < plain.p95_ms < usual
-
-
-def test_one_request_alone_or_nothing_of_a_priority():
+def test_one_request_alone():
     alone = simulate(Arrivals([3.0]), LINE, Batching(8))
     assert (alone.p50_ms, alone.busy) == (5, 0)
-    urgent = simulate(Arrivals([1.0, 2.0], np.array([0, 0])), LINE, Batching(1), warm_up=0)
-    assert math.isnan(urgent.percentile_ms(0.5, priority=1))
 
 
 def test_a_queue_grows_where_the_load_is_one_or_more():

@@ -179,7 +179,6 @@ def test_the_sums_of_the_worked_examples():
     assert [round(capacity_per_s(E4, size), 1) for size in (1, 2, 4, 8)] == [40, 74.1, 117.6, 166.7]
     assert load(120, E4, 4) > 1
     assert load(120, E4, 8) == pytest.approx(0.72)
-    assert load(120, E4, 8, occupied_ms=10) == pytest.approx(0.87)
     assert round(E4.fixed_ms, 2) == 20.91
     assert round(E4.per_image_ms, 3) == 3.357
     assert [fewest_instances(120, E4, 8, utilisation=each) for each in (0.8, 0.7)] == [1, 2]
@@ -194,13 +193,6 @@ def test_the_sums_of_the_worked_examples():
     assert queue_cap(20, E2, 16) == 0
     assert timeout_ms(50, E2, 16) == 30
     assert timeout_ms(10, E2, 16) == 0
-
-
-def test_overhead_that_occupies_the_worker_breaks_the_promise():
-    outside = replicate(Poisson(120), E4, Batching(8, 34), TEN)
-    inside = replicate(Poisson(120), E4, Batching(8, 34), Overhead(after_ms=10, occupies=True))
-    assert outside.p95_ms.value == pytest.approx(98.9, rel=0.02)
-    assert inside.p95_ms.value == pytest.approx(159, rel=0.05)
 
 
 def test_one_instance_of_the_first_example_is_on_the_limit():

@@ -101,53 +101,10 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_nearly_so():
 
 
 @pytest.mark.slow
-def test_what_breaks_first_is_told_for_each_growth():
-    plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 120})
-    assert [each.factor for each in plan.breaks_first] == [1.2, 1.5, 2.0]
-    first, second, third = plan.breaks_first
-    assert (first.kept, first.breaks, first.instances) == (True, None, None)
-    assert (second.kept, second.breaks, second.instances) == (True, "reserve", 3)
-    assert third.utilisation == pytest.approx(0.95)
-    assert third.instances >= 3
-    grown = optcli.plan(curve="6ms+4ms*b", rate_per_s=400, slo={"p95_ms": 120}, headroom=0)
-    assert grown.recommended.instances == third.instances
-
-
-@pytest.mark.slow
-def test_the_runner_up_says_why_it_lost():
-    plan = optcli.plan(curve="12ms", concurrency=2, rate_per_s=600, slo={"p99_ms": 50})
-    assert plan.runner_up.instances == 6
-    assert "over the cap of 0.7" in plan.runner_up.lost_because
-    assert (
-        optcli.plan(
-            curve="12ms", concurrency=2, rate_per_s=600, slo={"p99_ms": 50}, instances=6
-        ).recommended.instances_without_headroom
-        == 6
-    )
-    batched = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 120})
-    assert batched.runner_up.batch == 4
-    assert "times the traffic" in batched.runner_up.lost_because
-
-
-@pytest.mark.slow
-def test_an_slo_under_the_fastest_batch_is_not_kept_and_says_what_would():
+def test_an_slo_under_the_fastest_batch_is_not_kept():
     plan = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 9})
     assert plan.outcome == "not-kept"
     assert "The fastest batch (1) takes 10 ms" in plan.reason
-    kinds = {each.kind: each.figure for each in plan.would}
-    assert kinds["faster-artifact"] > 10 / 9
-    faster = f"{6 / kinds['faster-artifact']}ms+{4 / kinds['faster-artifact']}ms*b"
-    assert optcli.plan(curve=faster, rate_per_s=200, slo={"p95_ms": 9}).outcome == "kept"
-    assert kinds["longer-promise"] >= 10
-
-
-@pytest.mark.slow
-def test_a_smaller_rate_that_would_keep_it_keeps_it():
-    given = {"curve": "6ms+4ms*b", "slo": {"p95_ms": 120}, "instances": 1, "batch": 8, "wait_ms": 20}
-    plan = optcli.plan(rate_per_s=230, **given)
-    rate = next(each.figure for each in plan.would if each.kind == "smaller-rate")
-    assert optcli.plan(rate_per_s=0.98 * rate, **given).outcome == "kept"
-    assert optcli.plan(rate_per_s=1.05 * rate, **given).outcome == "not-kept"
 
 
 @pytest.mark.slow
@@ -157,4 +114,3 @@ def test_bursts_that_one_run_misses_are_found_by_other_seeds():
     at_burst = optcli.plan(curve="4ms+1ms*b", rate_per_s=2800, slo={"p99_ms": 50}, headroom=0)
     assert plan.outcome == "kept"
     assert plan.recommended.instances >= 0.8 * at_burst.recommended.instances
-    assert "few-bursts" in {each.kind for each in plan.notes}

@@ -44,7 +44,6 @@ def test_capacity_and_load_are_those_of_the_ingress_where_it_is_busier():
     assert all(each.capacity_per_s <= 500 for each in plan.by_batch)
     assert all(each.utilisation == pytest.approx(each.rate_per_s / 500) for each in plan.by_rate)
     assert one.p95_ms > 2 + one.wait_ms
-    assert one.stages.overhead_ms > 3
     slow = {"curve": "20ms+1ms*b", "rate_per_s": 100, "slo": {"p95_ms": 400}}
     busy = planned(**slow, instances=1, batch=8).recommended
     assert busy.capacity_per_s == pytest.approx(1000 * 8 / 28)
@@ -96,15 +95,11 @@ def test_who_is_let_in_at_an_overloaded_ingress_is_answered_in_time(ingress_ms):
 
 
 @pytest.mark.slow
-def test_a_rate_above_a_fixed_ingress_names_a_smaller_one_but_no_instances():
+def test_a_rate_above_a_fixed_ingress_is_not_kept():
     fixed = {**SERVER["overhead"], "ingresses": 1}
     plan = planned(rate_per_s=600, overhead=fixed)
     assert plan.outcome == "not-kept"
     assert "The ingress has a load of 1.20, and more instances do not help it." in plan.reason
-    would = {each.kind: each for each in plan.would}
-    assert not {"more-instances", "faster-artifact"} & would.keys()
-    assert would["smaller-rate"].figure < 500
-    assert planned(rate_per_s=would["smaller-rate"].figure, overhead=fixed).is_kept
     assert planned(rate_per_s=600).is_kept
 
 

@@ -12,7 +12,6 @@ from small_variants import variant
 
 import optcli
 from optcli.artifact import Format
-from optcli.errors import UsageError
 from optcli.measure.latency import Candidate
 from optcli.measure.latency.measured_curve import curve_of
 from optcli.measure.latency.sweep import sweep
@@ -140,22 +139,6 @@ def test_a_plan_that_is_read_again_predicts_by_the_same_steps(tmp_path):
     again = predicting.of_plan(plans.read(tmp_path / "plan.json")).curve
     assert again.times_ms(8) == pytest.approx([5, 8, 10, 12, 14, 16, 16, 16])
     assert again.padded == ((6, 8),)
-
-
-@pytest.mark.slow
-def test_deploy_tells_a_plan_that_pads_otherwise_than_the_build(tmp_path):
-    found = of_table(GAINS, {1: 5.0, 8: 16.0})
-    plan = optcli.plan(found, rate_per_s=100, slo={"p95_ms": 60})
-    assert list(plans.doubts(plan, "ov", found, tmp_path / "report.json", force=False)) == []
-    # As a plan of before there were steps.
-    bare = plan.curve.model_copy(update={"padded_from": {}, "compiled": (), "between_ms": {}})
-    old = plan.model_copy(update={"curve": bare})
-    with pytest.raises(UsageError) as caught:
-        list(plans.doubts(old, "ov", found, tmp_path / "report.json", force=False))
-    said = "the plan pads no batches, and the model of this build batches of 6 to 7 to 8"
-    assert caught.value.message == said
-    (told,) = plans.doubts(old, "ov", found, tmp_path / "report.json", force=True)
-    assert told.startswith(said)
 
 
 VECTOR = {"name": "x", "shape": ("batch", 64), "batch": {"min": 1, "opt": 2, "max": 8}}

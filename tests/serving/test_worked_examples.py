@@ -58,8 +58,6 @@ def test_what_the_usual_sum_promises_on_one_instance_is_broken(batch, wait_ms):
     )
     assert plan.outcome == "not-kept"
     assert plan.recommended is None
-    more = next(each for each in plan.would if each.kind == "more-instances")
-    assert more.figure == 2
 
 
 @pytest.mark.slow
@@ -87,9 +85,9 @@ def test_with_the_usual_headroom_500_a_second_need_two_replicas():
 
 
 def test_seven_instances_with_headroom_and_six_without():
-    plan = optcli.plan(curve="12ms", concurrency=2, rate_per_s=600, slo={"p99_ms": 50})
-    one = plan.recommended
-    assert (one.instances, one.instances_without_headroom) == (7, 6)
+    given = {"curve": "12ms", "concurrency": 2, "rate_per_s": 600, "slo": {"p99_ms": 50}}
+    one = recommended(**given)
+    assert (one.instances, recommended(**given, headroom=0).instances) == (7, 6)
     assert one.rate_at_utilisation_per_s / one.instances == pytest.approx(116.7, abs=0.05)
     assert one.utilisation == pytest.approx(0.514, abs=0.001)
     assert one.utilisation_with_headroom == pytest.approx(0.617, abs=0.001)
@@ -116,16 +114,6 @@ def test_segmentation_at_the_defaults_takes_two_instances():
 
 
 @pytest.mark.slow
-def test_overhead_in_the_worker_breaks_the_promise_of_segmentation():
-    overhead = {"after_ms": 10, "occupies_worker": True}
-    plan = optcli.plan(
-        **{**SEGMENTATION, "overhead": overhead}, batch=8, wait_ms=34, instances=1, headroom=0
-    )
-    assert plan.outcome == "not-kept"
-    assert "load of 0.87" in plan.reason
-
-
-@pytest.mark.slow
 def test_the_usual_sum_of_an_api_stands_beside_the_simulated_p95():
     one = recommended(
         curve="1:18ms,2:20ms,4:24ms,8:32ms",
@@ -144,20 +132,17 @@ def test_the_usual_sum_of_an_api_stands_beside_the_simulated_p95():
 
 
 @pytest.mark.slow
-def test_six_cameras_are_served_in_batches_of_eight():
-    plan = optcli.plan(preset="camera-150ms", curve="8:7ms,16:11ms")
-    assert (plan.recommended.batch, plan.recommended.wait_ms) == (8, 5)
-    assert plan.rate_per_s == 150
-    assert {"extrapolated", "cameras"} <= {each.kind for each in plan.notes}
-
-
-@pytest.mark.slow
 def test_a_detector_at_the_edge_neither_batches_nor_waits():
-    plan = optcli.plan(preset="edge-camera-10fps", curve="1:12ms,2:22ms,4:42ms", watts=15)
-    one = plan.recommended
+    one = recommended(
+        curve="1:12ms,2:22ms,4:42ms",
+        rate_per_s=10,
+        arrivals="constant",
+        slo={"p95_ms": 200},
+        overhead={"before_ms": 4, "after_ms": 4},
+        headroom=0,
+    )
     assert (one.batch, one.wait_ms, one.instances) == (1, 0, 1)
     assert one.p95_ms == pytest.approx(20, abs=0.1)
-    assert one.energy_wh_per_1000 == pytest.approx(15 / 36, rel=0.001)
 
 
 @pytest.mark.slow
@@ -200,7 +185,6 @@ def test_the_largest_batch_within_30_ms_is_of_the_measured_sizes():
     assert plan.curve.fixed_ms == pytest.approx(4.60, abs=0.005)
     assert plan.curve.per_image_ms == pytest.approx(1.081, abs=0.0005)
     assert plan.curve.largest_within_slo == 16
-    assert plan.curve.largest_by_the_line == 23
 
 
 @pytest.mark.slow
@@ -211,30 +195,18 @@ def test_a_classifier_at_triple_traffic_needs_five_replicas_in_batches_of_32():
 
 
 @pytest.mark.slow
-def test_enough_instances_stay_warm_for_a_cold_start():
-    scale = optcli.plan(preset="warm-autoscale", curve=AFFINE, rate_per_s=100).autoscaling
-    assert scale.instances_without < scale.min_instances <= scale.max_instances
-    assert scale.p95_ms_without > 120 >= scale.p95_ms_with_min
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset", "rate_per_s", "mode"),
+    ("asked", "mode"),
     [
-        ("nightly-batch", 3, "batch"),
-        ("driver-200ms", None, "real-time"),
-        ("upload-review", 30, "hybrid"),
-        ("ejector-60ms", 20, "real-time"),
-        ("weekly-batch", 3, "batch"),
-        ("city-2s", 30, "hybrid"),
+        ({"freshness_s": 28_800, "rate_per_s": 3}, "batch"),
+        ({"slo": {"p95_ms": 200}, "rate_per_s": 10}, "real-time"),
+        ({"slo": {"p95_ms": 200}, "freshness_s": 28_800, "rate_per_s": 30}, "hybrid"),
     ],
 )
-def test_the_mode_follows_from_freshness_and_latency(preset, rate_per_s, mode):
-    rate = {} if rate_per_s is None else {"rate_per_s": rate_per_s}
-    plan = optcli.plan(preset=preset, curve="12ms", **rate)
+def test_the_mode_follows_from_freshness_and_latency(asked, mode):
+    plan = optcli.plan(**asked, curve="12ms")
     assert plan.outcome == "kept"
     assert plan.mode.mode == mode
-    assert len(plan.mode.deciding) == 2
 
 
 @pytest.mark.slow
@@ -251,7 +223,6 @@ def test_a_sealed_batcher_is_refused_below_its_least_wait(wait_ms):
     plan = optcli.plan(**given, wait_ms=wait_ms)
     assert plan.outcome == "not-kept"
     assert "grows without bound under 25 ms" in plan.reason
-    assert "other-batch" in {each.kind for each in plan.would}
     checked = optcli.plan(**given)
     assert checked.outcome == "kept"
     assert checked.recommended.wait_ms > 25

@@ -8,12 +8,10 @@ from __future__ import annotations
 from optcli.measure.queueing.arrivals import (
     Arrivals,
     Bursts,
-    Cameras,
     Constant,
     Gamma,
     Poisson,
     Process,
-    with_priorities,
 )
 from optcli.measure.queueing.batching import (
     Batching,
@@ -21,19 +19,16 @@ from optcli.measure.queueing.batching import (
     Prediction,
     Semantics,
     Simulation,
-    Stages,
 )
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.forms import Forms, with_forms
 from optcli.measure.queueing.search import Promise, highest_rate
 from optcli.measure.queueing.simulation import replicate, simulate
-from optcli.measure.queueing.trace import Trace
 
 __all__ = [
     "Arrivals",
     "Batching",
     "Bursts",
-    "Cameras",
     "Constant",
     "Curve",
     "Forms",
@@ -45,11 +40,8 @@ __all__ = [
     "Promise",
     "Semantics",
     "Simulation",
-    "Stages",
-    "Trace",
     "highest_rate",
     "replicate",
     "simulate",
     "with_forms",
-    "with_priorities",
 ]

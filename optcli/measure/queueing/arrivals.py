@@ -6,7 +6,6 @@ and lengths that make no sense.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +23,10 @@ _FORMS = "write poisson, constant, gamma:CV2 or bursts:BURST_PER_S,BASE_LENGTH,B
 class Arrivals:
     """Requests in the order in which they arrive.
 
-    `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; None: all
-    are alike. Raises `InputError` for times that fall, are negative or endless.
+    `times_ms` [requests], ascending. Raises `InputError` for times that fall, are negative or endless.
     """
 
     times_ms: np.ndarray
-    priority: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -175,45 +172,6 @@ class Bursts:
         return replace(self, base_per_s=self.base_per_s * factor, burst_per_s=self.burst_per_s * factor)
 
 
-@dataclass(frozen=True)
-class Cameras:
-    """Cameras with one clock each, of random phase; every `stride`-th frame becomes a request.
-
-    `jitter_ms` moves each frame by up to so much to either side. `scaled` changes the frames per
-    second.
-    """
-
-    cameras: int
-    frames_per_s: float
-    stride: int = 1
-    jitter_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        whole(self.cameras, "the number of cameras", PLACE, least=1)
-        number(self.frames_per_s, "the frames per second", PLACE, least=0, above=True)
-        whole(self.stride, "the stride", PLACE, least=1)
-        number(self.jitter_ms, "the jitter", PLACE, least=0)
-
-    @property
-    def rate_per_s(self) -> float:
-        """Requests a second of all cameras."""
-        return self.cameras * self.frames_per_s / self.stride
-
-    def draw(self, count: int, seed: int) -> Arrivals:
-        import numpy as np
-
-        random = np.random.default_rng(seed)
-        phase = random.random(self.cameras)
-        frames = -(-_counted(count) // self.cameras) + 1
-        period_ms = 1000 * self.stride / self.frames_per_s
-        times = (phase + np.arange(frames)[:, None]) * period_ms
-        times = (times + random.uniform(0, 2, times.shape) * self.jitter_ms).ravel()
-        return Arrivals(np.sort(times)[:count])
-
-    def scaled(self, factor: float) -> Cameras:
-        return replace(self, frames_per_s=self.frames_per_s * factor)
-
-
 def parse(text: str, rate_per_s: float) -> Process:
     """A process from `poisson`, `constant`, `gamma:CV2` or `bursts:BURST_PER_S,BASE,BURST`.
 
@@ -243,25 +201,6 @@ def parse(text: str, rate_per_s: float) -> Process:
             hint="give a higher rate, or slower or shorter bursts",
         )
     return Bursts(base_per_s, burst_per_s, base_ms, burst_ms)
-
-
-def with_priorities(arrivals: Arrivals, shares: Sequence[float], seed: int) -> Arrivals:
-    """Each request gets a priority at random: `shares[0]` of them 0, the most urgent, and so on.
-
-    Raises `InputError` where the shares are negative or their sum is not 1.
-    """
-    import numpy as np
-
-    fractions = [share(each, "the share of a priority", PLACE) for each in shares]
-    if abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(
-            f"the shares of the priorities add up to {sum(fractions):g}, wanted 1",
-            place=PLACE,
-            hint="give each priority its share of the requests, such as 0.2,0.8",
-        )
-    drawn = np.random.default_rng([seed, 2]).random(arrivals.count)
-    priority = np.searchsorted(np.cumsum(fractions)[:-1], drawn, side="right")
-    return replace(arrivals, priority=priority)
 
 
 def kept_at_random(count: int, kept: float, seed: int) -> np.ndarray:

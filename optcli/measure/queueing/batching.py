@@ -28,9 +28,8 @@ class Batching:
     """A configuration of a server.
 
     `batch` is the largest batch, `wait_ms` the longest wait for it. There are `instances` *
-    `concurrency` workers. `ready_ms`: when each worker is ready first (cold starts); workers beyond its
-    length at once. Sealed batching spreads requests over replicas by chance, over those that are ready.
-    Raises `InputError` for a batch, a wait or workers that make no sense.
+    `concurrency` workers. Sealed batching spreads requests over replicas by chance. Raises `InputError`
+    for a batch, a wait or workers that make no sense.
     """
 
     batch: int
@@ -38,7 +37,6 @@ class Batching:
     instances: int = 1
     concurrency: int = 1
     semantics: Semantics = "oldest-age"
-    ready_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         whole(self.batch, "the largest batch", PLACE, least=1, most=MOST_IN_A_BATCH)
@@ -54,10 +52,9 @@ class Batching:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Milliseconds before and after the model, per batch.
+    """Milliseconds before and after the model, which add to the latency of a request.
 
-    With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
-    latency. `ingress_ms` is the work of each request at the server's ingress, which varies by the
+    `ingress_ms` is the work of each request at the server's ingress, which varies by the
     squared coefficient of variation `ingress_cv2` (gamma distributed; 0: constant). `ingresses`
     processes share the requests, and each takes one after the other. Raises `InputError` for negative
     values.
@@ -65,7 +62,6 @@ class Overhead:
 
     before_ms: float = 0.0
     after_ms: float = 0.0
-    occupies: bool = False
     ingress_ms: float = 0.0
     ingress_cv2: float = 0.0
     ingresses: int = 1
@@ -88,11 +84,6 @@ class Overhead:
         return self.total_ms + self.ingress_ms
 
     @property
-    def occupied_ms(self) -> float:
-        """What it adds to the time for which a batch keeps its worker."""
-        return self.total_ms if self.occupies else 0.0
-
-    @property
     def apart_ms(self) -> float:
         """The time between two requests that the ingress passes at most."""
         return self.ingress_ms / self.ingresses
@@ -102,31 +93,13 @@ class Overhead:
 class Batches:
     """What was sent: `members` [requests], numbers batch after batch, and [batches] arrays.
 
-    `closed_ms` is when nothing more could join, `started_ms` when a worker took it, `took_ms` for how
-    long. `free_ms` is when a worker became free for it, -inf where a batch closes without one. `sizes`
-    are its requests.
+    `started_ms` is when a worker took it, `took_ms` for how long. `sizes` are its requests.
     """
 
     members: np.ndarray
     sizes: np.ndarray
-    free_ms: np.ndarray
-    closed_ms: np.ndarray
     started_ms: np.ndarray
     took_ms: np.ndarray
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Where the mean latency goes, in milliseconds.
-
-    `wait_ms` until the batch is sent although a worker is free, `queue_ms` until a worker is free,
-    then `compute_ms` and `overhead_ms`.
-    """
-
-    wait_ms: float
-    queue_ms: float
-    compute_ms: float
-    overhead_ms: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +110,7 @@ class Simulation:
     the latency rose from beginning to end, so that the percentiles depend on the length of the run.
 
     The arrays hold all requests, those of the warm-up (the first `skipped`) as well: `latencies_ms`
-    [all]; `started_ms` [all], when a worker took each; `finished_ms` [all], when it was answered;
-    `priority` [all] or None.
+    [all]; `started_ms` [all], when a worker took each; `finished_ms` [all], when it was answered.
     """
 
     p50_ms: float
@@ -147,36 +119,19 @@ class Simulation:
     mean_ms: float
     mean_batch: float
     busy: float
-    stages: Stages
     grows: bool
     skipped: int
     latencies_ms: np.ndarray = field(repr=False)
     started_ms: np.ndarray = field(repr=False)
     finished_ms: np.ndarray = field(repr=False)
-    priority: np.ndarray | None = field(default=None, repr=False)
 
-    def percentile_ms(self, q: float, priority: int | None = None) -> float:
-        """The q-quantile (0 < q <= 1) of all requests, of one priority where one is named.
-
-        NaN where a priority has no request. Raises `InputError` for another q, and for a priority where
-        the requests have none.
-        """
+    def percentile_ms(self, q: float) -> float:
+        """The q-quantile (0 < q <= 1) of the requests. Raises `InputError` for another q."""
         if not 0 < q <= 1:
             raise InputError(
                 f"{q!r} is no quantile", place=PLACE, hint="give a number above 0, up to 1"
             )
-        return percentiles_ms(self._counted(priority), [q])[0]
-
-    def _counted(self, priority: int | None) -> np.ndarray:
-        latencies = self.latencies_ms[self.skipped :]
-        if priority is None:
-            return latencies
-        if self.priority is None:
-            raise InputError(
-                "the requests have no priorities", place=PLACE, hint="draw them with with_priorities"
-            )
-        chosen: np.ndarray = latencies[self.priority[self.skipped :] == priority]
-        return chosen
+        return percentiles_ms(self.latencies_ms[self.skipped :], [q])[0]
 
 
 def percentiles_ms(latencies: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -201,6 +156,5 @@ class Prediction:
     mean_ms: Estimate
     mean_batch: Estimate
     busy: Estimate
-    stages: Stages
     grows: bool
     requests: int

@@ -16,7 +16,6 @@ from optcli.measure.queueing.batching import Batching, Prediction, Simulation
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.demand import (
     Demand,
-    by_load,
     offer,
     offered_batches,
     requests_for,
@@ -26,7 +25,6 @@ from optcli.measure.queueing.demand import (
 )
 from optcli.measure.queueing.search import Promise, highest_rate
 from optcli.measure.queueing.simulation import replicate, simulate
-from optcli.measure.queueing.trace import Trace
 
 # Share of the best that counts as equal: of the traffic that a batch size carries, of latency.
 _EQUAL = 0.05
@@ -35,8 +33,6 @@ _EQUALLY_BUSY = 0.02
 # More growth than this decides nothing.
 MOST_GROWTH = 2.0
 _SHARE_OF_PROMISE = 0.1
-# The prediction goes through a recorded trace of up to so many requests as a whole.
-MOST_OF_A_TRACE = 1_000_000
 # As many times the instances that one run asks for are tried with other seeds.
 _MOST_MORE = 4
 # More are no longer one queue: such traffic is split before it gets here.
@@ -70,12 +66,11 @@ class Choice:
     """The best configuration and what it is predicted to do; None of both where none keeps the promise.
 
     `tried` has one configuration for each batch size, the nearest to the promise first where none
-    keeps it. `runner_up` is the second best.
+    keeps it.
     """
 
     best: Tried | None
     prediction: Prediction | None
-    runner_up: Tried | None
     tried: tuple[Tried, ...]
 
 
@@ -118,15 +113,8 @@ def predict(
 
 
 def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
-    """A prediction; with more requests where the means keep the promise and the intervals do not.
-
-    A trace is gone through as a whole: its worst moments may lie anywhere.
-    """
+    """A prediction; with more requests where the means keep the promise and the intervals do not."""
     prediction = predict(curve, demand, batching)
-    trace = demand.process
-    if isinstance(trace, Trace) and trace.times_ms.size > prediction.requests:
-        whole = min(MOST_OF_A_TRACE, int(trace.times_ms.size))
-        prediction = predict(curve, demand, batching, runs=2, requests=whole)
     if keeps(prediction, demand.promise) or not keeps(prediction, demand.promise, surely=False):
         return prediction
     more = _MORE_REQUESTS * requests_of(demand)
@@ -154,26 +142,6 @@ def simulated(curve: Curve, demand: Demand, batching: Batching, factor: float = 
     process = demand.process.scaled(factor)
     arrivals = process.draw(requests_of(demand), demand.seed)
     return simulate(arrivals, curve, batching, demand.overhead, seed=demand.seed)
-
-
-def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
-    """The instances that keep the promise at the planned rate itself, below the utilisation cap.
-
-    Those of the plan without headroom, be it with another batch size; a fixed number is what it is.
-    """
-    if demand.instances is not None or not demand.headroom:
-        return batching.instances
-    first = by_load(curve, demand, batching.batch)
-    low, high = first, batching.instances
-    while low < high:
-        middle = (low + high) // 2
-        some = predict(curve, demand, replace(batching, instances=middle), runs=2)
-        low, high = (low, middle) if keeps(some, demand.promise, surely=False) else (middle + 1, high)
-    same = max(first, high)
-    if min(by_load(curve, demand, batch) for batch in offered_batches(curve, demand)) >= same:
-        return same
-    other = choose(curve, replace(demand, headroom=0.0)).best
-    return same if other is None else min(same, other.batching.instances)
 
 
 def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> bool:
@@ -228,9 +196,7 @@ def _tried(curve: Curve, demand: Demand, batching: Batching) -> Tried:
     with_headroom = kept and (
         not reserve or demand.promise.kept_by(simulated(curve, demand, batching, 1 + demand.headroom))
     )
-    load = formulas.load(
-        demand.process.rate_per_s, curve, batching.batch, batching.workers, demand.occupied_ms
-    )
+    load = formulas.load(demand.process.rate_per_s, curve, batching.batch, batching.workers)
     return Tried(batching, load, run, kept, with_headroom)
 
 
@@ -255,11 +221,10 @@ def _best_of(curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Pro
         grown.remove(best)
         best, prediction = _made_sure(curve, demand, best)
         if keeps(prediction, demand.promise):
-            rest = sorted(grown, key=lambda each: -each.growth) or _nearest(others, demand)
             every = sorted([best, *grown, *others], key=lambda each: each.batching.batch)
-            return Choice(best, prediction, next(iter(rest), None), tuple(every))
+            return Choice(best, prediction, tuple(every))
         others.append(replace(best, kept=False, with_headroom=False, growth=0.0))
-    return Choice(None, None, None, tuple(_nearest(others, demand)))
+    return Choice(None, None, tuple(_nearest(others, demand)))
 
 
 def _made_sure(curve: Curve, demand: Demand, best: Tried) -> tuple[Tried, Prediction]:

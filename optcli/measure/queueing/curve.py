@@ -32,8 +32,7 @@ class Curve:
     `points` are (batch size, mean milliseconds), ascending, never falling; empty for a line.
     `fixed_ms` and `per_image_ms` are the line t(B) = fixed + B * per_image, fitted by least squares
     with both at least zero; None where there is one point only. `largest_residual` is the largest
-    distance of a point from it, as a share of the point. `flattened` names batch sizes whose time was
-    moved because the table fell within `FALL_TOLERANCE`. `samples_ms` holds the measured times of
+    distance of a point from it, as a share of the point. `samples_ms` holds the measured times of
     single batches by batch size, where there are some: a simulation draws from them, each time for
     itself. `between` are further (batch size, mean milliseconds) that are known without a measurement
     of their own, and between all of them the curve is straight. `padded` are (first, to): batches of
@@ -44,7 +43,6 @@ class Curve:
     fixed_ms: float | None
     per_image_ms: float | None
     largest_residual: float = 0.0
-    flattened: tuple[int, ...] = ()
     samples_ms: Mapping[int, np.ndarray] = field(default_factory=dict)
     between: tuple[tuple[int, float], ...] = ()
     padded: tuple[tuple[int, int], ...] = ()
@@ -88,12 +86,11 @@ class Curve:
         _refuse_a_fall(ordered)
         rising = monotone([time for _, time in ordered])
         flat = tuple((size, time) for (size, _), time in zip(ordered, rising, strict=True))
-        moved = tuple(size for (size, time), new in zip(ordered, rising, strict=True) if time != new)
         if len(flat) == 1:
             return cls(points=flat, fixed_ms=None, per_image_ms=None)
         fixed, per_image = _fit(flat)
         residual = max(abs(fixed + per_image * size - time) / time for size, time in flat)
-        return cls(flat, fixed, per_image, largest_residual=residual, flattened=moved)
+        return cls(flat, fixed, per_image, largest_residual=residual)
 
     @classmethod
     def from_line(cls, fixed_ms: float, per_image_ms: float) -> Curve:
@@ -223,14 +220,6 @@ class Curve:
     def largest_within(self, limit_ms: float, sizes: Sequence[int]) -> int | None:
         """The largest of some batch sizes whose time is within a limit; None where none is."""
         return max((size for size in sizes if self.time_ms(size) <= limit_ms), default=None)
-
-    def largest_on_line(self, limit_ms: float) -> int | None:
-        """The largest batch size that the fitted line puts within a limit; None: none, or no end."""
-        if self.fixed_ms is None or not self.per_image_ms:
-            return None
-        # 1e-9 forgives a quotient that rounding left a hair below a whole number.
-        size = int((limit_ms - self.fixed_ms) / self.per_image_ms + 1e-9)
-        return size if limit_ms >= self.fixed_ms + self.per_image_ms else None
 
     def quantiles_ms(self, largest: int, levels: int = 4096) -> np.ndarray | None:
         """What a simulation draws from: [largest, levels], row B - 1 for batches of B, ascending.

@@ -11,7 +11,6 @@ from optcli.measure.queueing.batching import Batching, Overhead, Semantics
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.search import Promise
 from optcli.measure.queueing.simulation import NO_OVERHEAD
-from optcli.measure.queueing.trace import Trace
 
 _LARGEST_BATCH = 64
 _WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
@@ -50,11 +49,6 @@ class Demand:
     seed: int = 0
 
     @property
-    def occupied_ms(self) -> float:
-        """The part of the overhead for which a batch keeps its worker, in milliseconds."""
-        return self.overhead.occupied_ms
-
-    @property
     def ingress_ms(self) -> float:
         """The time between two requests that all processes of the ingress pass at most."""
         return self.overhead.apart_ms
@@ -71,10 +65,8 @@ class Demand:
 
 
 def requests_of(demand: Demand) -> int:
-    """How many requests one simulation has: more where bursts are rare, and of a long trace."""
+    """How many requests one simulation has: more where bursts are rare."""
     process = demand.process
-    if isinstance(process, Trace):
-        return min(_MOST_REQUESTS, max(demand.requests, int(process.times_ms.size)))
     if not isinstance(process, Bursts):
         return demand.requests
     per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
@@ -87,15 +79,6 @@ def requests_for(demand: Demand, batching: Batching) -> int:
     if batching.semantics != "sealed":
         return count
     return max(count, min(_MOST_REQUESTS, _OF_A_REPLICA * batching.instances))
-
-
-def bursts_of(demand: Demand) -> float | None:
-    """How many bursts one simulation has; None where the traffic has none."""
-    process = demand.process
-    if not isinstance(process, Bursts):
-        return None
-    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
-    return requests_of(demand) / per_burst
 
 
 def by_load(
@@ -114,7 +97,6 @@ def by_load(
         utilisation=demand.utilisation,
         headroom=headroom,
         concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
     )
 
 
@@ -132,11 +114,10 @@ def offered_batches(curve: Curve, demand: Demand) -> list[int]:
     sizes = sorted({*doubled, *curve.sizes})
     sizes = [size for size in sizes if size <= largest and not curve.is_extrapolated(size)]
     sizes = [size for size in sizes if (curve.padded_to(size) or largest + 1) > largest]
-    occupied = demand.occupied_ms
-    room = demand.tightest_ms - (demand.overhead.alone_ms - occupied)
+    room = demand.tightest_ms - demand.overhead.alone_ms
     calls = 1 if demand.instances is not None else 2
-    fitting = [size for size in sizes if calls * (curve.time_ms(size) + occupied) <= room]
-    return fitting or [size for size in sizes[:1] if curve.time_ms(size) + occupied <= room]
+    fitting = [size for size in sizes if calls * curve.time_ms(size) <= room]
+    return fitting or [size for size in sizes[:1] if curve.time_ms(size) <= room]
 
 
 def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
@@ -165,9 +146,7 @@ def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
         return sorted({round(wait, 1) for wait in waits}) or [least if math.isfinite(least) else slo]
     if batch == 1:
         return [0.0]
-    budget = formulas.longest_wait_ms(
-        slo, curve, batch, rate, demand.overhead.alone_ms, demand.occupied_ms
-    )
+    budget = formulas.longest_wait_ms(slo, curve, batch, rate, demand.overhead.alone_ms)
     return sorted({*(wait for wait in _WAITS_MS if wait <= budget), float(int(budget))})
 
 
@@ -185,7 +164,6 @@ def sealed_least_ms(curve: Curve, demand: Demand, offer: Batching) -> float:
         utilisation=1.0,
         batch=offer.batch,
         concurrency=offer.concurrency,
-        occupied_ms=demand.occupied_ms,
     )
     return round(least, 6)
 

@@ -22,14 +22,14 @@ class Durations:
     seed: int
 
     @classmethod
-    def of(cls, curve: Curve, largest: int, occupied_ms: float, seed: int) -> Durations:
-        """Batches of 1 to `largest`, each `occupied_ms` longer than the model takes."""
+    def of(cls, curve: Curve, largest: int, seed: int) -> Durations:
+        """Batches of 1 to `largest`."""
         import numpy as np
 
         table = curve.quantiles_ms(largest)
         if table is None:
             table = np.array(curve.times_ms(largest))[:, None]
-        return cls(table + occupied_ms, seed)
+        return cls(table, seed)
 
     @property
     def is_fixed(self) -> bool:

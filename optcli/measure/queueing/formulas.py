@@ -1,7 +1,6 @@
 """Closed formulas of queueing: they prune what is worth simulating. Milliseconds, rates per second.
 
-All raise `InputError` for numbers that make no sense. `workers` is instances times concurrency;
-`occupied_ms` is overhead for which a batch keeps its worker.
+All raise `InputError` for numbers that make no sense. `workers` is instances times concurrency.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ def capacity_per_s(
     curve: Curve,
     batch: int,
     workers: int = 1,
-    occupied_ms: float = 0.0,
     *,
     ingress_ms: float = 0.0,
 ) -> float:
-    """Full batches on all workers: workers * B / (t(B) + occupied), and at most 1 / ingress.
+    """Full batches on all workers: workers * B / t(B), and at most 1 / ingress.
 
     `ingress_ms` is the time between two requests that the ingress passes at most; 0: there is none.
     """
-    carried = 1000 * workers * batch / (curve.time_ms(batch) + occupied_ms)
+    carried = 1000 * workers * batch / curve.time_ms(batch)
     return min(carried, 1000 / ingress_ms) if ingress_ms else carried
 
 
@@ -41,12 +39,11 @@ def load(
     curve: Curve,
     batch: int,
     workers: int = 1,
-    occupied_ms: float = 0.0,
     *,
     ingress_ms: float = 0.0,
 ) -> float:
     """rho_B, the rate as a share of the capacity with full batches."""
-    return _rate(rate_per_s) / capacity_per_s(curve, batch, workers, occupied_ms, ingress_ms=ingress_ms)
+    return _rate(rate_per_s) / capacity_per_s(curve, batch, workers, ingress_ms=ingress_ms)
 
 
 def fewest_instances(
@@ -57,25 +54,19 @@ def fewest_instances(
     utilisation: float = 0.7,
     headroom: float = 0.0,
     concurrency: int = 1,
-    occupied_ms: float = 0.0,
 ) -> int:
     """Instances that carry rate * (1 + headroom) at a load of `utilisation` at most.
 
     By Little's law rate * t(B) / B workers are busy.
     """
-    usable = capacity_per_s(curve, batch, concurrency, occupied_ms) * _utilisation(utilisation)
+    usable = capacity_per_s(curve, batch, concurrency) * _utilisation(utilisation)
     needed = _rate(rate_per_s) * (1 + number(headroom, "the headroom", PLACE, least=0)) / usable
     return max(1, math.ceil(needed - _HAIR))
 
 
-def delay_budget_ms(
-    slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0, occupied_ms: float = 0.0
-) -> float:
-    """SLO - overhead - 2 * t(B), at least 0: a request may wait for another batch and for its own.
-
-    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker, in both batches.
-    """
-    return max(0.0, _slo(slo_ms) - overhead_ms - occupied_ms - 2 * curve.time_ms(batch))
+def delay_budget_ms(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> float:
+    """SLO - overhead - 2 * t(B), at least 0: a request may wait for another batch and for its own."""
+    return max(0.0, _slo(slo_ms) - overhead_ms - 2 * curve.time_ms(batch))
 
 
 def longest_wait_ms(
@@ -84,13 +75,12 @@ def longest_wait_ms(
     batch: int,
     rate_per_s: float,
     overhead_ms: float = 0.0,
-    occupied_ms: float = 0.0,
 ) -> float:
     """The delay budget, and no more than (B - 1) / rate.
 
     Whoever waits longer than the batch takes to fill gains nothing.
     """
-    budget = delay_budget_ms(slo_ms, curve, batch, overhead_ms, occupied_ms)
+    budget = delay_budget_ms(slo_ms, curve, batch, overhead_ms)
     return min(budget, 1000 * (batch - 1) / _rate(rate_per_s))
 
 
@@ -102,7 +92,6 @@ def fewest_wait_sealed_ms(
     *,
     batch: int | None = None,
     concurrency: int = 1,
-    occupied_ms: float = 0.0,
 ) -> float:
     """D_min of sealed batching: below it (at utilisation 1) the queue grows without bound.
 
@@ -120,41 +109,39 @@ def fewest_wait_sealed_ms(
                 place=CURVE,
                 hint="give the times of two batch sizes or more",
             )
-        return 0.0 if per_ms * (curve.time_ms(1) + occupied_ms) < carried else math.inf
-    needed = _batch_that_must_form(per_ms, curve, carried, occupied_ms)
+        return 0.0 if per_ms * curve.time_ms(1) < carried else math.inf
+    needed = _batch_that_must_form(per_ms, curve, carried)
     if batch is not None and needed > batch:
         return math.inf
     return max(0.0, (needed - 1) / per_ms)
 
 
-def _batch_that_must_form(per_ms: float, curve: Curve, carried: float, occupied_ms: float) -> float:
-    """The smallest b, 1 or more, with per_ms * (t(b) + occupied) <= carried * b; infinite for none."""
+def _batch_that_must_form(per_ms: float, curve: Curve, carried: float) -> float:
+    """The smallest b, 1 or more, with per_ms * t(b) <= carried * b; infinite for none."""
     below = 1.0
     for size in curve.knots:
-        if size > below and _is_carried(per_ms, curve, size, carried, occupied_ms):
-            return _between(per_ms, curve, (int(below), size), carried, occupied_ms)
-        if size == 1 and _is_carried(per_ms, curve, 1, carried, occupied_ms):
+        if size > below and _is_carried(per_ms, curve, size, carried):
+            return _between(per_ms, curve, (int(below), size), carried)
+        if size == 1 and _is_carried(per_ms, curve, 1, carried):
             return 1.0
         below = float(size)
     # From the last point on, and for a line from 1 on, the curve is a line; of one point it ends there.
     if curve.per_image_ms is None:
         return math.inf
     each = curve.per_image_ms
-    fixed = curve.time_ms(int(below)) - each * below + occupied_ms
+    fixed = curve.time_ms(int(below)) - each * below
     left = carried - per_ms * each
     return max(below, per_ms * fixed / left) if left > 0 else math.inf
 
 
-def _is_carried(per_ms: float, curve: Curve, batch: int, carried: float, occupied_ms: float) -> bool:
-    return per_ms * (curve.time_ms(batch) + occupied_ms) <= carried * batch
+def _is_carried(per_ms: float, curve: Curve, batch: int, carried: float) -> bool:
+    return per_ms * curve.time_ms(batch) <= carried * batch
 
 
-def _between(
-    per_ms: float, curve: Curve, sizes: tuple[int, int], carried: float, occupied_ms: float
-) -> float:
+def _between(per_ms: float, curve: Curve, sizes: tuple[int, int], carried: float) -> float:
     """Where the straight part of a curve between two batch sizes begins to be carried."""
     low, high = sizes
-    start = curve.time_ms(low) + occupied_ms
+    start = curve.time_ms(low)
     each = (curve.time_ms(high) - curve.time_ms(low)) / (high - low)
     if per_ms * start <= carried * low:
         return float(low)
@@ -168,18 +155,14 @@ def queue_cap(
     batch: int,
     workers: int = 1,
     overhead_ms: float = 0.0,
-    occupied_ms: float = 0.0,
     *,
     ingress_ms: float = 0.0,
 ) -> int:
     """The last one let in is served in time: workers * B * (floor((SLO - overhead) / t(B)) - 1).
 
-    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker: batches in front take
-    t(B) + occupied each. It is at most `ingress_cap` where requests pass an ingress. 0: nothing may
-    wait.
+    It is at most `ingress_cap` where requests pass an ingress. 0: nothing may wait.
     """
-    left = _slo(slo_ms) - (overhead_ms - occupied_ms)
-    batches = math.floor(left / (curve.time_ms(batch) + occupied_ms) + _HAIR)
+    batches = math.floor((_slo(slo_ms) - overhead_ms) / curve.time_ms(batch) + _HAIR)
     cap = max(0, workers * batch * (batches - 1))
     return min(cap, ingress_cap(slo_ms, curve, batch, ingress_ms, overhead_ms)) if ingress_ms else cap
 

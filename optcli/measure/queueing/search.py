@@ -88,7 +88,6 @@ def highest_rate(
             curve,
             size,
             batching.workers,
-            overhead.occupied_ms,
             ingress_ms=overhead.apart_ms,
         )
         for size in range(1, batching.batch + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from optcli.measure.queueing.batching import (
     Overhead,
     Prediction,
     Simulation,
-    Stages,
     percentiles_ms,
 )
 from optcli.measure.queueing.curve import Curve
@@ -51,15 +49,14 @@ def simulate(
 
     share(warm_up, "the warm-up", PLACE)
     times = _past_ingress(arrivals, overhead, seed)
-    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    draw = Durations.of(curve, batching.batch, seed)
     batches = _sent(replace(arrivals, times_ms=times), batching, draw)
-    outside_ms = 0.0 if overhead.occupies else overhead.total_ms
     started, finished = np.empty(times.size), np.empty(times.size)
     started[batches.members] = np.repeat(batches.started_ms, batches.sizes)
-    ended = batches.started_ms + batches.took_ms + outside_ms
+    ended = batches.started_ms + batches.took_ms + overhead.total_ms
     finished[batches.members] = np.repeat(ended, batches.sizes)
     skipped = min(int(warm_up * times.size), times.size - 1)
-    return _summary(arrivals, times, batching, overhead, batches, started, finished, skipped)
+    return _summary(arrivals, batching, overhead, batches, started, finished, skipped)
 
 
 def replicate(
@@ -90,7 +87,6 @@ def replicate(
         value, low, high = t_interval(values)
         return Estimate(value=value, low=max(0.0, low), high=high)
 
-    stages = np.mean([list(vars(each.stages).values()) for each in simulations], axis=0)
     return Prediction(
         p50_ms=over_runs("p50_ms"),
         p95_ms=over_runs("p95_ms"),
@@ -98,7 +94,6 @@ def replicate(
         mean_ms=over_runs("mean_ms"),
         mean_batch=over_runs("mean_batch"),
         busy=over_runs("busy"),
-        stages=Stages(*(float(each) for each in stages)),
         grows=any(each.grows for each in simulations),
         requests=requests,
     )
@@ -145,56 +140,31 @@ def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
 
 def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> Batches:
     times = arrivals.times_ms
-    ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
     if batching.semantics == "sealed":
-        return _sealed(times, batching, ready, draw, _replica_of(times, batching, ready, draw))
-    if arrivals.priority is not None:
-        return recursion.by_priority(times, arrivals.priority, batching, ready, draw)
-    return recursion.run(times, batching, ready, draw)
+        return _sealed(times, batching, draw)
+    return recursion.run(times, batching, batching.workers, draw)
 
 
-def _sealed(
-    times: np.ndarray,
-    batching: Batching,
-    ready: Sequence[float],
-    draw: Durations,
-    replica_of: np.ndarray,
-) -> Batches:
-    """Each replica batches what is sent to it; its workers are `concurrency` in number."""
+def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> Batches:
+    """Each replica batches what chance sends to it; its workers are `concurrency` in number."""
     import numpy as np
 
+    replicas = batching.instances
+    random = np.random.default_rng([draw.seed, 5])
+    replica_of = random.integers(replicas, size=times.size) if replicas > 1 else np.zeros(times.size)
     parts = []
-    for number in range(batching.instances):
+    for number in range(replicas):
         mine = np.flatnonzero(replica_of == number)
-        own = ready[number * batching.concurrency : (number + 1) * batching.concurrency]
         one = replace(draw, seed=draw.seed + number)
         if mine.size:
-            parts.append(replace(recursion.run(times[mine], batching, own, one), members=mine))
+            sent = recursion.run(times[mine], batching, batching.concurrency, one)
+            parts.append(replace(sent, members=mine))
     names = Batches.__dataclass_fields__
     return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def _replica_of(
-    times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations
-) -> np.ndarray:
-    """Where sealed batching sends each request [requests]; nothing to a replica that still starts."""
-    import numpy as np
-
-    replicas, random = batching.instances, np.random.default_rng([draw.seed, 5])
-    if replicas == 1:
-        return np.zeros(times.size, dtype=np.int64)
-    if not any(ready):
-        return random.integers(replicas, size=times.size)
-    first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
-    order = np.argsort(first_ms, kind="stable")
-    there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
-    spread: np.ndarray = order[(random.random(times.size) * there).astype(int)]
-    return spread
-
-
 def _summary(
     arrivals: Arrivals,
-    passed: np.ndarray,
     batching: Batching,
     overhead: Overhead,
     batches: Batches,
@@ -225,7 +195,6 @@ def _summary(
         mean_ms=float(counted.mean()),
         mean_batch=float(sizes.mean()) if sizes.size else float("nan"),
         busy=busy,
-        stages=_stages(times, passed, overhead, batches, skipped),
         grows=_grows(counted, max(busy, _ingress_busy(arrivals, overhead, skipped)))
         if window_s
         else False,
@@ -233,7 +202,6 @@ def _summary(
         latencies_ms=latencies,
         started_ms=started,
         finished_ms=finished,
-        priority=arrivals.priority,
     )
 
 
@@ -241,30 +209,6 @@ def _ingress_busy(arrivals: Arrivals, overhead: Overhead, skipped: int) -> float
     """The work that comes to the ingress from request `skipped` on, as a share of the time."""
     begin, end = float(arrivals.times_ms[skipped]), float(arrivals.times_ms[-1])
     return overhead.apart_ms * (arrivals.count - skipped - 1) / (end - begin)
-
-
-def _stages(
-    times: np.ndarray, passed: np.ndarray, overhead: Overhead, batches: Batches, skipped: int
-) -> Stages:
-    """Means over the requests that count; `passed` [all] is when they left the ingress."""
-    import numpy as np
-
-    counted = batches.members >= skipped
-    arrived = passed[batches.members]
-    at_ingress = arrived - times[batches.members]
-    free, closed, started, took = (
-        np.repeat(each, batches.sizes)
-        for each in (batches.free_ms, batches.closed_ms, batches.started_ms, batches.took_ms)
-    )
-    queue = started - closed + np.clip(free - arrived, 0, closed - arrived)
-    wait = started - arrived - queue
-    compute = took - overhead.occupied_ms
-    return Stages(
-        wait_ms=float(wait[counted].mean()),
-        queue_ms=float(queue[counted].mean()),
-        compute_ms=float(compute[counted].mean()),
-        overhead_ms=overhead.total_ms + float(at_ingress[counted].mean()),
-    )
 
 
 def _grows(latencies: np.ndarray, busy: float) -> bool:

@@ -1,4 +1,4 @@
-"""The pictures of a plan: latency and throughput by batch size and by rate, where the time goes."""
+"""The pictures of a plan: latency and throughput by batch size and by rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optcli.report.html import marks
 from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
-from optcli.results.plan import BatchPoint, Plan, RatePoint, Stages
+from optcli.results.plan import BatchPoint, Plan, RatePoint
 
 # A percentile far over the promise would flatten everything below it.
 _MOST_OVER = 2.5
@@ -34,18 +34,6 @@ def by_batch(plan: Plan) -> Markup:
 def by_rate(plan: Plan) -> Markup:
     """Latency against the rate, with the chosen point and the promise."""
     return marks.figure(f"{plan.drawn} against the rate", lambda width: _rates(width, plan))
-
-
-def stages(parts: Stages) -> Markup:
-    """One bar of the mean latency, by what it is spent on."""
-    named = [
-        ("wait", parts.wait_ms),
-        ("queue", parts.queue_ms),
-        ("compute", parts.compute_ms),
-        ("overhead", parts.overhead_ms),
-    ]
-    names = marks.legend([(index, f"{name} {ms:.3g} ms") for index, (name, ms) in enumerate(named)])
-    return join([marks.figure("Where the time goes", lambda width: _stages(width, named)), names])
 
 
 def _latency(width: int, plan: Plan) -> Markup:
@@ -123,27 +111,6 @@ def _rates(width: int, plan: Plan) -> Markup:
         shapes.append(marks.line(at, area.top, at, area.bottom, "frontier"))
         shapes.append(marks.text(at - 6, area.bottom - 8, "the queue grows", "end", "tick"))
     return marks.picture(width, HEIGHT, f"{plan.drawn} against the rate", *shapes)
-
-
-def _stages(width: int, named: Sequence[tuple[str, float]]) -> Markup:
-    area = Area(6, width - 14, 6, 40)
-    x = from_zero([sum(ms for _, ms in named)], area.left, area.right)
-    shapes = [*marks.level(area, x, "milliseconds")]
-    begun = 0.0
-    for index, (name, ms) in enumerate(named):
-        left, right = x(begun), x(begun + ms)
-        bar = tag(
-            "rect",
-            tag("title", f"{name}: {ms:.3g} ms"),
-            x=left,
-            y=area.top + 4,
-            width=max(0.0, right - left),
-            height=area.bottom - area.top - 8,
-            class_="solid",
-        )
-        shapes.append(marks.series(index, bar))
-        begun += ms
-    return marks.picture(width, area.bottom + 40, "Where the time goes", *shapes)
 
 
 def _sizes(plan: Plan) -> list[int]:

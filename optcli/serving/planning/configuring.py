@@ -1,4 +1,4 @@
-"""The recommended configuration in full: queue, timeout, machines, cost, energy, its highest rate."""
+"""The recommended configuration in full: queue, timeout, machines, cost, its highest rate."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.measure.queueing import Batching, Curve, Prediction, Simulation, formulas
-from optcli.measure.queueing.choice import most_carried, simulated, without_headroom
+from optcli.measure.queueing.choice import most_carried, simulated
 from optcli.measure.queueing.demand import Demand, sealed_least_ms
 from optcli.results import Estimate
-from optcli.results.plan import Configuration, Interval, Stages
+from optcli.results.plan import Configuration, Interval
 from optcli.serving.planning.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ def configuration(
 ) -> Configuration:
     """What to serve with, and what it is predicted to do; `mean_per_s` is the rate that is paid for."""
     batch, workers = batching.batch, batching.workers
-    occupied, limit = demand.occupied_ms, demand.tightest_ms
+    limit = demand.tightest_ms
     overhead, ingress = demand.overhead.alone_ms, demand.ingress_ms
     rate = demand.process.rate_per_s
-    capacity = formulas.capacity_per_s(curve, batch, workers, occupied, ingress_ms=ingress)
+    capacity = formulas.capacity_per_s(curve, batch, workers, ingress_ms=ingress)
     # Each machine has one process that takes requests.
-    machines = max(math.ceil(batching.instances / settings.on_one_machine), demand.overhead.ingresses)
+    machines = max(
+        math.ceil(batching.instances / settings.instances_per_machine), demand.overhead.ingresses
+    )
     assert settings.slo is not None
     run = simulated(curve, demand, batching)
     bounds = _bounds(curve, demand, batching, run, settings.slo.error_budget)
@@ -42,10 +44,9 @@ def configuration(
         batch=batch,
         wait_ms=batching.wait_ms,
         instances=batching.instances,
-        instances_without_headroom=without_headroom(curve, demand, batching),
         concurrency=batching.concurrency,
         machines=machines,
-        instances_per_machine=settings.on_one_machine,
+        instances_per_machine=settings.instances_per_machine,
         ingresses=demand.overhead.ingresses,
         semantics=batching.semantics,
         p50_ms=prediction.p50_ms.value,
@@ -67,20 +68,8 @@ def configuration(
         max_in_flight=bounds.in_flight,
         all_in_time=bounds.in_time,
         least_wait_ms=sealed_least_ms(curve, demand, batching) if sealed else None,
-        longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead, occupied),
+        longest_wait_ms=formulas.delay_budget_ms(limit, curve, batch, overhead),
         cost_per_1000=_cost(settings, machines, mean_per_s),
-        energy_wh_per_1000=_energy(
-            settings,
-            machines,
-            _mean_busy(settings, curve, demand, batching, prediction, mean_per_s),
-            mean_per_s,
-        ),
-        stages=Stages(
-            wait_ms=prediction.stages.wait_ms,
-            queue_ms=prediction.stages.queue_ms,
-            compute_ms=prediction.stages.compute_ms,
-            overhead_ms=prediction.stages.overhead_ms,
-        ),
     )
 
 
@@ -103,9 +92,8 @@ def _bounds(
     """
     batch, computed = batching.batch, batching.workers * batching.batch
     limit, overhead = demand.tightest_ms, demand.overhead.alone_ms
-    occupied = demand.occupied_ms
     in_time = computed + formulas.queue_cap(
-        limit, curve, batch, batching.workers, overhead, occupied, ingress_ms=demand.ingress_ms
+        limit, curve, batch, batching.workers, overhead, ingress_ms=demand.ingress_ms
     )
     # In a shorter queue no batch could fill.
     most = max(in_time, computed + batch)
@@ -143,21 +131,6 @@ def _exceeded_by(values: np.ndarray, share: float) -> float:
     return float(np.quantile(values, 1 - share, method="inverted_cdf"))
 
 
-def _mean_busy(
-    settings: PlanSettings,
-    curve: Curve,
-    demand: Demand,
-    batching: Batching,
-    prediction: Prediction,
-    mean_per_s: float,
-) -> float:
-    """The share of time in which workers compute at the mean rate, which peaks are above."""
-    share = mean_per_s * (1 - settings.cache_hit_rate) / demand.process.rate_per_s
-    if math.isclose(share, 1.0):
-        return prediction.busy.value
-    return simulated(curve, demand, batching, share).busy
-
-
 def _interval(estimate: Estimate) -> Interval | None:
     if estimate.low is None or estimate.high is None:
         return None
@@ -169,12 +142,3 @@ def _cost(settings: PlanSettings, machines: int, mean_per_s: float) -> float | N
     if settings.price_per_hour is None:
         return None
     return settings.price_per_hour * machines / (3.6 * mean_per_s)
-
-
-def _energy(settings: PlanSettings, machines: int, busy: float, mean_per_s: float) -> float | None:
-    """Watt-hours of 1,000 inferences: busy workers take `watts`, waiting ones `idle_watts`."""
-    if settings.watts is None:
-        return None
-    idle = settings.watts if settings.idle_watts is None else settings.idle_watts
-    drawn = machines * (idle + (settings.watts - idle) * busy)
-    return drawn / (3.6 * mean_per_s)

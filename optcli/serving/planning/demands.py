@@ -26,7 +26,6 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
         overhead=Overhead(
             beside.before_ms,
             beside.after_ms,
-            beside.occupies_worker,
             ingress_ms,
             beside.ingress_cv2,
             beside.ingresses or needed,
@@ -45,24 +44,21 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
 
 def carried_per_s(settings: PlanSettings, curve: Curve) -> float | None:
     """The rate at the model that fixed instances carry at the utilisation cap; None: one is named."""
-    named = settings.rate_per_s is not None or settings.cameras is not None
-    if named or settings.instances is None or settings.arrivals.startswith("trace:"):
+    if settings.rate_per_s is not None or settings.instances is None:
         return None
-    demand = demand_of(settings, Traffic(1.0, 1.0, Poisson(1.0)))
+    demand = demand_of(settings, Traffic(1.0, Poisson(1.0)))
     # An ingress that can have more processes gets them.
     fixed = settings.overhead.ingresses is not None or not settings.server.scales
     batches = offered_batches(curve, demand) or [(curve.sizes or (1,))[0]]
     workers = settings.instances * settings.concurrency
     return settings.utilisation * max(
-        formulas.capacity_per_s(
-            curve, batch, workers, demand.occupied_ms, ingress_ms=demand.ingress_ms if fixed else 0.0
-        )
+        formulas.capacity_per_s(curve, batch, workers, ingress_ms=demand.ingress_ms if fixed else 0.0)
         for batch in batches
     )
 
 
 def asked_for_per_s(settings: PlanSettings, at_the_model: float | None) -> float | None:
-    """The mean rate that brings a rate to the model, in its peaks and without what a cache answers."""
+    """The rate that brings one to the model, without what a cache answers."""
     if at_the_model is None:
         return None
-    return at_the_model / (settings.peak_factor * (1 - settings.cache_hit_rate))
+    return at_the_model / (1 - settings.cache_hit_rate)

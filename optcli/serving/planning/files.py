@@ -1,4 +1,4 @@
-"""Reading plan files: YAML with places, a preset below, options above; everything wrong at once."""
+"""Reading plan files: YAML with places, options above; everything wrong at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
 from optcli.recipe.validation import checked, found
-from optcli.serving.planning import presets
 from optcli.serving.planning.settings import PlanSettings
 
 # What a recipe has and no plan file.
@@ -25,11 +24,11 @@ _MERGED = ("slo", "overhead")
 # Bursts are less than this on average, so that their form alone is looked at.
 _ANY_RATE = 1e12
 # The last of these keys that is given removes the others from what lies below.
-_EXCLUSIVE = (("curve", "report"), ("curve", "variant"), ("rate_per_s", "cameras"))
+_EXCLUSIVE = (("curve", "report"), ("curve", "variant"))
 
 
 def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:
-    """The settings of a plan file, of its preset below it and of options above it, checked together.
+    """The settings of a plan file and of options above it, checked together.
 
     `options` are keys of a plan file with plain values, `names` what each is called in problems, such
     as `--rate`. Raises `RecipeError` with everything that is wrong.
@@ -39,7 +38,7 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
     try:
         node = Node({}, Place("the command line", 0, 0)) if path is None else _read(path, problems)
         if node is not None and not len(problems):
-            node = _below(_above(node, options, names), problems)
+            node = _above(node, options, names)
             settings = checked(PlanSettings, node, problems)
             if settings is not None:
                 _check_texts(node, settings, problems)
@@ -53,15 +52,13 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
 def _check_texts(node: Node, settings: PlanSettings, problems: Problems) -> None:
     """Note curves and arrivals of the file that cannot be read; those of options are read later."""
     known = settings.rate_per_s
-    rate = known if isinstance(known, float) else _ANY_RATE
+    rate = _ANY_RATE if known is None else known
     texts: list[tuple[Node | None, Callable[[str], object]]] = [
         (node.get("curve"), lambda text: curve_of_text(text, "curve")),
         (node.get("arrivals"), lambda text: parse(text, rate)),
     ]
     for each, read_text in texts:
         if each is None or not each.place.line or each.value is None:
-            continue
-        if each.value.startswith("trace:"):
             continue
         try:
             read_text(each.value)
@@ -112,16 +109,11 @@ def _read(path: Path, problems: Problems) -> Node | None:
 
 def _from_here(node: Node, path: Path) -> Node:
     """The node with its paths as they are named from the current folder."""
-    folder = path.parent
-    changes = {}
-    report, arrivals = node.get("report"), node.get("arrivals")
-    if report is not None and isinstance(report.value, str) and report.value:
-        file = Path(report.value).expanduser()
-        changes["report"] = replace(report, value=str(folder / file))
-    if arrivals is not None and isinstance(arrivals.value, str) and arrivals.value.startswith("trace:"):
-        file = Path(arrivals.value.removeprefix("trace:")).expanduser()
-        changes["arrivals"] = replace(arrivals, value=f"trace:{folder / file}")
-    return node.with_items(changes) if changes else node
+    report = node.get("report")
+    if report is None or not isinstance(report.value, str) or not report.value:
+        return node
+    file = path.parent / Path(report.value).expanduser()
+    return node.with_items({"report": replace(report, value=str(file))})
 
 
 def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> Node:
@@ -138,23 +130,6 @@ def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> 
                 )
         node = node.with_items({key: given})
     return node
-
-
-def _below(node: Node, problems: Problems) -> Node:
-    """The node with what its preset says of everything that it does not."""
-    named = node.get("preset")
-    if named is None or named.value is None:
-        return node
-    preset = presets.node(str(named.value), named.place, problems)
-    for group in _EXCLUSIVE:
-        if any(node.get(key) is not None for key in group):
-            preset = preset.without(*group)
-    merged = dict(preset.items()) | dict(node.items())
-    for key in _MERGED:
-        own, base = node.get(key), preset.get(key)
-        if own is not None and base is not None and isinstance(own.value, dict):
-            merged[key] = replace(own, value={**base.value, **own.value})
-    return replace(node, value=merged)
 
 
 def placed(value: Any, place: Place) -> Node:

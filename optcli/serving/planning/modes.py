@@ -1,24 +1,20 @@
-"""Questions without a queue: the mode, work that may wait, the largest batch within a promise."""
+"""Questions without a queue: the mode, and the largest batch within a promise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from optcli.errors import UsageError, counted
+from optcli.errors import UsageError
 from optcli.measure.latency.measured_curve import MeasuredCurve
 from optcli.measure.queueing import Curve
 from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.report.wording import number
-from optcli.results.plan import BatchPoint, BatchWork, ModeAdvice, Plan, PlanCurve
+from optcli.results.plan import BatchPoint, ModeAdvice, Plan, PlanCurve
 from optcli.serving.planning.settings import PlanSettings
-from optcli.serving.planning.traffic import traffic_of
 
 # Results that may wait less than this are waited for: somebody, or something, looks at each.
 _WAITED_FOR_S = 60.0
-# Full batches one after the other leave this share for reading and writing.
-BUSY_IN_BATCHES = 0.9
-_DAY_H = 24.0
 
 
 def without_queue(settings: PlanSettings, known: MeasuredCurve | None) -> Plan:
@@ -31,27 +27,10 @@ def without_queue(settings: PlanSettings, known: MeasuredCurve | None) -> Plan:
         )
     if known is not None and settings.promised:
         return _within_promise(settings, known)
-    mode = mode_of(settings, None, None)
-    if known is None or not settings.names_rate:
-        sentence = f"{mode.mode[0].upper()}{mode.mode[1:]}: {mode.reason}."
-        plan = _plan(
-            settings, known, sentence, "Freshness and latency decide; no rate was named.", mode
-        )
-        return plan.model_copy(update={"by_batch": tuple(_points(settings, known, math.inf))})
-    traffic = traffic_of(settings)
-    work = batch_work(settings, known.curve, traffic.mean_per_s * (1 - settings.cache_hit_rate))
-    in_time = work.hours * 3600 <= work.freshness_s
-    sentence = (
-        f"Run batches of {work.batch} on {counted(work.instances, 'instance')}: {number(work.items)}"
-        f" items gather in {number(work.freshness_s / 3600)} h and take {number(work.hours)} h."
-    )
-    reason = (
-        f"{work.batch} is the smallest batch size within 5 % of the largest throughput; half of the"
-        " time is left for a run that fails and is repeated."
-    )
-    plan = _plan(settings, known, sentence, reason, mode_of(settings, work, None), is_kept=in_time)
-    rates = {"rate_per_s": traffic.mean_per_s, "planned_rate_per_s": traffic.planned.rate_per_s}
-    return plan.model_copy(update={**rates, "batch_work": work})
+    mode = mode_of(settings, None)
+    sentence = f"{mode.mode[0].upper()}{mode.mode[1:]}: {mode.reason}."
+    plan = _plan(settings, known, sentence, "Freshness and latency decide.", mode)
+    return plan.model_copy(update={"by_batch": tuple(_points(settings, known, math.inf))})
 
 
 def _within_promise(settings: PlanSettings, known: MeasuredCurve) -> Plan:
@@ -68,7 +47,7 @@ def _within_promise(settings: PlanSettings, known: MeasuredCurve) -> Plan:
             f" instance carries {number(best.capacity_per_s)} a second at full load."
         )
     reason = "No rate was named, so nothing queues: add --rate for a configuration."
-    plan = _plan(settings, known, sentence, reason, mode_of(settings, None, None), best is not None)
+    plan = _plan(settings, known, sentence, reason, mode_of(settings, None), best is not None)
     return plan.model_copy(update={"by_batch": points})
 
 
@@ -82,7 +61,7 @@ def _points(
     overhead_ms = beside.before_ms + beside.after_ms + beside.ingress_ms
     for batch in _sizes(known.curve, settings.largest_batch):
         latency_ms = known.curve.time_ms(batch) + overhead_ms
-        capacity = capacity_per_s(known.curve, batch, settings.concurrency, _occupied_ms(settings))
+        capacity = capacity_per_s(known.curve, batch, settings.concurrency)
         yield BatchPoint(
             batch=batch,
             wait_ms=0.0,
@@ -141,7 +120,6 @@ def plan_curve(known: MeasuredCurve, room_ms: float | None) -> PlanCurve:
         largest_within_slo=None
         if room_ms is None or not sizes
         else curve.largest_within(room_ms, sizes),
-        largest_by_the_line=None if room_ms is None else curve.largest_on_line(room_ms),
         compiled=() if known.forms is None else tuple(sorted(known.forms.compiled)),
         padded_from={size: first for first, size in curve.padded},
         between_ms=dict(curve.between),
@@ -155,19 +133,12 @@ def asked(settings: PlanSettings) -> dict[str, object]:
     return {**whole, "overhead": settings.overhead.model_dump(exclude_unset=True)}
 
 
-def mode_of(
-    settings: PlanSettings, work: BatchWork | None, real_time_machines: int | None
-) -> ModeAdvice:
-    """The mode. `work` is what results that may wait take, `real_time_machines` what serving takes."""
+def mode_of(settings: PlanSettings, real_time_machines: int | None) -> ModeAdvice:
+    """The mode. `real_time_machines` is what serving takes."""
     fresh = settings.freshness_s
     limits = settings.slo.limits_ms if settings.slo else {}
     limit_ms = min(limits.values(), default=None)
-    deciding = {
-        "slo_ms": limit_ms,
-        "freshness_s": fresh,
-        "machines": real_time_machines,
-        "machine_hours_per_day": None if work is None else work.machine_hours_per_day,
-    }
+    deciding = {"slo_ms": limit_ms, "freshness_s": fresh, "machines": real_time_machines}
     mode = "batch"
     said = f"results may wait {_time(fresh or 0)}"
     if limit_ms is not None and (fresh is None or fresh < _WAITED_FOR_S):
@@ -177,66 +148,14 @@ def mode_of(
         del deciding["machines"]
         mode, said = "hybrid", f"a part is promised within {_time(limit_ms / 1e3)}, the rest may wait"
         said += f" {_time(fresh or 0)}"
-    elif work is not None and work.real_time_machine_hours_per_day is not None:
-        said += (
-            f", and full batches take {number(work.machine_hours_per_day)} machine-hours a day, where"
-            f" serving takes {number(work.real_time_machine_hours_per_day)}"
-        )
     known = {name: value for name, value in deciding.items() if value is not None}
     return ModeAdvice.model_validate({"mode": mode, "deciding": known, "reason": said})
-
-
-def batch_work(settings: PlanSettings, curve: Curve, rate_per_s: float) -> BatchWork:
-    """What gathers within the freshness, and what full batches take for it.
-
-    The batch size is the smallest within 5 % of the largest capacity; half of the freshness is left
-    for a run that fails and is repeated.
-    """
-    assert settings.freshness_s is not None
-    batch = settings.batch or _most_efficient(curve, settings.largest_batch)
-    occupied = _occupied_ms(settings)
-    per_instance = BUSY_IN_BATCHES * capacity_per_s(curve, batch, settings.concurrency, occupied)
-    items = rate_per_s * settings.freshness_s
-    window_s = settings.freshness_s / 2
-    instances = settings.instances or max(1, math.ceil(items / (per_instance * window_s)))
-    hours = items / (per_instance * instances) / 3600
-    machines = math.ceil(instances / settings.on_one_machine)
-    per_day = 86_400 / settings.freshness_s
-    return BatchWork(
-        freshness_s=settings.freshness_s,
-        items=items,
-        batch=batch,
-        instances=instances,
-        hours=hours,
-        machine_hours_per_day=hours * machines * per_day,
-        real_time_machine_hours_per_day=_DAY_H * _real_time_machines(settings, curve, rate_per_s),
-    )
-
-
-def _real_time_machines(settings: PlanSettings, curve: Curve, rate_per_s: float) -> int:
-    """Machines that would answer every request at once, one by one, with the usual reserve."""
-    batch = curve.sizes[0] if curve.sizes else 1
-    planned = rate_per_s * settings.peak_factor * (1 + settings.headroom)
-    capacity = capacity_per_s(curve, batch, settings.concurrency, _occupied_ms(settings))
-    instances = max(1, math.ceil(planned / (capacity * settings.utilisation)))
-    return math.ceil(instances / settings.on_one_machine)
-
-
-def _occupied_ms(settings: PlanSettings) -> float:
-    beside = settings.overhead_here
-    return beside.before_ms + beside.after_ms if beside.occupies_worker else 0.0
 
 
 def _sizes(curve: Curve, largest: int) -> list[int]:
     """The known batch sizes; of a line powers of two."""
     sizes = [size for size in curve.sizes if size <= largest]
     return sizes or [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
-
-
-def _most_efficient(curve: Curve, largest: int) -> int:
-    sizes = _sizes(curve, largest)
-    most = max(curve.per_s(size) for size in sizes)
-    return next(size for size in sizes if curve.per_s(size) >= 0.95 * most)
 
 
 def _time(seconds: float) -> str:

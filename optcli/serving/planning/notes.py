@@ -6,21 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from optcli.errors import counted
-from optcli.measure.queueing import Curve, Promise, Trace
-from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, MOST_OF_A_TRACE, Choice, Tried
-from optcli.measure.queueing.demand import Demand, bursts_of, sealed_least_ms, waits_too_little
+from optcli.measure.queueing import Curve, Promise
+from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice
+from optcli.measure.queueing.demand import Demand, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
-from optcli.results.plan import Alternative, Configuration, PlanNote, PriorityLatency
+from optcli.results.plan import Configuration, PlanNote, PriorityLatency
 from optcli.serving.planning.settings import PlanSettings
-
-# From this load on a queue is so near saturation that no window of measurement is long enough.
-_WISE = 0.8
-# A fit worse than this is no line.
-_NON_LINEAR = 0.10
-# With fewer in a simulation, its percentiles hang on single bursts.
-_FEW_BURSTS = 20.0
-# In a shorter trace fewer than ten requests are above its p99.
-_SHORT_TRACE = 1000
 
 
 def promised(promise: Promise) -> dict[str, float]:
@@ -74,26 +65,17 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
     best = choice.best
     if best is None or recommended is None:
         return _why_none(curve, demand, choice)
-    parts = []
+    said = []
     if demand.instances is None:
-        rate = number(demand.process.rate_per_s * (1 + demand.headroom))
-        parts.append(
-            f"fewer instances do not carry {rate} a second ({demand.headroom:.0%} headroom) at a load"
-            f" of {demand.utilisation:g}, or break the promise"
+        said.append(
+            "Fewer instances break the promise, or have a load over"
+            f" {demand.utilisation:g} with {demand.headroom:.0%} headroom."
         )
     if demand.batch is None:
-        grown = (
-            f"{MOST_GROWTH:g} times the traffic"
-            if best.growth >= MOST_GROWTH
-            else f"{best.growth:.2f} times the traffic, within 5 % of the best"
-        )
-        parts.append(f"{recommended.batch} is the smallest batch size that carries {grown}")
-    said = "; ".join(parts)
-    return (
-        f"{said[0].upper()}{said[1:]}."
-        if parts
-        else "The whole configuration was given; it was checked."
-    )
+        least = "at least " if best.growth >= MOST_GROWTH else ""
+        grown = f"{least}{best.growth:.2f} times the traffic"
+        said.append(f"Batches of {recommended.batch} carry {grown} on as many.")
+    return " ".join(said) or "The whole configuration was given; it was checked."
 
 
 def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
@@ -134,42 +116,6 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     return f"The nearest, {where}, breaks the promise{broken}: {figures} at a load of {near.load:.2f}."
 
 
-def alternative(
-    demand: Demand, best: Tried | None, other: Tried, recommended: Configuration | None
-) -> Alternative:
-    """A configuration that was not chosen."""
-    return Alternative(
-        batch=other.batching.batch,
-        wait_ms=other.batching.wait_ms,
-        instances=other.batching.instances,
-        p95_ms=other.run.p95_ms,
-        utilisation=max(other.load, demand.ingress_load),
-        growth=other.growth or None,
-        lost_because=_lost_because(demand, best, other, recommended),
-    )
-
-
-def _lost_because(
-    demand: Demand, best: Tried | None, other: Tried, recommended: Configuration | None
-) -> str:
-    if other.run.grows or other.load >= 1:
-        return "its queue grows without bound"
-    if not other.kept or best is None or recommended is None:
-        return "it breaks the promise"
-    if other.batching.instances > recommended.instances:
-        return "it needs more instances"
-    if other.load * (1 + demand.headroom) > demand.utilisation:
-        return (
-            f"its load with the headroom is {other.load * (1 + demand.headroom):.2f}, over the cap of"
-            f" {demand.utilisation:g}"
-        )
-    if not other.with_headroom:
-        return "it breaks the promise with the headroom"
-    if other.growth < best.growth:
-        return f"it carries {other.growth:.2f} times the traffic, less than the chosen batch size"
-    return "the larger batch carries hardly more"
-
-
 def notes_of(
     settings: PlanSettings,
     curve: Curve,
@@ -188,12 +134,6 @@ def notes_of(
             figures={"load": one.utilisation, "headroom": demand.headroom},
             text=f"with {demand.headroom:.0%} more traffic the load is"
             f" {one.utilisation_with_headroom:.2f}, over the cap of {demand.utilisation:g}",
-        )
-    if one.utilisation > _WISE:
-        yield PlanNote(
-            kind="near-saturation",
-            figures={"load": one.utilisation},
-            text="so near saturation a little more traffic makes latency much longer",
         )
     if one.instances_per_machine > 1:
         yield PlanNote(
@@ -227,20 +167,6 @@ def _of_curve(
             figures={"batch": batch, "to": larger},
             text=f"the server pads batches of {batch} to {larger}: they take as long",
         )
-    if curve.flattened:
-        yield PlanNote(
-            kind="noisy",
-            figures={"batches": list(curve.flattened)},
-            text=f"the measured times fall at batch {', '.join(map(str, curve.flattened))} by less"
-            " than 5 %: the plan takes them as equal",
-        )
-    if curve.points and curve.largest_residual > _NON_LINEAR:
-        yield PlanNote(
-            kind="non-linear",
-            figures={"largest_residual": curve.largest_residual},
-            text=f"the line is off by {curve.largest_residual:.0%} at one batch size; the plan"
-            " interpolates between the known ones",
-        )
     if len(curve.points) == 1 and curve.sizes == (1,):
         yield PlanNote(
             kind="one-point",
@@ -263,46 +189,11 @@ def _of_traffic(settings: PlanSettings, demand: Demand) -> Iterator[PlanNote]:
             figures={"most_per_s": 1000 / demand.ingress_ms, "load": demand.ingress_load},
             text=f"the ingress has a load of {demand.ingress_load:.2f}: more instances do not lower it",
         )
-    if settings.cameras is not None:
-        yield PlanNote(
-            kind="cameras",
-            figures={"stride": settings.cameras.stride},
-            text="no server has a queue for each camera, or leaves frames out: the sender takes every"
-            " n-th frame, and drops one while the last is not answered",
-        )
-    bursts = bursts_of(demand)
-    if bursts is not None and bursts < _FEW_BURSTS:
-        yield PlanNote(
-            kind="few-bursts",
-            figures={"bursts": bursts},
-            text=f"one simulation has {bursts:.2g} bursts, so the intervals are rough: a plan for the"
-            " rate of a burst is on the safe side",
-        )
-    elif settings.arrivals == "poisson" and settings.cameras is None:
+    if settings.arrivals == "poisson":
         yield PlanNote(
             kind="bursts",
             text="requests are taken as independent (Poisson): say with --arrivals where they come in"
             " bursts",
-        )
-    if isinstance(demand.process, Trace):
-        yield from _of_trace(demand.process)
-
-
-def _of_trace(trace: Trace) -> Iterator[PlanNote]:
-    requests = int(trace.times_ms.size)
-    if requests < _SHORT_TRACE:
-        yield PlanNote(
-            kind="short-trace",
-            figures={"requests": requests},
-            text=f"the trace has {requests} requests, which are replayed over and over: the percentiles"
-            " depend on a few of them",
-        )
-    if requests > MOST_OF_A_TRACE:
-        yield PlanNote(
-            kind="part-of-trace",
-            figures={"requests": requests, "simulated": MOST_OF_A_TRACE},
-            text=f"of {requests} requests of the trace {MOST_OF_A_TRACE} in a row are simulated: give"
-            " the part with the worst hours",
         )
 
 

@@ -1,4 +1,4 @@
-"""A whole plan: the choice, what it costs, what breaks first, the mode, and what is in doubt."""
+"""A whole plan: the choice, what it costs, the mode, and what is in doubt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from optcli.errors import InputError, UsageError
 from optcli.measure.latency.measured_curve import MeasuredCurve
 from optcli.measure.queueing import Batching, Curve, formulas
 from optcli.measure.queueing.choice import Choice, choose, most_carried, simulated
-from optcli.measure.queueing.demand import Demand, by_load, offer, offered_batches, waits_too_little
+from optcli.measure.queueing.demand import Demand, offer, offered_batches, waits_too_little
 from optcli.observer import Observer
 from optcli.results.plan import (
-    Alternative,
     BatchPoint,
     Configuration,
-    LevelNeed,
     Plan,
     PlanNote,
     RatePoint,
@@ -26,9 +24,6 @@ from optcli.results.plan import (
 from optcli.serving.planning import modes, notes, priorities
 from optcli.serving.planning.configuring import configuration
 from optcli.serving.planning.demands import asked_for_per_s, carried_per_s, demand_of
-from optcli.serving.planning.growth import breaks_first
-from optcli.serving.planning.remedies import would_keep
-from optcli.serving.planning.scaling import autoscaling
 from optcli.serving.planning.settings import PlanSettings
 from optcli.serving.planning.traffic import Traffic, traffic_of
 
@@ -124,13 +119,13 @@ class _Planning:
             curve=modes.plan_curve(self.known, demand.tightest_ms - demand.overhead.alone_ms),
             overhead=ServerOverhead(**settings.overhead_here.model_dump(exclude={"ingresses"})),
             recommended=recommended,
-            mode=modes.mode_of(settings, None, recommended.machines if recommended else None),
+            mode=modes.mode_of(settings, recommended.machines if recommended else None),
             drawn=self._drawn(),
             by_wait=tuple(self._by_wait()),
             notes=tuple(self._notes(recommended)),
             asked=modes.asked(settings),
         )
-        more = self._where_kept(recommended) if recommended is not None else self._where_not()
+        more = {} if recommended is None else self._where_kept(recommended)
         self.observer.progress(STEP, 1.0, "done")
         plan = plan.model_copy(update=more)
         return plan.model_copy(update={"notes": (*plan.notes, *notes.of_priorities(plan.priorities))})
@@ -150,61 +145,20 @@ class _Planning:
         )
 
     def _where_kept(self, recommended: Configuration) -> dict[str, object]:
-        best, prediction = self.choice.best, self.choice.prediction
-        assert best is not None
-        assert prediction is not None
-        settings, batching = self.settings, best.batching
-        self._progress(0.6, "what breaks first")
-        parts: dict[str, object] = {
-            "breaks_first": breaks_first(self.curve, self.demand, batching),
-            "runner_up": self._runner_up(recommended),
-        }
+        assert self.choice.best is not None
+        batching = self.choice.best.batching
         self._progress(0.75, "the operating curve")
-        parts["by_batch"] = tuple(self._by_batch(batching))
-        parts["by_rate"] = tuple(self._by_rate(batching, recommended))
-        lowest = None
-        if self._varies():
-            self._progress(0.85, "a step of the traffic")
-            lowest = self.traffic.lowest_per_s * (1 - settings.cache_hit_rate)
-            mean_ms, cold_start_s = prediction.mean_ms.value, settings.cold_start_s or 0.0
-            parts["autoscaling"] = autoscaling(
-                self.curve, self.demand, batching, lowest, mean_ms, cold_start_s
-            )
-        if settings.priorities:
-            self._progress(0.9, "the priorities")
-            parts |= self._by_priority(batching, lowest)
-        parts["levels"] = tuple(self._levels(batching.batch))
-        if settings.freshness_s is not None:
-            seen = self.traffic.mean_per_s * (1 - settings.cache_hit_rate)
-            parts["batch_work"] = modes.batch_work(settings, self.curve, seen)
-        return parts
-
-    def _varies(self) -> bool:
-        """Whether there is anything to scale: traffic of several rates, or a cold start to think of."""
-        settings = self.settings
-        several = isinstance(settings.rate_per_s, tuple) and len(settings.rate_per_s) > 1
-        return settings.cold_start_s is not None or several or settings.peak_factor > 1
-
-    def _where_not(self) -> dict[str, object]:
-        self._progress(0.6, "what would keep the promise")
-        nearest = self.choice.tried[0] if self.choice.tried else None
-        return {
-            "would": would_keep(self.curve, self.demand, self.choice),
-            "runner_up": nearest and notes.alternative(self.demand, None, nearest, None),
+        parts: dict[str, object] = {
+            "by_batch": tuple(self._by_batch(batching)),
+            "by_rate": tuple(self._by_rate(batching, recommended)),
         }
+        if self.settings.priorities:
+            self._progress(0.9, "the priorities")
+            parts |= self._by_priority()
+        return parts
 
     def _progress(self, share: float, text: str) -> None:
         self.observer.progress(STEP, share, text)
-
-    def _runner_up(self, recommended: Configuration) -> Alternative | None:
-        runner_up = self.choice.runner_up
-        if runner_up is None and recommended.instances > 1 and self.demand.instances is None:
-            fewer = replace(self.demand, instances=recommended.instances - 1, batch=recommended.batch)
-            tried = choose(self.curve, fewer)
-            runner_up = tried.best or (tried.tried[0] if tried.tried else None)
-        if runner_up is None:
-            return None
-        return notes.alternative(self.demand, self.choice.best, runner_up, recommended)
 
     def _by_batch(self, chosen: Batching) -> Iterator[BatchPoint]:
         # Larger ones than the choice looks at, too: what they cost is the picture's point.
@@ -217,7 +171,6 @@ class _Planning:
                 self.curve,
                 batch,
                 batching.workers,
-                self.demand.occupied_ms,
                 ingress_ms=self.demand.ingress_ms,
             )
             yield BatchPoint(
@@ -271,26 +224,14 @@ class _Planning:
                 utilisation=rate / recommended.capacity_per_s,
             )
 
-    def _by_priority(self, batching: Batching, lowest_per_s: float | None) -> dict[str, object]:
-        """What each priority sees; where they are served apart and one breaks the promise, that too."""
-        settings, demand = self.settings, self.demand
-        if demand.semantics == "oldest-age":
-            latencies = priorities.in_one_queue(settings, self.curve, demand, batching)
-            return {"priorities": tuple(latencies)}
-        apart = tuple(priorities.apart(settings, self.curve, self.traffic, lowest_per_s))
+    def _by_priority(self) -> dict[str, object]:
+        """A configuration for each priority; where one breaks the promise, that too."""
+        apart = tuple(priorities.apart(self.settings, self.curve, self.traffic))
         without = next((each.name for each in apart if each.configuration is None), None)
         if without is None:
             return {"priorities": apart}
-        broken = notes.priority_sentence(demand, without)
+        broken = notes.priority_sentence(self.demand, without)
         return {"priorities": apart, "outcome": self._outcome(is_kept=False), "sentence": broken}
-
-    def _levels(self, batch: int) -> Iterator[LevelNeed]:
-        if not isinstance(self.settings.rate_per_s, tuple):
-            return
-        for level in self.settings.rate_per_s:
-            seen = level.rate_per_s * self.settings.peak_factor * (1 - self.settings.cache_hit_rate)
-            instances = by_load(self.curve, self.demand, batch, self.demand.headroom, rate_per_s=seen)
-            yield LevelNeed(rate_per_s=level.rate_per_s, seconds=level.seconds, instances=instances)
 
     def _notes(self, recommended: Configuration | None) -> Iterator[PlanNote]:
         yield from self.known.warnings

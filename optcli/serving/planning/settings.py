@@ -38,11 +38,6 @@ class OverheadSettings(Settings):
 
     before_ms: Milliseconds = Field(0.0, description="milliseconds before the model")
     after_ms: Milliseconds = Field(0.0, description="milliseconds after the model")
-    occupies_worker: bool = Field(
-        False,
-        description="true: this work runs in the model's worker, once for each batch, and lowers the"
-        " capacity",
-    )
     ingress_ms: Milliseconds = Field(
         0.0,
         description="milliseconds of work of each request at the server's ingress, which takes one"
@@ -60,40 +55,16 @@ class OverheadSettings(Settings):
     )
 
 
-class LevelSettings(Settings):
-    """One level of the traffic."""
-
-    rate_per_s: float = Field(gt=0, description="requests a second")
-    seconds: float = Field(gt=0, description="how long the level lasts")
-
-
-class CameraSettings(Settings):
-    """Cameras, each with a clock of its own."""
-
-    count: int = Field(ge=1, le=100_000, description="number of cameras")
-    frames_per_s: float = Field(gt=0, description="frames a second of one camera")
-    stride: int = Field(1, ge=1, description="1: every frame goes to the model; 2: every second frame")
-    jitter_ms: Milliseconds = Field(
-        0.0, description="the most that a frame comes earlier or later than the camera's clock says"
-    )
-
-
 class PlanSettings(Settings):
     """A plan file: the curve of a model, the traffic, the promise, and what is fixed already.
 
-    The curve is named by `curve`, or by `report` and `variant`: the sweep of a build. A key that a
-    preset has too replaces it.
+    The curve is named by `curve`, or by `report` and `variant`: the sweep of a build.
     """
 
     version: Literal[1] = Field(1, description="version of the plan file's language")
     name: str = Field("plan", min_length=1, max_length=100, description="name of the plan")
     about: str | None = Field(
         None, description="what the plan is for, in words", examples=["Thumbnails of the shop"]
-    )
-    preset: str | None = Field(
-        None,
-        description="name of a ready plan file, whose keys hold where this file has none",
-        examples=["camera-150ms"],
     )
     curve: str | None = Field(
         None,
@@ -110,20 +81,18 @@ class PlanSettings(Settings):
         description="variant of the report; default: the recommended one",
         examples=["onnx-int8"],
     )
-    rate_per_s: Annotated[float, Field(gt=0)] | tuple[LevelSettings, ...] | None = Field(
+    rate_per_s: float | None = Field(
         None,
-        description="requests a second, or several levels; default: as many as `instances` carry, or"
-        " an answer that needs no rate",
-        examples=[600, [{"rate_per_s": 400, "seconds": 57600}, {"rate_per_s": 800, "seconds": 28800}]],
-    )
-    peak_factor: float = Field(
-        1.0, ge=1, description="peak rate divided by mean rate; optcli plans for the peak"
+        gt=0,
+        description="requests a second; default: as many as `instances` carry, or an answer that needs"
+        " no rate",
+        examples=[600],
     )
     arrivals: str = Field(
         "poisson",
         description="how requests come: `poisson`, `constant`, `gamma:CV2` (CV2: squared coefficient of"
         " variation), `bursts:BURST_PER_S,BASE,BURST` (rate in a burst, time between bursts, time of a"
-        " burst) or `trace:FILE` with one time of arrival in seconds a line",
+        " burst)",
         examples=["gamma:4", "bursts:1400,1800ms,200ms"],
     )
     slo: PromiseSettings | None = Field(None, description="the promise")
@@ -159,29 +128,17 @@ class PlanSettings(Settings):
         None, ge=1, le=10_000, description="number of instances; default: optcli chooses it"
     )
     largest_batch: int = Field(64, ge=1, le=4096, description="the largest batch that optcli tries")
-    instances_per_machine: int | None = Field(
-        None, ge=1, description="instances on one machine; default: what memory allows, else 1"
-    )
-    instance_memory_bytes: int | None = Field(None, gt=0, description="memory of one instance")
-    machine_memory_bytes: int | None = Field(None, gt=0, description="memory of one machine")
+    instances_per_machine: int = Field(1, ge=1, description="instances on one machine")
     price_per_hour: float | None = Field(
         None, ge=0, description="price of one machine for an hour, in any currency"
-    )
-    watts: float | None = Field(None, ge=0, description="power of one machine while it computes")
-    idle_watts: float | None = Field(
-        None, ge=0, description="power of one machine while it waits; default: the same as `watts`"
-    )
-    cold_start_s: float | None = Field(
-        None, ge=0, description="seconds until a new instance answers, for autoscaling; default: 0"
-    )
-    cameras: CameraSettings | None = Field(
-        None, description="cameras that send the requests, in place of `rate_per_s`"
     )
     cache_hit_rate: float = Field(
         0.0, ge=0, lt=1, description="share of the requests that a prediction cache answers"
     )
     priorities: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
-        default_factory=dict, description="share of the traffic by priority, the most urgent first"
+        default_factory=dict,
+        description="share of the traffic by priority, the most urgent first; for `target: ray`, where"
+        " each is an application of its own",
     )
     seed: int = Field(
         0, ge=0, le=2**31 - 1, description="seed of the simulation; the same seed gives the same plan"
@@ -196,34 +153,17 @@ class PlanSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _one_rate(self) -> Self:
-        if self.cameras is not None and self.rate_per_s is not None:
-            raise ValueError("found cameras beside rate_per_s, wanted one of them")
-        if self.rate_per_s == ():
-            raise ValueError("found no level in rate_per_s, wanted at least one")
-        if isinstance(self.rate_per_s, tuple) and self.arrivals != "poisson":
-            raise ValueError(f"found levels of rate_per_s beside arrivals {self.arrivals}")
-        if self.cameras is not None and self.arrivals != "poisson":
-            raise ValueError(f"found cameras beside arrivals {self.arrivals}, wanted one of them")
-        return self
-
-    @model_validator(mode="after")
     def _shares_make_one(self) -> Self:
         total = sum(self.priorities.values())
         if self.priorities and abs(total - 1) > 1e-6:
             raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
-        few = self.instances is not None and self.instances < len(self.priorities)
-        if few and self.semantics == "sealed":
+        if self.priorities and self.target != "ray":
+            raise ValueError(f"found priorities beside target {self.target}, which serves none apart")
+        if self.instances is not None and self.instances < len(self.priorities):
             raise ValueError(
                 f"found instances {self.instances} beside {len(self.priorities)} priorities, wanted one"
                 " for each: in Ray Serve each priority is an application of its own"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _no_frame_comes_again(self) -> Self:
-        if self.cameras is not None and self.cache_hit_rate:
-            raise ValueError("found cache_hit_rate beside cameras: no frame of a camera comes again")
         return self
 
     @model_validator(mode="after")
@@ -232,32 +172,10 @@ class PlanSettings(Settings):
             raise ValueError("found no wait in wait_ms, wanted at least one")
         return self
 
-    @model_validator(mode="after")
-    def _memory_is_enough(self) -> Self:
-        instance, machine = self.instance_memory_bytes, self.machine_memory_bytes
-        if instance is None or machine is None:
-            return self
-        fit = machine // instance
-        if fit < (self.instances_per_machine or 1):
-            raise ValueError(
-                f"found {instance} bytes for an instance and {machine} for a machine: {fit} instances"
-                f" fit, wanted {self.instances_per_machine or 1}"
-            )
-        return self
-
     @property
     def promised(self) -> bool:
         """Whether any percentile is promised."""
         return self.slo is not None and bool(self.slo.limits_ms)
-
-    @property
-    def on_one_machine(self) -> int:
-        """Instances on one machine."""
-        if self.instances_per_machine is not None:
-            return self.instances_per_machine
-        if self.instance_memory_bytes is None or self.machine_memory_bytes is None:
-            return 1
-        return self.machine_memory_bytes // self.instance_memory_bytes
 
     @property
     def waits_ms(self) -> tuple[float, ...]:
@@ -269,8 +187,7 @@ class PlanSettings(Settings):
     @property
     def names_rate(self) -> bool:
         """Whether a rate is named, or follows from what is."""
-        named = self.rate_per_s is not None or self.cameras is not None or self.instances is not None
-        return named or self.arrivals.startswith("trace:")
+        return self.rate_per_s is not None or self.instances is not None
 
     @property
     def server(self) -> type[Target]:
