@@ -51,9 +51,6 @@ class Server:
             "model_compute_seconds", "by rows", ["batch"], registry=registry
         )
         self.rows = prometheus_client.Histogram("model_batch_rows", "rows", registry=registry)
-        self.dropped = prometheus_client.Counter(
-            "model_dropped", "dropped", ["cause"], registry=registry
-        )
         self.cpu = prometheus_client.Gauge(
             "model_process_cpu_seconds_total", "cpu", ["process"], registry=registry
         )
@@ -105,12 +102,8 @@ class Server:
         if options.stall_after and seen > options.stall_after:
             await asyncio.sleep(3600)
         if options.drop_every and seen % options.drop_every == 0:
-            self.dropped.labels("queue_full").inc()
             return web.json_response({"error": "the queue is full"}, status=429)
         body = await request.read()
-        if options.drop_priority and options.drop_priority == priority_of(request, body):
-            self.dropped.labels("queue_full").inc()
-            return web.json_response({"error": "the queue is full"}, status=429)
         if request.path.endswith("/images"):
             return web.json_response({"classes": [{"label": len(body), "score": 0.5}]})
         length = int(request.headers.get(LENGTH, 0))
@@ -171,14 +164,6 @@ class Server:
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response([{"name": NAME}])
-
-
-def priority_of(request: web.Request, body: bytes) -> int:
-    """The number of a request's priority, 0 where it names none."""
-    if request.path.endswith("/images"):
-        return 0
-    length = int(request.headers.get(LENGTH, 0))
-    return json.loads(body[:length] if length else body).get("parameters", {}).get("priority", 0)
 
 
 async def _serve() -> None:
@@ -255,7 +240,6 @@ def options_of(words: list[str]) -> argparse.Namespace:
         ("die-after", 0),
         ("drop-every", 0),
         ("wrong-every", 0),
-        ("drop-priority", 0),
         ("not-ready", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=usual)

@@ -41,8 +41,7 @@ class ServerFigures(Result):
     `stages_ms` are mean milliseconds by stage (parse, queue, batch_wait, compute, post). `batch_rows`
     is the mean number of rows in a call of the model, `batch_fill` the same over the largest batch.
     `compute_ms` are mean milliseconds by the number of rows in a call, `calls` how many there were.
-    `cpu_cores` is processor time over time, `memory_bytes` the resident memory at the end and
-    `memory_growth_bytes` what it grew by, by process. `dropped` counts requests by cause.
+    `cpu_cores` is processor time over time, by process.
     """
 
     stages_ms: dict[str, float] = Field(default_factory=dict)
@@ -51,9 +50,6 @@ class ServerFigures(Result):
     compute_ms: dict[int, float] = Field(default_factory=dict)
     calls: dict[int, int] = Field(default_factory=dict)
     cpu_cores: dict[str, float] = Field(default_factory=dict)
-    memory_bytes: dict[str, int] = Field(default_factory=dict)
-    memory_growth_bytes: dict[str, int] = Field(default_factory=dict)
-    dropped: dict[str, int] = Field(default_factory=dict)
     cache_hit_share: float | None = None
 
 
@@ -90,27 +86,6 @@ class Predicted(Result):
     grows: bool = False
 
 
-class PriorityLoad(Result):
-    """The requests of one priority in a load; as in `LoadPoint` where the names are the same.
-
-    `share` is the part of the requests that had the priority, drawn at random.
-    """
-
-    name: str
-    share: float
-    requests: int
-    good_per_s: float
-    p50_ms: Estimate | None = None
-    p95_ms: Estimate | None = None
-    p99_ms: Estimate | None = None
-    failed_share: float
-    failures: dict[str, int] = Field(default_factory=dict)
-    breach: bool
-    predicted: tuple[Predicted, ...] = ()
-    outcome: Outcome
-    reason: str
-
-
 class LoadPoint(Result):
     """One rate of the load test.
 
@@ -122,8 +97,7 @@ class LoadPoint(Result):
     grows without bound does. `short`: windows that are too few or too short to accept anything.
     `breach`: the service level is broken by the rule of the windows. `failures` counts requests that
     were not answered by cause, `failed_share` is their share of all. `checked` answers were compared
-    with the expected ones, `wrong` of them lie too far away. With `priorities` each of them must keep
-    the promise, and the outcome of the load is the worst of theirs.
+    with the expected ones, `wrong` of them lie too far away.
     """
 
     rate_per_s: float
@@ -150,7 +124,6 @@ class LoadPoint(Result):
     client: ClientFigures
     server: ServerFigures | None = None
     predicted: tuple[Predicted, ...] = ()
-    priorities: tuple[PriorityLoad, ...] = ()
     outcome: Outcome
     reason: str
 
@@ -201,31 +174,12 @@ class Calibration(Result):
         return self.model_dump_json(by_alias=True, indent=2)
 
 
-class ServedPriority(Result):
-    """A priority that requests are sent with, by its `number`, 1 being the most urgent.
-
-    `share` is its part of the requests. `batch`, `wait_ms` and `instances` are those of its own
-    replicas; None where it has none of its own. `route` is what the paths of its requests begin with;
-    None: requests name its number.
-    """
-
-    name: str
-    number: int
-    share: float
-    batch: int | None = None
-    wait_ms: float | None = None
-    instances: int | None = None
-    route: str | None = None
-
-
 class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. Where `priorities` have replicas of their
-    own, all these are those of the last. `own` says that the load test started the server itself;
-    `cpus` are its processors, without `model_cpus`, which the replicas of the model have for themselves
-    (empty: none of their own).
+    says so. `own` says that the load test started the server itself; `cpus` are its processors, without
+    `model_cpus`, which the replicas of the model have for themselves (empty: none of their own).
     """
 
     url: str
@@ -240,7 +194,6 @@ class Served(Result):
     cpus: tuple[int, ...] = ()
     model_cpus: tuple[int, ...] = ()
     processors: int = 0
-    priorities: tuple[ServedPriority, ...] = ()
 
 
 class LoadNote(Result):

@@ -85,26 +85,6 @@ def test_bursts_grow_with_the_rate_in_the_search_of_the_limit(server):
     assert {round(each.burst_per_s / each.rate_per_s, 6) for each in processes} == {2.8}
 
 
-@pytest.mark.slow
-def test_a_report_holds_the_loads_against_the_stored_calibration(server, tmp_path):
-    class Slower(Client):
-        def point(self, process, spans, **about):
-            about_it = {
-                "server": ServerFigures(calls={1: 500}, compute_ms={1: 8.0}),
-                "predicted": tuple(self.predict(process, None)),
-            }
-            return super().point(process, spans, **about).model_copy(update=about_it)
-
-    known = Calibration(
-        model="m", measured="now", points_ms={1: 4.0, 8: 8.0}, calls={1: 9, 8: 9}, overhead_ms=1.0
-    )
-    (tmp_path / "known.json").write_text(known.to_json())
-    options = Options(rates_per_s=(50,), calibration=tmp_path / "known.json")
-    for client, paces in ((Slower(), [2.0]), (Client(), [])):
-        test, _ = carried_out(server, options, client)
-        assert [each.figures["pace"] for each in test.notes if each.kind == "pace"] == paces
-
-
 def test_a_search_with_bursts_needs_the_rate_that_they_are_given_for():
     bare = Endpoint(Served(url="http://x", model="m"), (IMAGE,), ("scores",))
     options = Options(

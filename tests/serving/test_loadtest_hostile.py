@@ -207,7 +207,7 @@ def test_what_breaks_off_or_is_no_http_is_an_error_in_words(answer, hasty):
         'model_compute_seconds_count{batch="%s"} 1\n' % ("9" * 5000),
         'model_compute_seconds_count{batch="1"} 1e308\n' * 20,
         "model_process_rss_bytes NaN\nmodel_batch_rows_sum +Inf\nmodel_batch_rows_count 1\n",
-        "model_dropped_total 1e400\n",
+        "model_batch_rows_sum 1e400\n",
         "# TYPE model_stage_seconds histogram\nmodel_stage_seconds_bucket{le} 1\n",
         "\x00{}{}{} 1 1 1 1\n",
     ],

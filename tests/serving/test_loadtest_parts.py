@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_loadtest_windows import point
 
 from optcli.errors import InputError, UsageError
 from optcli.measure.queueing import Poisson
-from optcli.results.loadtest import Calibration, Predicted, Served, ServerFigures
+from optcli.results.loadtest import Calibration, Served
 from optcli.serving.loadtest import (
     answers,
     calibrating,
@@ -20,7 +19,6 @@ from optcli.serving.loadtest import (
     metrics,
     payloads,
     predicting,
-    verdicts,
 )
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup, TensorAbout
@@ -136,9 +134,7 @@ model_compute_seconds_sum{{batch="4",replica="b"}} {more}
 model_compute_seconds_count{{batch="4",replica="b"}} 10
 model_batch_rows_sum {rows}
 model_batch_rows_count {count}
-model_dropped_total{{cause="deadline"}} {count}
 model_process_cpu_seconds_total{{process="ingress"}} {sum}
-model_process_rss_bytes{{process="ingress"}} 1000
 model_cache_hits_total {count}
 model_cache_misses_total 5
 """
@@ -153,16 +149,14 @@ def test_two_readings_of_the_metrics_give_what_happened_between_them():
     assert found.calls == {1: 100}
     assert (found.batch_rows, found.batch_fill) == (4.0, 0.5)
     assert found.cpu_cores == {"ingress": pytest.approx(0.2)}
-    assert found.dropped == {"deadline": 100}
     assert found.cache_hit_share == 1.0
-    assert found.memory_growth_bytes == {"ingress": 0}
     assert metrics.figures(None, after, 8) is None
 
 
 def test_a_counter_that_began_anew_does_not_turn_negative():
-    before = metrics.parsed('model_dropped_total{cause="deadline"} 50', 0.0)
-    after = metrics.parsed('model_dropped_total{cause="deadline"} 3', 10.0)
-    assert metrics.figures(before, after, 8).dropped == {"deadline": 3}
+    before = metrics.parsed('model_process_cpu_seconds_total{process="replica"} 50', 0.0)
+    after = metrics.parsed('model_process_cpu_seconds_total{process="replica"} 3', 10.0)
+    assert metrics.figures(before, after, 8).cpu_cores == {"replica": pytest.approx(0.3)}
 
 
 def test_text_that_is_no_metrics_has_no_values():
@@ -203,57 +197,6 @@ def test_work_beside_the_model_delays_it_where_both_have_the_same_processors():
     assert model.overhead == predicting.Overhead(after_ms=6.0, ingress_ms=3.0)
     found = predicting.predicted(model, predicting.batching_of(sealed(wait_ms=0.0)), Poisson(250))
     assert found.utilisation == pytest.approx(0.75)
-
-
-def test_calls_under_load_say_how_fast_the_machine_is_beside_the_calibration():
-    known = Calibration(
-        model="m",
-        measured="now",
-        points_ms={1: 5.0, 2: 6.0, 4: 8.0},
-        calls={1: 9, 2: 9, 4: 9},
-        overhead_ms=3.0,
-    )
-
-    def seen(**calls):
-        each = {int(size[1:]): about for size, about in calls.items()}
-        counts = {size: count for size, (count, _) in each.items()}
-        return ServerFigures(calls=counts, compute_ms={size: ms for size, (_, ms) in each.items()})
-
-    assert predicting.pace(known, seen(b1=(150, 5.0), b4=(150, 8.0))) == pytest.approx(1)
-    # Calls of 3 rows lie between those of 2 and 4; of what is beyond, the calibration says nothing.
-    found = predicting.pace(known, seen(b1=(100, 6.0), b3=(300, 8.75), b8=(900, 1.0)))
-    assert found == pytest.approx((100 * 6 + 300 * 8.75) / (100 * 5 + 300 * 7))
-    assert predicting.pace(known, seen(b1=(99, 9.0), b8=(900, 1.0))) is None
-    assert predicting.pace(known, seen()) is None
-
-
-def loaded(rate, ms, calls=500, by="calibration", utilisation=0.7):
-    """A load in which calls of one row took so many milliseconds."""
-    server = ServerFigures(calls={1: calls}, compute_ms={1: ms})
-    predicted = (Predicted(by=by, utilisation=utilisation),)
-    return point(rate).model_copy(update={"server": server, "predicted": predicted})
-
-
-@pytest.mark.parametrize(
-    ("times_ms", "said"),
-    [
-        ([5.7, 4.3], None),
-        ([6.0], "at 50 requests a second a call of the model took 1.20 times as long"),
-        ([4.0], "at 50 requests a second a call of the model took 0.80 times as long"),
-        ([6.0, 5.0, 7.0], "at 52 requests a second a call of the model took 1.40 times as long"),
-    ],
-)
-def test_a_machine_of_another_speed_than_at_the_calibration_is_said_once(times_ms, said):
-    known = Calibration(model="m", measured="now", points_ms={1: 5.0}, calls={1: 9}, overhead_ms=3.0)
-    loads = [loaded(50.0 + number, ms) for number, ms in enumerate(times_ms)]
-    # Too few calls, a load that slows calls by itself, and one that the calibration says nothing of.
-    others = [loaded(91, 50, calls=3), loaded(92, 50, utilisation=0.71), loaded(93, 50, by="plan")]
-    notes = list(verdicts.notes_of([*loads, point(90.0), *others], known))
-    assert [each.kind for each in notes] == ["pace"] * bool(said)
-    assert all(each.text.startswith(said) for each in notes)
-    off = sum(abs(ms / 5 - 1) > 0.15 for ms in times_ms)
-    assert all(f"in {off} of {len(times_ms)} loads" in each.text for each in notes)
-    assert list(verdicts.notes_of(loads)) == []
 
 
 def test_processor_time_beside_the_model_is_read_from_the_metrics():

@@ -15,10 +15,7 @@ from optcli.report.loadtest.rows import (
     columns,
     failures,
     found,
-    priority_columns,
-    rows,
     server_columns,
-    with_priorities,
     with_server,
 )
 from optcli.report.terminal import figures
@@ -64,12 +61,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
         [Picture(lambda: curve(test))],
         "Lines are predicted, points measured; filled points keep the promise.",
     )
-    yield Section("Loads", [Table(columns(test), rows(test))])
-    yield Section(
-        "By priority",
-        [Table(priority_columns(test), with_priorities(test))],
-        "Each priority has its own part of the requests and must keep the promise on its own.",
-    )
+    yield Section("Loads", [Table(columns(test), test.points)])
     yield Section(
         "In the server",
         [Table(server_columns(test), with_server(test))],
@@ -89,7 +81,7 @@ def _sections(test: LoadTest) -> Iterator[Section]:
 
 def junit(test: LoadTest) -> str:
     """JUnit XML: one test case for each verdict; inconclusive ones are skipped."""
-    place, loads = f"loadtest.{test.name}", figures(Table(columns(test), rows(test)))
+    place, loads = f"loadtest.{test.name}", figures(Table(columns(test), test.points))
     cases = [junit_xml.judged(place, each.name, each, loads, loads) for each in test.verdicts]
     return junit_xml.junit(f"optcli loadtest {test.name}", test.started, cases)
 

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from optcli.errors import counted
 from optcli.report import wording
 from optcli.results import Estimate
 from optcli.results.document import Cell, Column
-from optcli.results.loadtest import LoadPoint, LoadTest, PriorityLoad, ServedPriority
+from optcli.results.loadtest import LoadPoint, LoadTest
 
 # What an outcome is called beside a rate.
 WORDS = {"accept": "kept", "reject": "BROKEN", "inconclusive": "cannot tell"}
 _STAGES = ("parse", "queue", "batch_wait", "compute", "post")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One load of the test."""
-
-    point: LoadPoint
-
-    @property
-    def load(self) -> LoadPoint:
-        """All of its requests."""
-        return self.point
-
-
-def rows(test: LoadTest) -> list[Row]:
-    """One row for each load, in the order in which they were carried out."""
-    return [Row(point) for point in test.points]
-
-
-def columns(test: LoadTest) -> list[Column[Row]]:
+def columns(test: LoadTest) -> list[Column[LoadPoint]]:
     """The columns that have something to show."""
     shown = [
-        Column("load", lambda row: Cell(row.point.purpose), align="left"),
-        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
-        Column("sent/s", lambda row: Cell(wording.number(row.point.sent_per_s))),
+        Column("load", lambda row: Cell(row.purpose), align="left"),
+        Column("rate/s", lambda row: Cell(wording.number(row.rate_per_s))),
+        Column("sent/s", lambda row: Cell(wording.number(row.sent_per_s))),
         *(_measured(name) for name in ("p50", "p95", "p99")),
         *(
             _prediction(by, test.drawn)
@@ -48,64 +30,30 @@ def columns(test: LoadTest) -> list[Column[Row]]:
         ),
     ]
     shown += [
-        Column("good/s", lambda row: Cell(wording.number(row.point.good_per_s))),
-        Column("failed", lambda row: Cell(wording.percent(row.point.failed_share))),
+        Column("good/s", lambda row: Cell(wording.number(row.good_per_s))),
+        Column("failed", lambda row: Cell(wording.percent(row.failed_share))),
     ]
     if any(_fill(point) for point in test.points):
-        shown.append(Column("mean batch", lambda row: Cell(_fill(row.point))))
+        shown.append(Column("mean batch", lambda row: Cell(_fill(row))))
     shown.append(Column("promise", _answer, align="left"))
     return shown
 
 
-def server_columns(test: LoadTest) -> list[Column[Row]]:
+def server_columns(test: LoadTest) -> list[Column[LoadPoint]]:
     """Where the time goes in the server, and what it takes, by its own metrics."""
     known = [point.server for point in test.points if point.server is not None]
     stages = _in_order({name for each in known for name in each.stages_ms})
     processes = sorted({name for each in known for name in each.cpu_cores})
     return [
-        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
+        Column("rate/s", lambda row: Cell(wording.number(row.rate_per_s))),
         *(_of_server(f"{name.replace('_', ' ')} ms", "stages_ms", name) for name in stages),
         *(_of_server(f"{name} processors", "cpu_cores", name) for name in processes),
-        *(_of_server(f"{name} memory", "memory_bytes", name) for name in processes),
     ]
 
 
-def with_server(test: LoadTest) -> list[Row]:
+def with_server(test: LoadTest) -> list[LoadPoint]:
     """The loads for which the server's own metrics are known."""
-    return [row for row in rows(test) if row.point.server is not None]
-
-
-@dataclass(frozen=True)
-class PriorityRow:
-    """The requests of one priority in one load."""
-
-    point: LoadPoint
-    load: PriorityLoad
-
-
-def with_priorities(test: LoadTest) -> list[PriorityRow]:
-    """A row for each priority of each load; none where requests name none."""
-    return [PriorityRow(point, load) for point in test.points for load in point.priorities]
-
-
-def priority_columns(test: LoadTest) -> list[Column[PriorityRow]]:
-    """What each priority saw of a load."""
-    every = [row.load for row in with_priorities(test)]
-    return [
-        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
-        Column("priority", lambda row: Cell(row.load.name), align="left"),
-        Column("share", lambda row: Cell(wording.percent(row.load.share))),
-        *(_measured(name) for name in ("p50", "p95", "p99")),
-        *(
-            _prediction(by, test.drawn)
-            for by in ("plan", "calibration")
-            if any(one.by == by for load in every for one in load.predicted)
-        ),
-        Column("good/s", lambda row: Cell(wording.number(row.load.good_per_s))),
-        Column("failed", lambda row: Cell(wording.percent(row.load.failed_share))),
-        Column("why", lambda row: Cell(_causes(row.load.failures)), align="left"),
-        Column("promise", _answer, align="left"),
-    ]
+    return [point for point in test.points if point.server is not None]
 
 
 def about(test: LoadTest) -> list[tuple[str, str]]:
@@ -114,8 +62,7 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
     lines = [("server", f"{served.model} at {served.url}")]
     if served.folder:
         lines.append(("bundle", served.folder))
-    apart = any(each.batch is not None for each in served.priorities)
-    if served.batch is not None and not apart:
+    if served.batch is not None:
         how = {
             "sealed": "closed by time, also while the model is busy",
             "oldest-age": "sent when the oldest request has waited long enough",
@@ -128,8 +75,6 @@ def about(test: LoadTest) -> list[tuple[str, str]]:
                 f" {counted(served.instances or 0, 'instance')}",
             )
         )
-    if served.priorities:
-        lines.append(("priorities", "; ".join(map(_of_priority, served.priorities))))
     promise = " and ".join(f"{name} <= {limit:g} ms" for name, limit in test.slo_ms.items())
     lines.append(("promise", f"{promise or 'no latency'}, at most {100 * test.error_budget:g} % fail"))
     if test.promised_per_s is not None:
@@ -187,10 +132,10 @@ def failures(test: LoadTest) -> list[str]:
 
 
 def _measured(name: str) -> Column[Any]:
-    """A percentile with its interval, of a load or of one priority's part."""
+    """A percentile with its interval."""
 
-    def cell(row: Row | PriorityRow) -> Cell:
-        estimate: Estimate | None = getattr(row.load, f"{name}_ms")
+    def cell(row: LoadPoint) -> Cell:
+        estimate: Estimate | None = getattr(row, f"{name}_ms")
         if estimate is None:
             return Cell(wording.NONE, why="too few requests")
         return Cell(wording.number(estimate.value), wording.interval(estimate))
@@ -199,10 +144,10 @@ def _measured(name: str) -> Column[Any]:
 
 
 def _prediction(by: str, name: str) -> Column[Any]:
-    """A percentile as it was predicted, of a load or of one priority's part."""
+    """A percentile as it was predicted."""
 
-    def cell(row: Row | PriorityRow) -> Cell:
-        one = next((each for each in row.load.predicted if each.by == by), None)
+    def cell(row: LoadPoint) -> Cell:
+        one = next((each for each in row.predicted if each.by == by), None)
         if one is None:
             return Cell(wording.NONE, why="nothing predicts it")
         if one.grows:
@@ -212,31 +157,20 @@ def _prediction(by: str, name: str) -> Column[Any]:
     return Column(f"{name} by the {by}", cell)
 
 
-def _of_server(heading: str, part: str, name: str) -> Column[Row]:
+def _of_server(heading: str, part: str, name: str) -> Column[LoadPoint]:
     """One of the server's figures: a part of `ServerFigures`, and the name of the entry in it."""
 
-    def cell(row: Row) -> Cell:
-        value = getattr(row.point.server, part).get(name)
+    def cell(row: LoadPoint) -> Cell:
+        value = getattr(row.server, part).get(name)
         if value is None:
             return Cell(wording.NONE, why="the server does not say")
-        return Cell(wording.megabytes(value) if part == "memory_bytes" else wording.number(value))
+        return Cell(wording.number(value))
 
     return Column(heading, cell)
 
 
-def _answer(row: Row | PriorityRow) -> Cell:
-    return Cell(WORDS[row.load.outcome], tone=row.load.outcome)
-
-
-def _of_priority(each: ServedPriority) -> str:
-    said = f"{each.name} {each.share:.4g} of the requests"
-    if each.batch is None:
-        return said
-    plural = "s" if each.instances != 1 else ""
-    return (
-        f"{said}, at most {each.batch} in a batch, wait {each.wait_ms or 0:g} ms, {each.instances}"
-        f" instance{plural} of its own"
-    )
+def _answer(row: LoadPoint) -> Cell:
+    return Cell(WORDS[row.outcome], tone=row.outcome)
 
 
 def _causes(failures: Mapping[str, int]) -> str:

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from optcli.errors import UsageError
 from optcli.observer import Observer
-from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
-from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import caching, golden_images, plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
@@ -23,8 +22,7 @@ from optcli.serving.served_settings import as_configured
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
-# What Ray calls the processes that hold a replica, and how the names of the model's deployments begin:
-# with priorities each has its own (`Model-high`).
+# What Ray calls the processes that hold a replica, and how the name of the model's deployment begins.
 _REPLICA, _MODEL = "ServeReplica", ":Model"
 
 
@@ -36,9 +34,18 @@ def started(
 
     The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
     A cache of answers is switched off unless asked for: the client sends the same samples time after
-    time. Raises `UsageError` for a folder that is no bundle; raises as `running` does.
+    time. Raises `UsageError` for a folder that is no bundle, and for one with priorities; raises as
+    `running` does.
     """
     deployed = bundles.read(folder)
+    if deployed.priorities:
+        routes = " and ".join(each.route or "/" for each in deployed.priorities)
+        raise UsageError(
+            f"the bundle has an application for each priority, at {routes}, wanted one",
+            place=str(folder),
+            hint="start it with `optcli serve`, and load each by its URL with --plan"
+            f" {folder / _PLAN}, such as http://127.0.0.1:8000{deployed.priorities[0].route}",
+        )
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
     model_cpus = options.model_cpus
     # What the test sends is no traffic that drifts.
@@ -48,7 +55,6 @@ def started(
     child = running(folder, cpus=options.cpus, log=log, variables=variables, observer=observer)
     with child as server:
         about = as_configured(folder, deployed)
-        priorities = tuple(_priorities(about))
         described = endpoint.asked(server.url, about.model)
         if model_cpus:
             _pin(server.pids, model_cpus)
@@ -63,8 +69,7 @@ def started(
                     "folder": str(folder),
                     "batch": about.largest_batch if about.batched else 1,
                     "wait_ms": about.wait_ms,
-                    "instances": priorities[-1].instances if priorities else about.instances,
-                    "priorities": priorities,
+                    "instances": about.instances,
                     "semantics": "sealed",
                     "own": True,
                     "cpus": _processors(server.pids),
@@ -80,20 +85,6 @@ def started(
             concurrency=about.concurrency,
             threads=about.threads,
             pids=server.pids,
-        )
-
-
-def _priorities(about: Bundle) -> Iterator[ServedPriority]:
-    """The priorities of a bundle, each with its own replicas."""
-    for number, each in enumerate(about.priorities, start=1):
-        yield ServedPriority(
-            name=each.name,
-            number=number,
-            share=each.share,
-            batch=each.largest_batch if about.batched else 1,
-            wait_ms=each.wait_ms,
-            instances=each.instances,
-            route=each.route,
         )
 
 

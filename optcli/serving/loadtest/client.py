@@ -60,7 +60,7 @@ class _Client:
         count = len(next(iter(self.samples.values())))
         self.expected = payloads.expected_of(setup, count)
         self.golden = payloads.golden_of(setup)
-        self.made: dict[tuple[str, int, int], list[Payload]] = {}
+        self.made: dict[tuple[str, int], list[Payload]] = {}
         self.references: dict[str, list[Any]] = {}
         if setup.samples is None:
             self.about = f"{counted(count, 'random input')} of seed {setup.seed}"
@@ -73,25 +73,15 @@ class _Client:
             images = counted(len(setup.images), "image")
             self.about += f"; {images}, compared with the first answers{own}"
 
-    def payloads_in(
-        self, encoding: Encoding, rows: int = 1, priority: int = 0, of: int = 1
-    ) -> list[Payload]:
-        """The requests of an encoding and of one `of` several priorities, made when first asked for."""
-        key = (encoding, rows, priority)
-        route = self.setup.routes.get(priority)
+    def payloads_in(self, encoding: Encoding, rows: int = 1) -> list[Payload]:
+        """The requests of an encoding, made when first asked for."""
+        key = (encoding, rows)
         if key not in self.made:
             self.made[key] = (
-                payloads.of_images(self.setup, route or "")
+                payloads.of_images(self.setup)
                 if encoding == "image"
                 else payloads.of_tensors(
-                    self.setup,
-                    self.samples,
-                    binary=encoding == "binary",
-                    rows=rows,
-                    # A server that has a path for each priority wants no number.
-                    priority=priority if route is None else 0,
-                    route=route or "",
-                    most_bytes=payloads.MOST_BYTES // of,
+                    self.setup, self.samples, binary=encoding == "binary", rows=rows
                 )
             )
         return self.made[key]
@@ -100,16 +90,11 @@ class _Client:
         import aiohttp
         import numpy as np
 
-        numbers = [0] if load.priority is None else np.load(load.priority).tolist()
-        levels = sorted(set(numbers))
-        to_send = {
-            each: self.payloads_in(load.encoding, load.rows, each, len(levels)) for each in levels
-        }
+        to_send = self.payloads_in(load.encoding, load.rows)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=load.timeout_s)
         # Answers come as they are: nothing is unpacked here, and no cookie is kept.
         async with aiohttp.ClientSession(
-            self.setup.url,
             connector=connector,
             timeout=timeout,
             headers={"Accept-Encoding": "identity"},
@@ -119,8 +104,7 @@ class _Client:
             if load.encoding not in self.references:
                 self.references[load.encoding] = await self._references(load.encoding, session, channel)
             references = self.references[load.encoding]
-            to_send = {each: made[: len(references)] for each, made in to_send.items()}
-            run = _Run(load, to_send, numbers, references, self.setup, session)
+            run = _Run(load, to_send[: len(references)], references, self.setup, session)
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
@@ -202,7 +186,7 @@ class _Client:
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """The status, the body and the headers of an answer; status 0 and the reason without one."""
         try:
-            async with _posted(session, payload) as answer:
+            async with _posted(session, self.setup.url, payload) as answer:
                 return answer.status, await held.body_of(answer), answer.headers
         except Exception as error:  # a server can make the library raise anything
             return 0, (str(error) or type(error).__name__).encode(errors="replace"), {}
@@ -233,9 +217,10 @@ class _Held:
         self.bytes -= count
 
 
-def _posted(session: aiohttp.ClientSession, payload: Payload) -> Any:
+def _posted(session: aiohttp.ClientSession, url: str, payload: Payload) -> Any:
     """A request under way; it is not sent elsewhere where the answer says so."""
-    return session.post(payload.path, data=payload.body, headers=payload.headers, allow_redirects=False)
+    place, headers = f"{url}{payload.path}", payload.headers
+    return session.post(place, data=payload.body, headers=headers, allow_redirects=False)
 
 
 class _Run:
@@ -244,15 +229,12 @@ class _Run:
     def __init__(
         self,
         load: Load,
-        to_send: Mapping[int, Sequence[Payload]],
-        numbers: Sequence[int],
+        to_send: Sequence[Payload],
         references: Sequence[Any],
         setup: Setup,
         session: aiohttp.ClientSession,
     ) -> None:
         self.load, self.to_send, self.references = load, to_send, references
-        # Of each request, the number of its priority; one number is that of all.
-        self.numbers = numbers
         self.setup, self.session = setup, session
         self.causes = {"": 0}
         self.latest: deque[tuple[float, float]] = deque()
@@ -272,9 +254,7 @@ class _Run:
 
         count = planned_ms.size
         order = np.arange(count) if self.load.samples is None else np.load(self.load.samples)
-        self.order = (order % min(map(len, self.to_send.values()))).tolist()
-        if len(self.numbers) == 1:
-            self.numbers = list(self.numbers) * count
+        self.order = (order % len(self.to_send)).tolist()
         self.planned_ms = planned_ms
         self.sent_ms = np.full(count, np.nan)
         self.finished_ms = np.full(count, np.nan)
@@ -309,7 +289,7 @@ class _Run:
         )
 
     async def _one(self, index: int) -> None:
-        payload = self.to_send[self.numbers[index]][self.order[index]]
+        payload = self.to_send[self.order[index]]
         if self.in_flight >= self.setup.most_in_flight:
             self._fail(index, "in_flight")
             return
@@ -318,7 +298,7 @@ class _Run:
         self.sent_ms[index] = self._now_ms()
         self.sent_bytes += len(payload.body)
         try:
-            async with _posted(self.session, payload) as answer:
+            async with _posted(self.session, self.setup.url, payload) as answer:
                 body = await self.held.body_of(answer)
                 status, headers = answer.status, answer.headers
             self.held.let_go(len(body))

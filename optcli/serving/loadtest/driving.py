@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +12,7 @@ from optcli.errors import UsageError
 from optcli.measure.queueing import Process
 from optcli.observer import Observer
 from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
-from optcli.serving.loadtest import by_priority, judging, metrics
+from optcli.serving.loadtest import judging, metrics
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
@@ -48,7 +48,7 @@ class Driver:
     timeout_s: float
     payload: str
     cpus: tuple[int, ...]
-    predict: PredictsOf = lambda process, priority: ()
+    predict: PredictsOf = lambda process: ()
     loads: int = field(default=0)
 
     def point(
@@ -62,13 +62,7 @@ class Driver:
         """Load the server as a process says, for the settling time and the windows, and judge."""
         served, seed = self.endpoint.served, self.seed + self.loads
         times = drawn(process, spans, seed)
-        records, sent, readings = self.send(
-            times,
-            spans,
-            encoding,
-            _named(purpose, process),
-            priority=by_priority.drawn(served, times, seed),
-        )
+        records, sent, readings = self.send(times, spans, encoding, _named(purpose, process))
         windows = windows_of(records, spans)
         seconds = spans.windows * spans.window_s
         shown = [each.window(spans.window_s) for each in windows]
@@ -96,8 +90,6 @@ class Driver:
             wrong_example=sent.wrong_example,
             failures=inside.failures,
         )
-        parts = by_priority.loads(served, windows, spans, process, self.terms, client, self.predict)
-        answer = by_priority.worst(answer, parts, wrong=sent.wrong)
         return LoadPoint(
             rate_per_s=process.rate_per_s,
             purpose=purpose,
@@ -122,8 +114,7 @@ class Driver:
             wrong_example=sent.wrong_example,
             client=client,
             server=metrics.figures(*readings, served.batch),
-            predicted=tuple(self.predict(process, None)),
-            priorities=parts,
+            predicted=tuple(self.predict(process)),
             outcome=answer.outcome,
             reason=answer.reason,
         )
@@ -137,13 +128,11 @@ class Driver:
         *,
         samples: np.ndarray | None = None,
         rows: int = 1,
-        priority: np.ndarray | None = None,
     ) -> tuple[Records, Sent, tuple[Reading | None, Reading | None]]:
         """Send requests at these times; gives what came of them, and the server's metrics.
 
         The metrics are read where the windows begin and where they end. `samples` [requests] says which
-        sample each request holds; None: one after the other. Each has `rows` rows. `priority`
-        [requests] is the number of each request's priority; None: requests name none.
+        sample each request holds; None: one after the other. Each has `rows` rows.
         """
         import numpy as np
 
@@ -155,11 +144,12 @@ class Driver:
         before = metrics.read(url, 0.0, self.endpoint.pids) if spans.settle_s == 0 else None
         after: Reading | None = None
         self.observer.started(name)
-        order, numbers = (
-            self._saved(name, array) for name, array in (("samples", samples), ("priority", priority))
-        )
+        order = None
+        if samples is not None:
+            order = self.scratch / f"samples-{self.loads}.npy"
+            np.save(order, samples)
         told = self.scratch / _ANSWERS if encoding != "image" else None
-        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told, numbers))
+        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
         while True:
             news = self.child.receive(News, self.timeout_s + _SILENT_S)
             if news.sent is not None:
@@ -171,20 +161,10 @@ class Driver:
                 after = metrics.read(url, second, self.endpoint.pids)
             self.observer.progress(name, min(1.0, second / spans.seconds), _live(news))
         after = after or metrics.read(url, news.sent.seconds, self.endpoint.pids)
-        result = replace(Records.read(records), priority=priority)
-        for file in filter(None, (times, records, order, numbers)):
+        result = Records.read(records)
+        for file in filter(None, (times, records, order)):
             file.unlink()
         return result, news.sent, (before, after)
-
-    def _saved(self, name: str, array: np.ndarray | None) -> Path | None:
-        """A file for the client; None where there is nothing to say."""
-        import numpy as np
-
-        if array is None:
-            return None
-        path = self.scratch / f"{name}-{self.loads}.npy"
-        np.save(path, array)
-        return path
 
     def answers(self, encoding: Encoding, name: str) -> dict[str, np.ndarray]:
         """What answers of tensors are compared with, before any load: arrays [samples, ...] by output.

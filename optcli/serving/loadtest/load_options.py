@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from optcli.errors import UsageError
-from optcli.measure.queueing import Poisson, Process, Trace
+from optcli.measure.queueing import Poisson, Process
 from optcli.measure.queueing.arrivals import parse
 from optcli.results.loadtest import Calibration, Encoding
 from optcli.serving import bundle
@@ -18,7 +19,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
 
-_TRACE, _BURSTS = "trace:", "bursts:"
+_BURSTS = "bursts:"
 _TIMEOUT_S = 10.0
 
 
@@ -26,7 +27,6 @@ _TIMEOUT_S = 10.0
 class Options:
     """What was asked for. `slo_ms` is milliseconds by percentile; empty: that of the bundle's plan.
 
-    `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
     Of a server that the load test starts, `with_cache` leaves the cache of answers switched on, `cpus`
     is the number of processors that it may share out among replicas, and `model_cpus` are those that
@@ -44,7 +44,6 @@ class Options:
     timeout_s: float = _TIMEOUT_S
     find_limit: bool = False
     calibrate: bool = False
-    priorities: Mapping[str, float] = field(default_factory=dict)
     encoding: Encoding = "binary"
     model: str | None = None
     plan: Path | None = None
@@ -59,8 +58,15 @@ class Options:
 
 
 def with_plan(found: Endpoint, path: Path) -> Endpoint:
-    """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`."""
+    """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`.
+
+    Of a plan with priorities, the path of the URL names the one that is meant; without a path it is the
+    last.
+    """
     plan = plans.read(path)
+    if plan.priorities:
+        route = urlsplit(found.served.url).path.strip("/")
+        plan = plan.of_priority(route or plan.priorities[-1].name)
     one = plan.recommended
     if one is None:
         raise UsageError(
@@ -113,7 +119,6 @@ def setup_of(
         tolerance=server.tolerance,
         seed=options.seed,
         cpus=options.client_cpus,
-        routes={each.number: each.route for each in server.served.priorities if each.route is not None},
     )
     taken = None
     if options.recipe is not None:
@@ -191,8 +196,6 @@ def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
         return ()
     if options.rates_per_s:
         return options.rates_per_s
-    if options.arrivals.startswith(_TRACE):
-        return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
     if options.calibrate:
         return ()
     planned = None if server.plan is None else server.plan.planned_rate_per_s
@@ -214,9 +217,6 @@ def first_rate(server: Endpoint, options: Options) -> float | None:
 def process_of(options: Options, rate: float, first: float | None) -> Process:
     """The arrivals at a rate; bursts are given for the `first` rate and keep their form at others."""
     arrivals = options.arrivals
-    if arrivals.startswith(_TRACE):
-        trace = Trace.read(Path(arrivals.removeprefix(_TRACE)))
-        return trace.scaled(rate / trace.rate_per_s)
     if arrivals == "poisson":
         return Poisson(rate)
     if arrivals.startswith(_BURSTS):

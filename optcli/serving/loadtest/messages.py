@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from optcli.results.loadtest import Encoding
@@ -25,8 +25,7 @@ class Setup:
     samples the inputs are `random_samples` random ones of `seed`. `images` are files whose bytes are
     posted; `golden_answer` is the file of the expected answer to the first. `tolerance` is the largest
     difference of an answer, as a share of the largest magnitude of the expected output. `cpus` are the
-    processors that the client shall run on; empty: all. `routes` are what the paths of a priority's
-    requests begin with, by its number, where priorities have paths of their own.
+    processors that the client shall run on; empty: all.
     """
 
     url: str
@@ -42,7 +41,6 @@ class Setup:
     seed: int = 0
     cpus: tuple[int, ...] = ()
     most_in_flight: int = 2000
-    routes: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,7 @@ class Load:
     `timeout_s` has failed. `samples` [requests] is a file of which sample each request holds, modulo
     their number; None: one after the other. A request has `rows` rows; with several, answers are not
     compared. `answers` is where the client writes what answers are compared with, arrays [samples, ...]
-    by output. `priority` [requests] is a file of the number of each request's priority; None: requests
-    name none.
+    by output.
     """
 
     times: Path
@@ -64,7 +61,6 @@ class Load:
     samples: Path | None = None
     rows: int = 1
     answers: Path | None = None
-    priority: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,9 @@ _LABELS = {
     "model_compute_seconds_count": "batch",
     "model_batch_rows_sum": "",
     "model_batch_rows_count": "",
-    "model_dropped_total": "cause",
     "model_cache_hits_total": "",
     "model_cache_misses_total": "",
     "model_process_cpu_seconds_total": "process",
-    "model_process_rss_bytes": "process",
 }
 
 
@@ -115,8 +113,6 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
     rows = _means(before, after, "model_batch_rows").get("")
     hits = _grown(before, after, "model_cache_hits_total").get("", 0.0)
     misses = _grown(before, after, "model_cache_misses_total").get("", 0.0)
-    memory = after.of("model_process_rss_bytes")
-    earlier = before.of("model_process_rss_bytes")
     return ServerFigures(
         stages_ms={stage: 1000 * mean for stage, mean in stages.items()},
         batch_rows=rows,
@@ -126,17 +122,6 @@ def figures(before: Reading | None, after: Reading | None, batch: int | None) ->
         cpu_cores={
             process: spent / seconds
             for process, spent in _grown(before, after, "model_process_cpu_seconds_total").items()
-        },
-        memory_bytes={process: int(value) for process, value in memory.items()},
-        memory_growth_bytes={
-            process: int(value - earlier[process])
-            for process, value in memory.items()
-            if process in earlier
-        },
-        dropped={
-            cause: int(count)
-            for cause, count in _grown(before, after, "model_dropped_total").items()
-            if count
         },
         cache_hit_share=hits / (hits + misses) if hits + misses else None,
     )

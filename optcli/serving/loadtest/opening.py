@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optcli.observer import Observer
-from optcli.serving.loadtest import bundles, by_priority, calibrating, endpoint
+from optcli.serving.loadtest import bundles, calibrating, endpoint
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options, with_plan
 
@@ -20,18 +20,8 @@ def opened(
     """The server, ready, and the options with what a bundle brings along."""
     if endpoint.is_url(target):
         server = endpoint.asked(target, options.model)
-        server = with_plan(server, options.plan) if options.plan else server
-        yield _with_priorities(server, options, own=False), options
+        yield with_plan(server, options.plan) if options.plan else server, options
         return
     folder, log = Path(target), scratch / "server.log"
     with bundles.started(folder, options, log, scratch, observer) as server:
-        place = options.calibration or folder / calibrating.FILE
-        yield _with_priorities(server, options, own=True), replace(options, calibration=place)
-
-
-def _with_priorities(found: Endpoint, options: Options, *, own: bool) -> Endpoint:
-    """The server with the shares of the traffic that each priority gets."""
-    shares = options.priorities
-    if not own and not shares and found.plan is not None:
-        shares = {each.name: each.share for each in found.plan.priorities}
-    return replace(found, served=by_priority.shared(found.served, shares, own=own))
+        yield server, replace(options, calibration=options.calibration or folder / calibrating.FILE)

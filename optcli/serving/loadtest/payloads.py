@@ -106,14 +106,10 @@ def of_tensors(
     *,
     binary: bool,
     rows: int = 1,
-    priority: int = 0,
-    route: str = "",
-    most_bytes: int = MOST_BYTES,
 ) -> list[Payload]:
     """A request for each sample, as many as fit into memory; tensors are binary or JSON.
 
-    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to. It names
-    the `priority` with this number, 0: none, and its path begins with `route`.
+    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to.
     """
     http = client_library()
     rows, count = max(rows, _rows(setup.inputs)), len(next(iter(samples.values())))
@@ -122,27 +118,25 @@ def of_tensors(
     taken = 0
     for index in range(count):
         inputs = [_tensor(http, each, samples[each.name], index, rows, binary) for each in setup.inputs]
-        made, length = http.InferenceServerClient.generate_request_body(
-            inputs, outputs=outputs, priority=priority
-        )
+        made, length = http.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
         body = made if isinstance(made, bytes) else made.encode()
         headers = {"Content-Type": "application/octet-stream" if length else "application/json"}
         if length:
             headers[HEADER_LENGTH] = str(length)
-        payloads.append(Payload(f"{route}/v2/models/{setup.model}/infer", body, headers, index))
+        payloads.append(Payload(f"/v2/models/{setup.model}/infer", body, headers, index))
         taken += len(body)
-        if taken >= most_bytes:
+        if taken >= MOST_BYTES:
             break
     return payloads
 
 
-def of_images(setup: Setup, route: str = "") -> list[Payload]:
+def of_images(setup: Setup) -> list[Payload]:
     """A request for each image file, with its bytes as they are. Raises `UsageError`."""
     if not setup.images:
         raise UsageError(
             "there are no images to send", place="--encoding image", hint="name a folder with --images"
         )
-    path = f"{route}/v2/models/{setup.model}/images"
+    path = f"/v2/models/{setup.model}/images"
     return [
         Payload(path, file.read_bytes(), {"Content-Type": _KINDS[file.suffix.lower()]}, index)
         for index, file in enumerate(setup.images)

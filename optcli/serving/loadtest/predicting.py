@@ -18,20 +18,16 @@ from optcli.results.loadtest import (
     LoadNote,
     Predicted,
     Served,
-    ServedPriority,
-    ServerFigures,
 )
 from optcli.results.plan import Plan
 from optcli.results.statistics import monotone
 from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.records import QUANTILES
 
-# What is predicted of the requests of a process: of all, or of one priority's.
-PredictsOf = Callable[[Process, ServedPriority | None], Sequence[Predicted]]
+# What is predicted of the requests of a process.
+PredictsOf = Callable[[Process], Sequence[Predicted]]
 # Where nothing is promised.
 _ANY = Promise({0.5: sys.float_info.max})
-# Fewer calls say too little about the speed of the machine.
-_FEWEST_CALLS = 100
 # Shares of the highest rate of a test at which the predicted curve is drawn.
 DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 
@@ -63,7 +59,6 @@ def of_plan(plan: Plan, ingresses: int | None = None) -> Model:
     overhead = Overhead(
         beside.before_ms,
         beside.after_ms,
-        beside.occupies_worker,
         beside.ingress_ms,
         beside.ingress_cv2,
         ingresses or ingresses_of(plan),
@@ -98,24 +93,6 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> Model:
     return Model("calibration", Curve.from_points(kept), overhead)
 
 
-def pace(calibration: Calibration, server: ServerFigures) -> float | None:
-    """How many times as long as when it was calibrated a call of the model took; None: too few calls.
-
-    Virtual machines change their speed by a half within an hour, and the ingress changes with the
-    model. A call of the same rows is the same work each time.
-    """
-    import numpy as np
-
-    sizes = sorted(calibration.points_ms)
-    times = [calibration.points_ms[size] for size in sizes]
-    known = {size: n for size, n in server.calls.items() if sizes[0] <= size <= sizes[-1]}
-    if sum(known.values()) < _FEWEST_CALLS:
-        return None
-    now_ms = sum(count * server.compute_ms[size] for size, count in known.items())
-    then_ms = sum(count * float(np.interp(size, sizes, times)) for size, count in known.items())
-    return now_ms / then_ms
-
-
 def plan_keys(calibration: Calibration) -> dict[str, Any]:
     """What was found through the running server, as keys of a plan file."""
     model = of_calibration(calibration)
@@ -145,16 +122,6 @@ def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
     )
 
 
-def as_served(served: Served, priority: ServedPriority | None) -> Served:
-    """What is served, as the requests of a priority find it."""
-    if priority is None:
-        # With replicas of its own for each priority, nothing batches all requests together.
-        apart = any(each.batch is not None for each in served.priorities)
-        return served.model_copy(update={"batch": None}) if apart else served
-    names = ("batch", "wait_ms", "instances")
-    return served.model_copy(update={name: getattr(priority, name) for name in names})
-
-
 def predicted(model: Model, batching: Batching, process: Process) -> Predicted:
     """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
     demand = _demand(model, process, _ANY)
@@ -163,7 +130,6 @@ def predicted(model: Model, batching: Batching, process: Process) -> Predicted:
         model.curve,
         batching.batch,
         batching.workers,
-        demand.occupied_ms,
         ingress_ms=demand.ingress_ms,
     )
     runs = predict(model.curve, demand, batching)
@@ -199,7 +165,6 @@ def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | 
         model.curve,
         batching.instances,
         concurrency=batching.concurrency,
-        occupied_ms=model.overhead.occupied_ms,
     )
     if batching.wait_ms >= least:
         return None

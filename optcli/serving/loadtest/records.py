@@ -53,8 +53,7 @@ class Records:
 
     Times are milliseconds from the start: `sent_ms` is NaN where a request was never sent,
     `finished_ms` where nothing came of it. `cause` is the index in `causes` of why it failed, 0 where
-    it was answered. `wrong` marks answers that are not the expected ones. `priority` is the number of
-    each request's priority, None where there are none.
+    it was answered. `wrong` marks answers that are not the expected ones.
     """
 
     planned_ms: np.ndarray
@@ -63,7 +62,6 @@ class Records:
     cause: np.ndarray
     wrong: np.ndarray
     causes: tuple[str, ...] = ("",)
-    priority: np.ndarray | None = None
 
     @classmethod
     def read(cls, path: Path) -> Records:
@@ -78,11 +76,6 @@ class Records:
         """The requests that were planned for a time from `begin_ms` on and before `end_ms`."""
         return self.only((self.planned_ms >= begin_ms) & (self.planned_ms < end_ms))
 
-    def of_priority(self, number: int) -> Records:
-        """The requests of a priority."""
-        assert self.priority is not None
-        return self.only(self.priority == number)
-
     def only(self, chosen: np.ndarray) -> Records:
         """Some of the requests: those of a mask, or those at these places."""
         return Records(
@@ -92,7 +85,6 @@ class Records:
             self.cause[chosen],
             self.wrong[chosen],
             self.causes,
-            None if self.priority is None else self.priority[chosen],
         )
 
     @property

@@ -7,25 +7,18 @@ from datetime import UTC, datetime
 
 from optcli.results import Estimate, Verdict
 from optcli.results.loadtest import (
-    Calibration,
     LimitFound,
     LoadNote,
     LoadPoint,
     Predicted,
-    PriorityLoad,
 )
 from optcli.results.outcomes import Outcome
-from optcli.serving.loadtest import predicting
 from optcli.serving.loadtest.judging import Terms
 
 # How far p95 and the limit may be from what was predicted: shares of the prediction.
 _P95_OFF, _LIMIT_OFF = 0.25, 0.15
 # Up to which load a prediction is held to that.
 _HELD_UP_TO = 0.7
-# Calls of the model that take longer or shorter than at the calibration, by this share, are said.
-_PACE_OFF = 0.15
-# Memory that grows by more than this share of itself in the windows is said.
-_MEMORY_SHARE = 0.10
 
 
 def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
@@ -40,15 +33,9 @@ def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
         if each.purpose != "rate":
             continue
         yield _judged(f"load {each.rate_per_s:.4g}/s", each, terms)
-        loads: list[tuple[LoadPoint | PriorityLoad, str]] = [(each, "")]
-        loads += [(part, f", priority {part.name}") for part in each.priorities]
-        for load, named in loads[1:]:
-            yield _judged(f"load {each.rate_per_s:.4g}/s{named}", load, terms)
-        for load, named in loads:
-            for one in load.predicted if not each.client.saturated else ():
-                if one.utilisation <= _HELD_UP_TO:
-                    where = f"at {each.rate_per_s:.4g}/s{named}"
-                    yield from _of_prediction(load.p95_ms, one, where)
+        for one in each.predicted if not each.client.saturated else ():
+            if one.utilisation <= _HELD_UP_TO:
+                yield from _of_prediction(each.p95_ms, one, f"at {each.rate_per_s:.4g}/s")
 
 
 def of_limit(
@@ -123,10 +110,8 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     return f"{deciding[0].name}: {deciding[0].reason}"
 
 
-def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None) -> Iterator[LoadNote]:
+def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
     """What is to be known of the loads beside their verdicts."""
-    if calibration is not None:
-        yield from _of_pace(points, calibration)
     for each in points:
         rate = f"{each.rate_per_s:.4g} requests a second"
         if each.client.saturated:
@@ -145,16 +130,6 @@ def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None
                 f" ({', '.join(f'{value:.4g}' for value in p95 if value is not None)} ms): the queue"
                 " grows, so that the figures depend on how long the load lasts",
             )
-        growth = {} if each.server is None else each.server.memory_growth_bytes
-        for process, grown in growth.items():
-            held = each.server.memory_bytes[process] if each.server else 0
-            if held and grown > _MEMORY_SHARE * held:
-                yield LoadNote(
-                    kind="memory-grows",
-                    figures={"process": process, "bytes": grown, "rate_per_s": each.rate_per_s},
-                    text=f"at {rate} the memory of {process} grew by {grown / 1e6:.0f} MB in"
-                    f" {each.seconds:g} s",
-                )
         hits = None if each.server is None else each.server.cache_hit_share
         if hits:
             yield LoadNote(
@@ -164,33 +139,7 @@ def notes_of(points: Sequence[LoadPoint], calibration: Calibration | None = None
             )
 
 
-def _of_pace(points: Sequence[LoadPoint], calibration: Calibration) -> Iterator[LoadNote]:
-    """One note for all loads: the one that is farthest from the calibration speaks for the others.
-
-    Beyond the load up to which predictions are held to account, calls take longer by the load itself.
-    """
-    known = [
-        (each.rate_per_s, pace)
-        for each in points
-        if any(one.by == "calibration" and one.utilisation <= _HELD_UP_TO for one in each.predicted)
-        and each.server is not None
-        and (pace := predicting.pace(calibration, each.server)) is not None
-    ]
-    off = [(rate, pace) for rate, pace in known if abs(pace - 1) > _PACE_OFF]
-    if not off:
-        return
-    rate, pace = max(off, key=lambda one: abs(one[1] - 1))
-    yield LoadNote(
-        kind="pace",
-        figures={"rate_per_s": rate, "pace": pace, "loads": len(off)},
-        text=f"at {rate:.4g} requests a second a call of the model took {pace:.2f} times as long as"
-        f" when the server was calibrated (over 15 % off in {len(off)} of {len(known)} loads): the"
-        " machine has another speed now, or does other work; calibrate again before you trust the"
-        " prediction by the calibration",
-    )
-
-
-def _judged(title: str, load: LoadPoint | PriorityLoad, terms: Terms) -> Verdict:
+def _judged(title: str, load: LoadPoint, terms: Terms) -> Verdict:
     name = max(terms.limits_ms, default=None)
     estimate = getattr(load, f"{name}_ms") if name else None
     ends = None if estimate is None or estimate.low is None else (estimate.low, estimate.high)

@@ -20,9 +20,8 @@ from optcli.results.loadtest import (
     LoadTest,
     Percentile,
     Predicted,
-    ServedPriority,
 )
-from optcli.serving.loadtest import by_priority, calibrating, limit, payloads, predicting, verdicts
+from optcli.serving.loadtest import calibrating, limit, payloads, predicting, verdicts
 from optcli.serving.loadtest.driving import Driver, driver
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
@@ -40,7 +39,6 @@ from optcli.serving.loadtest.load_options import (
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import WINDOW_S, Spans
-from optcli.serving.planning.traffic import part_of
 
 _CONFIRM_WINDOWS = 6
 
@@ -133,11 +131,7 @@ class _Whole:
             calibration=self.calibration,
             drawn=drawn,
             curve_ms=self._curves(drawn),
-            notes=(
-                *self._of_machines(),
-                *self.notes,
-                *verdicts.notes_of(self.points, self.calibration),
-            ),
+            notes=(*self._of_machines(), *self.notes, *verdicts.notes_of(self.points)),
         )
 
     def _search(self) -> None:
@@ -146,7 +140,7 @@ class _Whole:
             model.by: predicting.highest(model, batching, self._process(100.0), self.terms)
             for model in self._models()
             if batching is not None and _reaches(model, batching)
-        } or self._highest_by_priority()
+        }
         known = predicted.get("calibration") or predicted.get("plan")
         if self.options.rates_per_s:
             start = self.options.rates_per_s[0]
@@ -175,8 +169,7 @@ class _Whole:
         windows = self.options.windows
         if purpose == "confirm":
             windows = max(windows, _CONFIRM_WINDOWS)
-        # Each priority has enough requests in a window.
-        spans = Spans.usual(rate * by_priority.smallest_share(self.server.served), windows)
+        spans = Spans.usual(rate, windows)
         if self.options.seconds is not None:
             length = self.options.seconds / self.options.windows
             spans = replace(spans, window_s=length)
@@ -200,15 +193,11 @@ class _Whole:
             models.append(predicting.of_calibration(self.calibration, processes))
         return models
 
-    def _batching(self, priority: ServedPriority | None = None) -> Batching | None:
-        """How the server batches; that of a priority by its own."""
-        served = predicting.as_served(self.server.served, priority)
-        if served.batch is None:
-            return None
-        return predicting.batching_of(served, self.server.concurrency)
+    def _batching(self) -> Batching | None:
+        return predicting.batching_of(self.server.served, self.server.concurrency)
 
-    def _predicted(self, process: Process, priority: ServedPriority | None = None) -> list[Predicted]:
-        batching = self._batching(priority)
+    def _predicted(self, process: Process) -> list[Predicted]:
+        batching = self._batching()
         if batching is None:
             return []
         return [
@@ -216,21 +205,6 @@ class _Whole:
             for model in self._models()
             if _reaches(model, batching)
         ]
-
-    def _highest_by_priority(self) -> dict[str, float]:
-        """The highest rate of all requests by each model, where each priority has its own replicas."""
-        highest_of = {}
-        for model in self._models() if self.server.served.priorities else ():
-
-            def highest(priority: ServedPriority, model: Model = model) -> float:
-                batching = self._batching(priority)
-                if batching is None or not _reaches(model, batching):
-                    return 0.0
-                part = part_of(self._process(100.0), priority.share)
-                return predicting.highest(model, batching, part, self.terms)
-
-            highest_of[model.by] = by_priority.highest(self.server.served, highest)
-        return {by: rate for by, rate in highest_of.items() if rate}
 
     def _of_machines(self) -> list[LoadNote]:
         """Says where the plan has more machines than the one that the server was started on."""
@@ -241,18 +215,10 @@ class _Whole:
         return [LoadNote(kind="one-machine", figures={"planned": planned}, text=text)]
 
     def _unstable(self, rate: float) -> list[LoadNote]:
-        parts: Sequence[ServedPriority | None] = self.server.served.priorities or (None,)
-        notes = []
-        for priority in parts:
-            part = rate if priority is None else rate * priority.share
-            batching = self._batching(priority)
-            models = self._models() if batching is not None else ()
-            for model in models:
-                assert batching is not None
-                note = predicting.unstable(model, batching, part)
-                if note is not None:
-                    notes.append(note)
-        return notes
+        batching = self._batching()
+        models = self._models() if batching is not None else ()
+        found = (predicting.unstable(model, batching, rate) for model in models if batching is not None)
+        return [note for note in found if note is not None]
 
     def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:
         if not self.points or self._batching() is None:
