@@ -88,15 +88,6 @@ class InferenceOptions:
         help="Price of this machine for an hour, or of a worker in a cluster: the summary then says"
         " what 1,000 images cost.",
     )
-    pictures: int = options.option(
-        "--pictures",
-        type=click.IntRange(0, 1000),
-        default=0,
-        show_default=True,
-        help="Draw the first N images with their answers, as JPEGs in the folder `pictures` of the"
-        " output.",
-        metavar="N",
-    )
     restart: bool = options.option(
         "--restart", is_flag=True, help="Remove the answers that are there, and begin anew."
     )
@@ -157,7 +148,6 @@ def command(
                 address=given.address,
                 cost_per_hour=given.cost_per_hour,
                 restart=given.restart,
-                pictures=given.pictures,
             ),
             recipe=place.recipe,
             trust=trust,

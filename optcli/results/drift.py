@@ -13,7 +13,7 @@ from optcli.results.outcomes import Outcome, Result, Verdict
 
 DRIFT_SCHEMA = 1
 
-Statistic = Literal["mean", "std", "min", "max", "contrast", "share", "others", "size"]
+Statistic = Literal["mean", "std", "min", "max", "size"]
 
 
 # From a server that may be anybody's: nothing that a terminal obeys.
@@ -23,9 +23,7 @@ Line = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
 class DriftStatistic(Result):
     """One statistic of the rows, in the reference and in what the server saw.
 
-    `channel` is the channel or feature, `id` the id whose share of a row's values it is; both None: of
-    the whole row. `contrast` is how far the channel's mean lies above the mean of all channels,
-    `others` the share of ids that are not among the frequent ones, `size` the number of values.
+    `channel` is the channel or feature; None: of the whole row. `size` is the number of values.
     `reference`, `reference_sd` and `seen` are mean and standard deviation over rows. `shift_sd` is
     their difference in standard deviations of the reference; None where that has none. `distance` is
     that of Kolmogorov and Smirnov, from 0 to 1, and `p` its p value, corrected for the number of tests
@@ -34,7 +32,6 @@ class DriftStatistic(Result):
 
     statistic: Statistic
     channel: int | None = None
-    id: int | None = None
     reference: float
     reference_sd: float
     seen: float
@@ -67,7 +64,7 @@ class DriftInput(Result):
     `rows` and `reference_rows` are effective numbers: so many different rows, each drawn with the same
     probability, would say as much. `detectable` is the smallest distance that these rows would have
     shown. `tests` counts the statistics that were tested, `drifted` those that drifted, the farthest
-    first. `looks_like` is a cause that would look like this.
+    first.
     """
 
     name: str
@@ -80,7 +77,6 @@ class DriftInput(Result):
     drifted: int
     channels: tuple[DriftChannel, ...] = ()
     statistics: tuple[DriftStatistic, ...] = ()
-    looks_like: str | None = None
 
 
 class DriftReference(Result):
@@ -96,8 +92,7 @@ class Drift(Result):
     """The inputs that a server saw, compared with the data that its model was calibrated with.
 
     `seen` rows came from `begun` to `written`, and statistics of `kept` of them, drawn at random, are
-    compared. `missed` were drawn and left out, as too many came at once. `alpha` is the probability
-    that anything drifted by chance alone.
+    compared. `alpha` is the probability that anything drifted by chance alone.
     """
 
     schema_version: int = Field(DRIFT_SCHEMA, alias="schema")
@@ -110,7 +105,6 @@ class Drift(Result):
     written: str
     seen: int
     kept: int
-    missed: int
     reference: DriftReference
     alpha: float
     inputs: tuple[DriftInput, ...]

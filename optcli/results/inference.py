@@ -13,8 +13,6 @@ from optcli.results.outcomes import Result
 
 INFERENCE_SCHEMA = 1
 
-Limit = Literal["model", "reading", "preparing", "answers"]
-
 
 class Inference(Result):
     """One run over stored images.
@@ -26,11 +24,6 @@ class Inference(Result):
     batch size at these rates, of one copy of the model that has the machine, or worker, for itself;
     empty where no price is named. `images_per_s` is that of the run from
     the first shard's end to the last one's, all workers together, None for a single shard.
-    `waited_share` is the share of the workers' time in which the model waited for images,
-    `computed_share` that in which it computed; `prepared_share` is the share of their cores' time that
-    decoding and preparing images took. `limit` is the model where it computed for 90 % of the time,
-    else what it waited for longest: storage (`reading`), decoding and preparing images (`preparing`),
-    or making and writing answers (`answers`). `pictures` counts the images that were drawn.
     """
 
     schema_version: int = Field(INFERENCE_SCHEMA, alias="schema")
@@ -52,10 +45,5 @@ class Inference(Result):
     threads: int
     seconds: float
     images_per_s: float | None = None
-    waited_share: float | None = None
-    computed_share: float | None = None
-    prepared_share: float | None = None
-    limit: Limit | None = None
     cost_per_1000: float | None = None
-    pictures: int = 0
     notes: tuple[str, ...] = ()

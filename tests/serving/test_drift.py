@@ -14,7 +14,6 @@ from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.drift import Drift
 from optcli.serving.drift import comparing, input_statistics, reference, testing
-from optcli.serving.drift.kept import About
 from optcli.settings import TensorSpec
 
 
@@ -32,10 +31,10 @@ def of(calibration: input_statistics.Statistics, pixels: np.ndarray, **more: obj
 def test_the_same_kind_of_images_has_not_drifted(calibration):
     found = of(calibration, normalized(photographs(300, 1)))
     assert (found.outcome, found.inputs[0].drifted) == ("accept", 0)
-    assert found.inputs[0].tests == 15
+    assert found.inputs[0].tests == 12
     assert (found.kept, found.seen) == (300, 300)
     assert found.inputs[0].rows == pytest.approx(300)
-    assert "none of 15 statistics drifted" in found.sentence
+    assert "none of 12 statistics drifted" in found.sentence
     assert found.inputs[0].detectable < comparing.COARSEST
 
 
@@ -51,8 +50,7 @@ def test_a_brighter_stream_is_named_with_its_channel_and_by_how_much(calibration
     assert first.p < 1e-6
     drifted = {(each.statistic, each.channel) for each in one.statistics if each.drifted}
     assert {("mean", 0), ("mean", 1), ("mean", 2)} <= drifted
-    assert not {name for name, _ in drifted} & {"contrast", "std"}
-    assert one.looks_like is None
+    assert "std" not in {name for name, _ in drifted}
 
 
 def test_one_brighter_channel_drifts_alone(calibration):
@@ -62,33 +60,6 @@ def test_one_brighter_channel_drifts_alone(calibration):
     means = {each.channel for each in one.statistics if each.drifted and each.statistic == "mean"}
     assert means == {2}
     assert one.statistics[0].channel == 2
-
-
-def test_exchanged_channels_are_told_from_light(calibration):
-    found = of(calibration, normalized(photographs(300, 1)[:, ::-1]))
-    assert found.outcome == "reject"
-    # The normalization differs between the channels: it is known where the recipe declares it.
-    plain = calibration.about["inputs"][0]
-    how = {**plain, "prepared_mean": [0.5, 0.45, 0.4], "prepared_std": [0.25]}
-    known = seen(calibration, {"image": normalized(photographs(300, 1)[:, ::-1])})
-    about = {**known.about, "inputs": [how]}
-    (one,) = comparing.compared(About.model_validate(about), known, "here").inputs
-    assert one.looks_like == "as if channels 0 and 2 were exchanged, as RGB and BGR"
-    assert one.statistics[0].statistic == "contrast"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda pixels: pixels, "as if pixels of 0 to 255 were sent as they are"),
-        (lambda pixels: pixels / 255, "they spread 0.24 times as wide"),
-        (lambda pixels: normalized(255 * pixels), "they spread 245 times as wide"),
-    ],
-)
-def test_a_forgotten_scale_is_named(calibration, change, said):
-    found = of(calibration, change(photographs(60, 1)))
-    assert found.outcome == "reject"
-    assert said in found.sentence
 
 
 def test_values_outside_of_the_calibration_are_counted(calibration):
@@ -152,7 +123,7 @@ def test_days_count_by_their_traffic(calibration):
 @pytest.mark.long
 @pytest.mark.slow
 def test_chance_alone_raises_an_alarm_in_one_of_a_hundred_at_most(tmp_path):
-    """Images of a kind against each other: fifteen statistics each, and no drift."""
+    """Images of a kind against each other: twelve statistics each, and no drift."""
     alarms = 0
     for seed in range(150):
         calibration = described(tmp_path / str(seed), {"image": photographs(60, 1000 + seed)})
@@ -199,39 +170,6 @@ def test_holm_corrects_for_the_number_of_tests():
     assert testing.holm([0.01, 0.04, 0.03]) == [0.03, pytest.approx(0.06), pytest.approx(0.06)]
     assert testing.holm([0.9, 0.8]) == [1.0, 1.0]
     assert testing.holm([]) == []
-
-
-@pytest.mark.slow
-def test_ids_drift_by_their_shares(tmp_path):
-    rng = np.random.default_rng(0)
-    spec = {"name": "ids", "dtype": "int64", "shape": ("batch", 32)}
-
-    def texts(count, *, shifted=0):
-        # A vocabulary in which small ids are frequent.
-        return np.minimum(rng.geometric(0.05, (count, 32)), 500) + shifted
-
-    calibration = described(tmp_path, {"ids": texts(300)}, spec)
-    (how,) = calibration.about["inputs"]
-    assert (how["kind"], len(how["ids"])) == ("ids", 63)
-    assert drift(seen(calibration, {"ids": texts(300)})).outcome == "accept"
-    found = drift(seen(calibration, {"ids": texts(300, shifted=5)}))
-    assert found.outcome == "reject"
-    assert found.inputs[0].statistics[0].id is not None
-    assert "id " in found.sentence
-    assert "share" in found.sentence
-    rare = drift(seen(calibration, {"ids": texts(300, shifted=1000)}))
-    assert "share of rare ids 1 in place of" in rare.sentence
-
-
-def test_ids_of_few_values_may_be_alike(tmp_path):
-    rng = np.random.default_rng(0)
-    spec = {"name": "country", "dtype": "int32", "shape": ("batch", 1)}
-    calibration = described(tmp_path, {"country": rng.integers(0, 4, (400, 1))}, spec)
-    same = drift(seen(calibration, {"country": rng.integers(0, 4, (300, 1))}))
-    assert (same.outcome, same.inputs[0].rows) == ("accept", pytest.approx(300))
-    other = drift(seen(calibration, {"country": rng.choice(4, (300, 1), p=[0.7, 0.1, 0.1, 0.1])}))
-    assert other.outcome == "reject"
-    assert "id 0: share" in other.sentence
 
 
 def test_every_input_has_its_own_answer(tmp_path):
@@ -299,7 +237,6 @@ def test_the_statistics_of_a_row():
     assert found["min", 1] == 0.0
     assert found["outside", 1] == 0.125
     assert found["std", 1] == pytest.approx(row[1].std())
-    assert found["contrast", 1] == pytest.approx(0.25 - 0.25 / 3)
     assert found["mean", 0] == found["std", 0] == found["outside", 0] == 0.0
 
 
@@ -338,20 +275,6 @@ def test_bytes_that_are_no_npz_are_refused():
     for content in (b"", b"PK", b"\x80\x04}", json.dumps({}).encode()):
         with pytest.raises(ValueError, match="holds no statistics of inputs"):
             input_statistics.unpacked(content)
-
-
-def test_no_cause_is_named_for_features():
-    how = reference.described(TensorSpec.model_validate({"name": "x", "shape": ("batch", 3)}), None)
-    tensor = About.model_validate(
-        {
-            "model": "m",
-            "inputs": [how],
-            "reference": {"role": "training", "source": "x", "samples": 1, "of": 1},
-            "periods": [],
-        }
-    ).inputs[0]
-    rows = np.zeros((2, 6), np.float32)
-    assert comparing.looks_like(tensor, rows, rows + 1, np.array([0.5, 0.5])) is None
 
 
 def test_a_recipe_without_data_is_refused(tmp_path: Path):

@@ -21,7 +21,7 @@ CHANNELS = (
     "outside",
 )
 STATISTICS = ("input", "statistic", "of", "reference", "seen", "shift (sd)", "distance", "p")
-# Of an input with many channels or ids, those that are farthest.
+# Of an input with many channels, those that are farthest.
 MOST = 12
 
 
@@ -118,9 +118,7 @@ def _shown(one: DriftInput) -> set[int]:
 
 
 def _of(one: DriftStatistic) -> str:
-    if one.channel is not None:
-        return f"channel {one.channel}"
-    return "all" if one.id is None else f"id {one.id}"
+    return "all" if one.channel is None else f"channel {one.channel}"
 
 
 def _signed(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli.errors import counted
 from optcli.results import Verdict
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
     from optcli.serving.drift.input_statistics import Statistics
 
-# Prepared otherwise, values spread by such a factor: 1/255, or a standard deviation of 0.225.
-_FACTOR = 4.0
-_PIXEL = 255.0
-# How far the channels must be from the reference's, in its standard deviations, all together.
-_FAR = 1.0
-_SMALLEST = 1e-9
-
 # The probability that anything drifted by chance alone, over all statistics of all inputs.
 ALPHA = 0.01
 # Smaller distances do not matter, however sure they are: about a quarter of a standard deviation.
@@ -42,7 +35,7 @@ _UNTESTED = ("outside", "checksum")
 # A standard deviation below this share of the mean is the rounding of float32.
 _ROUNDING = 1e-6
 # In order of what says most where several are far.
-_ORDER = ("mean", "others", "share", "std", "contrast", "size", "max", "min")
+_ORDER = ("mean", "std", "size", "max", "min")
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,6 @@ def compared(about: About, found: Statistics, target: str) -> Drift:
         written=_time(about.written),
         seen=sum(each.seen for each in about.periods),
         kept=len(sides[0].seen),
-        missed=sum(each.missed for each in about.periods),
         reference=about.reference,
         alpha=ALPHA,
         inputs=inputs,
@@ -151,15 +143,14 @@ def _judged(
 ) -> DriftInput:
     statistics = _ranked([_statistic(sides, *each) for each in tests])
     drifted = [each for each in statistics if each.drifted]
-    detectable = looks = None
+    detectable = None
     if min(sides.rows, sides.reference_rows) > 0:
         detectable = testing.detectable(ALPHA, all_tests, sides.reference_rows, sides.rows)
     outcome: Outcome = "accept"
     if drifted:
         outcome = "reject"
-        looks = looks_like(sides.how, sides.reference, sides.seen, sides.weights)
         reason = f"{_words(drifted[0], sides.how, about.reference.role)}; {len(drifted)} of"
-        reason += f" {counted(len(statistics), 'statistic')} drifted" + (f", {looks}" if looks else "")
+        reason += f" {counted(len(statistics), 'statistic')} drifted"
     elif detectable is None or min(sides.rows, sides.reference_rows) < FEWEST or detectable > COARSEST:
         outcome, reason = "inconclusive", _too_few(sides, all_tests)
     else:
@@ -176,7 +167,6 @@ def _judged(
         drifted=len(drifted),
         channels=tuple(_channels(sides)),
         statistics=tuple(statistics),
-        looks_like=looks,
     )
 
 
@@ -185,10 +175,9 @@ def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatisti
     values = sides.reference[:, place].astype(float)
     mean, sd = float(values.mean()), float(values.std())
     seen = float(sides.weights @ sides.seen[:, place].astype(float))
-    known: dict[str, Any] = {"id" if name == "share" else "channel": which}
     return DriftStatistic(
         statistic=name,
-        **known,
+        channel=which,
         reference=mean,
         reference_sd=sd,
         seen=seen,
@@ -210,10 +199,9 @@ def _ranked(statistics: Sequence[DriftStatistic]) -> list[DriftStatistic]:
 def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
     """`channel 2: mean 0.61 in place of 0.42, 0.8 calibration sd higher (distance 0.41, p 2e-09)`."""
     noun = "feature" if how.single else "channel"
-    named = f"id {one.id}: " if one.id is not None else ""
-    named = f"{noun} {one.channel}: " if one.channel is not None else named
-    what = {"others": "share of rare ids", "size": "number of values", "contrast": "mean over all"}
-    said = f"{named}{what.get(one.statistic, one.statistic)} {one.seen:.3g} in place of"
+    named = f"{noun} {one.channel}: " if one.channel is not None else ""
+    what = "number of values" if one.statistic == "size" else one.statistic
+    said = f"{named}{what} {one.seen:.3g} in place of"
     said += f" {one.reference:.3g}"
     if one.shift_sd is not None:
         said += f", {abs(one.shift_sd):.1f} {role} sd {'higher' if one.shift_sd > 0 else 'lower'}"
@@ -237,7 +225,7 @@ def _channels(sides: _Sides) -> Iterator[DriftChannel]:
     from optcli.serving.drift.input_statistics import columns_of
 
     how, raw = sides.how, sides.how.raw()
-    if how.kind != "values" or not len(sides.seen):
+    if not len(sides.seen):
         return
     of = {name: columns_of(raw, name) for name in ("mean", "std", "min", "max", "outside")}
     lows, highs = (of["mean"], of["mean"]) if how.single else (of["min"], of["max"])
@@ -283,10 +271,6 @@ def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
             f"{kept} inputs count as {counted(round(different), 'different one')}: the same inputs come"
             " again, or the traffic of the days differs much"
         )
-    missed = sum(each.missed for each in about.periods)
-    if missed:
-        phrase = "input that was drawn has no", "inputs that were drawn have no"
-        yield f"{counted(missed, *phrase)} statistics, because too many came at once"
     if about.unwritten:
         yield (
             f"the server cannot write its file ({about.unwritten}): the statistics are lost when the"
@@ -296,55 +280,3 @@ def _notes(about: About, sides: Sequence[_Sides]) -> Iterator[str]:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def looks_like(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
-    """A cause that would look like this, as the end of a sentence; None where none is known.
-
-    `reference` and `seen` are matrices [rows, statistics], `weights` those of the seen rows.
-    """
-    if how.kind != "values" or how.single:
-        return None
-    return _scaled(how, reference, seen, weights) or _exchanged(how, reference, seen, weights)
-
-
-def _scaled(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
-    import numpy as np
-
-    from optcli.serving.drift.input_statistics import columns_of
-
-    raw = how.raw()
-    spread = columns_of(raw, "std")
-    usual, current = reference[:, spread].mean(0), weights @ seen[:, spread]
-    known = usual > 0
-    if not known.any():
-        return None
-    factor = float(np.median(current[known] / usual[known]))
-    if 1 / _FACTOR < factor < _FACTOR:
-        return None
-    low, high = seen[:, columns_of(raw, "min")].min(), seen[:, columns_of(raw, "max")].max()
-    if factor > 1 and low >= 0 and _PIXEL / 2 < high <= _PIXEL and max(how.high) < _PIXEL / 2:
-        return "as if pixels of 0 to 255 were sent as they are, without scale, mean and std"
-    return f"as if the values were scaled differently: they spread {factor:.3g} times as wide"
-
-
-def _exchanged(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
-    import numpy as np
-
-    from optcli.serving.drift.input_statistics import columns_of
-
-    if how.channels != 3:
-        return None
-    places = columns_of(how.raw(), "mean")
-    # Exchanged before mean and std, which may be other for each channel, or after them.
-    prepared = (np.array(how.prepared_std), np.array(how.prepared_mean))
-    for std, mean in (prepared, (1.0, 0.0)):
-        sides = [each[:, places].astype(np.float64) * std + mean for each in (reference, seen)]
-        usual, current = (each - each.mean(1, keepdims=True) for each in sides)
-        unit = np.maximum(usual.std(0), _SMALLEST)
-        middle, now = usual.mean(0), weights @ current
-        as_it_is = float(np.abs((now - middle) / unit).sum())
-        exchanged = float(np.abs((now[::-1] - middle) / unit).sum())
-        if as_it_is >= _FAR and exchanged <= as_it_is / 2:
-            return "as if channels 0 and 2 were exchanged, as RGB and BGR"
-    return None

@@ -1,8 +1,8 @@
 """Statistics of single inputs: what a server keeps of what it sees, and the same of calibration data.
 
-An input here is one row of a tensor: an image, a text. Values have statistics for each channel, ids
-(tokens, categories) the share of each frequent id. Rows of one tensor are a matrix of statistics. A
-file holds that of the calibration data, the reference, and those of periods of traffic.
+An input here is one row of a tensor: an image. Values have statistics for each channel. Rows of one
+tensor are a matrix of statistics. A file holds that of the calibration data, the reference, and those
+of periods of traffic.
 
 Needs NumPy alone: a bundle has a copy of this file.
 """
@@ -23,8 +23,6 @@ SCHEMA = 1
 REFERENCE, KEPT = "reference-inputs.npz", "kept-inputs.npz"
 # Of each channel; a channel with a single value a row has no spread.
 _OF_MANY, _OF_ONE = ("mean", "std", "min", "max", "outside"), ("mean", "outside")
-# Beyond so many channels (features) none is compared with the others.
-_FEW_CHANNELS = 16
 _MOST_BYTES = 512 * 1024**2
 
 
@@ -76,28 +74,22 @@ def unpacked(content: bytes) -> Statistics:
 def _require_columns(matrix: np.ndarray, how: Mapping[str, Any]) -> None:
     fits = matrix.ndim == 2 and matrix.dtype.kind == "f" and np.isfinite(matrix).all()
     # So many columns are at least there: no list is made of more.
-    least = len(how["ids"]) if how["kind"] == "ids" else how["channels"]
-    if not fits or least > matrix.shape[1] or len(names(how)) != matrix.shape[1]:
+    if not fits or how["channels"] > matrix.shape[1] or len(names(how)) != matrix.shape[1]:
         raise ValueError(f"{how['name']!r} has other statistics than it says")
 
 
 def names(how: Mapping[str, Any]) -> list[tuple[str, int | None]]:
-    """What the columns of a tensor's matrix are: a statistic, and its channel or id, None: of all.
+    """What the columns of a tensor's matrix are: a statistic, and its channel, None: of all.
 
     `mean`, `std`, `min`, `max`; `outside`: the share of values beyond the reference's smallest and
-    largest; `contrast`: how far the channel's mean lies above that of all channels; `share` of an id
-    among a row's; `others`: that of all ids that are not frequent; `size`: how many values a row has;
-    `checksum`: 24 bits, by which rows that come again are known.
+    largest; `size`: how many values a row has; `checksum`: 24 bits, by which rows that come again are
+    known.
     """
     last: list[tuple[str, int | None]] = [("size", None)] if how["varies"] else []
     last.append(("checksum", None))
-    if how["kind"] == "ids":
-        return [*(("share", int(each)) for each in how["ids"]), ("others", None), *last]
     channels = range(how["channels"])
     of_each = _OF_ONE if how["single"] else _OF_MANY
     columns: list[tuple[str, int | None]] = [(name, each) for name in of_each for each in channels]
-    if not how["single"] and 2 <= len(channels) <= _FEW_CHANNELS:
-        columns += [("contrast", each) for each in channels]
     return [*columns, *last]
 
 
@@ -106,10 +98,6 @@ def of_row(row: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     last = [row.size] if how["varies"] else []
     # As many bits as float32 holds.
     last.append(zlib.crc32(row.tobytes()) & 0xFFFFFF)
-    if how["kind"] == "ids":
-        ids = np.asarray(how["ids"], np.int64)
-        shares = [np.count_nonzero(row == each) / row.size for each in ids]
-        return np.array([*shares, 1 - sum(shares), *last], np.float32)
     values = by_channel(row, how)
     means = values.mean(1, dtype=np.float64)
     low, high = (np.asarray(how[end], np.float64)[:, None] for end in ("low", "high"))
@@ -118,8 +106,6 @@ def of_row(row: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     if not how["single"]:
         parts += [values.std(1, dtype=np.float64), values.min(1), values.max(1)]
     parts.append(outside)
-    if not how["single"] and 2 <= len(values) <= _FEW_CHANNELS:
-        parts.append(means - means.mean())
     return np.concatenate([*parts, last]).astype(np.float32)
 
 

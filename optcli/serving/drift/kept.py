@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -29,16 +29,12 @@ class Tensor(Result):
     """How the rows of one input are summarised, as `input_statistics` has it."""
 
     name: Line
-    kind: Literal["values", "ids"]
     varies: bool
     axis: int | None = None
     channels: int = Field(1, ge=1)
     single: bool = False
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    ids: tuple[int, ...] = ()
-    prepared_mean: tuple[float, ...] = (0.0,)
-    prepared_std: tuple[float, ...] = (1.0,)
 
     def raw(self) -> dict[str, Any]:
         """As `input_statistics` takes it."""
@@ -50,7 +46,6 @@ class Period(Result):
 
     begun: Seconds
     seen: int = Field(ge=0, le=_MOST_SEEN)
-    missed: int = Field(0, ge=0)
 
 
 class About(Result):

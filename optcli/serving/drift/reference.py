@@ -25,8 +25,6 @@ MOST = 512
 # What a recipe calibrates with comes first; of the others, what is nearest to it.
 _ROLES = ("calibration", "training", "validation", "evaluation")
 _MOST_FEATURES, _MOST_CHANNELS = 256, 16
-# Of ids, so many are looked at one by one: the most frequent.
-_MOST_IDS = 63
 _TIMEOUT_S = 600.0
 
 
@@ -83,20 +81,11 @@ def summarise(request: ReferenceRequest, channel: Channel) -> int:
     image = request.data.input or specs[0].name
     hows = [described(spec, steps if spec.name == image else None) for spec in specs]
     rows: list[list[np.ndarray]] = [[] for _ in hows]
-    ids: list[list[np.ndarray]] = [[] for _ in hows]
     for index in sorted(order.tolist()):
         inputs = dataset[index].inputs
         for place, how in enumerate(hows):
-            row = np.asarray(inputs[how["name"]])
-            if how["kind"] == "ids":
-                ids[place].append(row)
-            else:
-                rows[place].append(input_statistics.of_row(row, how))
+            rows[place].append(input_statistics.of_row(np.asarray(inputs[how["name"]]), how))
     for place, how in enumerate(hows):
-        if how["kind"] == "ids":
-            how["ids"] = _frequent(ids[place])
-            rows[place] = [input_statistics.of_row(row, how) for row in ids[place]]
-            continue
         ends = [input_statistics.columns_of(how, name) for name in _ends(how)]
         matrix = np.stack(rows[place])
         how["low"] = matrix[:, ends[0]].min(0).tolist()
@@ -125,26 +114,19 @@ def summarise(request: ReferenceRequest, channel: Channel) -> int:
 def described(spec: TensorSpec, steps: Preparation | None) -> dict[str, Any]:
     """How the rows of an input are summarised; `steps` are those that prepare it.
 
-    Integers [batch] and [batch, length] are ids. Of other inputs the channels are those of an image,
-    the features [batch, features], or an axis of 16 at most; else all values are one channel. Bounds
-    and ids are still to be found.
+    The channels are those of an image, the features [batch, features], or an axis of 16 at most; else
+    all values are one channel. Bounds are still to be found.
     """
     sizes = spec.shape[1:]
     how: dict[str, Any] = {
         "name": spec.name,
         "varies": any(isinstance(size, str) for size in sizes),
-        "kind": "values",
     }
-    if "int" in spec.dtype and len(sizes) <= 1:
-        return {**how, "kind": "ids", "ids": []}
     axis = _channel_axis(spec, (steps and steps.layout) or layout_of(spec))
     channels = 1 if axis is None else int(sizes[axis])
     single = len(sizes) == (0 if axis is None else 1)
     bounds = {"low": [0.0] * channels, "high": [0.0] * channels}
-    normal: Mapping[str, Any] = {}
-    if steps is not None and (steps.mean, steps.std) != ((0.0,), (1.0,)):
-        normal = {"prepared_mean": list(steps.mean), "prepared_std": list(steps.std)}
-    return {**how, "axis": axis, "channels": channels, "single": single, **bounds, **normal}
+    return {**how, "axis": axis, "channels": channels, "single": single, **bounds}
 
 
 def _channel_axis(spec: TensorSpec, layout: str) -> int | None:
@@ -164,12 +146,3 @@ def _channel_axis(spec: TensorSpec, layout: str) -> int | None:
 
 def _ends(how: Mapping[str, Any]) -> tuple[str, str]:
     return ("mean", "mean") if how["single"] else ("min", "max")
-
-
-def _frequent(rows: Sequence[np.ndarray]) -> list[int]:
-    """The ids that are most frequent in some rows, ascending."""
-    import numpy as np
-
-    found, counts = np.unique(np.concatenate([row.ravel() for row in rows]), return_counts=True)
-    most = np.argsort(-counts, kind="stable")[:_MOST_IDS]
-    return sorted(found[most].tolist())

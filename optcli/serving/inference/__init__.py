@@ -18,8 +18,7 @@ from optcli.observer import Observer, Silent, left, rate
 from optcli.pipeline import ray_session
 from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.results import Report
-from optcli.results.inference import Inference, Limit
-from optcli.serving.inference import pictures as drawing
+from optcli.results.inference import Inference
 from optcli.serving.inference import ray_data
 from optcli.serving.inference.listing import Listing, listing
 from optcli.serving.inference.output import Form, Output, is_finished
@@ -46,8 +45,6 @@ _MOST_FAILURES = 5
 # another process has one of their cores: beside Ray and decoding, a copy of two threads lost 14 % of
 # ResNet-50's rate, and two copies of one thread 2 %.
 _LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
-# From this share of computing on it is the model that limits.
-_COMPUTING = 0.9
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,7 @@ class InferenceSettings:
 
     `batch_size` None: the fastest that was measured here. `workers` None: as many as this machine has
     cores for. `cost_per_hour` is that of this machine, or of one worker of a cluster. With `raw` the
-    answers are the outputs themselves. A shard has at most `per_shard` images. The first `pictures`
-    images are drawn with their answers. `restart` removes the answers that are there.
+    answers are the outputs themselves. A shard has at most `per_shard` images. `restart` removes the answers that are there.
     """
 
     batch_size: int | None = None
@@ -68,7 +64,6 @@ class InferenceSettings:
     address: str = ray_session.LOCAL
     cost_per_hour: float | None = None
     restart: bool = False
-    pictures: int = 0
 
 
 def infer(
@@ -87,20 +82,15 @@ def infer(
     """Answer all images below the URI `source` with a variant of the build whose report is at `path`.
 
     Images are prepared, and outputs turned into classes or boxes, as the recipe says. Answers go below
-    the URI `target`, a file for each shard, pictures into its folder `pictures`. Shards that are there
+    the URI `target`, a file for each shard. Shards that are there
     already are not answered again. `recipe` and `trust` are those of `open_built`.
 
-    Raises `UsageError` for an input without images, an output that holds something else, pictures of
-    raw outputs, and a recipe that does not say how an image becomes an input; `MissingError` without
-    Ray.
+    Raises `UsageError` for an input without images, an output that holds something else, and a recipe
+    that does not say how an image becomes an input; `MissingError` without Ray.
     """
     began = time.monotonic()
     observer = observer or Silent()
     settings = settings or InferenceSettings()
-    if settings.pictures and settings.raw:
-        raise UsageError(
-            "raw outputs cannot be drawn", place="--pictures", hint="leave out --raw or --pictures"
-        )
     ray_session.require(settings.address, "optcli infer", ray_data.PACKAGES)
     named = source, target
     # Workers have another current folder.
@@ -151,7 +141,7 @@ def infer(
     )
     priced = 1 if settings.address == ray_session.LOCAL else count
     cost_per_s = None if settings.cost_per_hour is None else settings.cost_per_hour * priced / 3600
-    run_of = _Run(listed, kept, set(finished), observer, threads, cost_per_s)
+    run_of = _Run(listed, kept, set(finished), observer, cost_per_s)
     missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
         with ray_session.started(settings.address, max(cores, count * threads)):
@@ -167,9 +157,6 @@ def infer(
             )
     kept.tidy()
     costs = {size: _cost(settings.cost_per_hour, 1, each) for size, each in probed.images_per_s.items()}
-    drawn = (
-        drawing.write(settings.pictures, listed, kept, source, told.images) if settings.pictures else 0
-    )
     before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
         variant=variant,
@@ -186,7 +173,6 @@ def infer(
         workers=count,
         threads=threads,
         seconds=round(time.monotonic() - began, 2),
-        pictures=drawn,
         cost_per_1000=_cost(settings.cost_per_hour, priced, run_of.images_per_s),
         notes=(*told.notes, *built.samples.notes),
         **run_of.figures(),
@@ -300,31 +286,14 @@ def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
     return not built.runner.requires().gpu and (address != ray_session.LOCAL or threads >= cores)
 
 
-def _limit(
-    waited: float | None, computed: float | None, preparing_s: float, read_s: float
-) -> Limit | None:
-    """What takes the workers' time. The threads that prepare did so, or waited for bytes, so long."""
-    if waited is None or computed is None:
-        return None
-    if computed >= _COMPUTING:
-        return "model"
-    if waited < 1 - waited - computed:
-        return "answers"
-    return "preparing" if preparing_s >= read_s else "reading"
-
-
 @dataclass
 class _Run:
-    """Follows the shards of one run: progress, manifest, figures. A worker has `threads` cores.
-
-    `cost_per_s` is that of all workers.
-    """
+    """Follows the shards of one run: progress, manifest, figures. `cost_per_s`: of all workers."""
 
     listing: Listing
     output: Output
     finished: set[str]
     observer: Observer
-    threads: int
     cost_per_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -370,21 +339,10 @@ class _Run:
         """The part of the result that the shards have told."""
         answered = sum(told["answered"] for told in self.told)
         failed = sum(told["failed"] for told in self.told)
-        busy = sum(told["ended"] - told["began"] for told in self.told)
-        waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
-        computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
-        prepared, preparing, read = (
-            sum(told[f"{what}_s"] for told in self.told) for what in ("prepared", "preparing", "read")
-        )
-        share = prepared / busy / self.threads if busy else None
         reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
         return {
             "answered": answered,
             "failed": failed,
             "failures": tuple(reasons[:_MOST_FAILURES]),
             "images_per_s": self.images_per_s,
-            "waited_share": waited,
-            "computed_share": computed,
-            "prepared_share": share,
-            "limit": _limit(waited, computed, preparing, read),
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,29 +36,10 @@ _AHEAD, _BODIES = 3, 1
 
 @dataclass
 class Answered:
-    """The answers of a shard, in the order of its images, and reasons by id of those without one.
-
-    `waited_s` is how long the model waited for images, `computed_s` how long it computed. The threads
-    that prepare waited for bytes for `read_s` and prepared for `preparing_s`, of which `prepared_s` is
-    processor time, all of them together.
-    """
+    """The answers of a shard, in the order of its images, and reasons by id of those without one."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    waited_s: float = 0.0
-    computed_s: float = 0.0
-    prepared_s: float = 0.0
-    preparing_s: float = 0.0
-    read_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Seconds that one image took: waiting for its bytes, preparing, and the processor time of that."""
-
-    read: float
-    preparing: float = 0.0
-    prepared: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +99,7 @@ class Answering:
 
     def _prepared(self, images: Sequence[Stored], read: Read, answered: Answered) -> Iterator[_Ready]:
         waiting = iter(images)
-        ahead: deque[tuple[Stored, Future[tuple[_Ready | str, _Times]]]] = deque()
+        ahead: deque[tuple[Stored, Future[_Ready | str]]] = deque()
         most, most_bodies = _AHEAD * self._batch_size, _BODIES * self._batch_size + self._readers
         begun, ended = 0, deque[None]()
         with ThreadPoolExecutor(self._readers) as readers, ThreadPoolExecutor(self._preparers) as pool:
@@ -136,12 +116,7 @@ class Answering:
                     if not ahead:
                         return
                     image, future = ahead.popleft()
-                    began = time.perf_counter()
-                    result, took = future.result()
-                    answered.waited_s += time.perf_counter() - began
-                    answered.read_s += took.read
-                    answered.preparing_s += took.preparing
-                    answered.prepared_s += took.prepared
+                    result = future.result()
                     if isinstance(result, str):
                         answered.failures[image.id] = result
                     else:
@@ -150,24 +125,18 @@ class Answering:
                 readers.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ready(self, image: Stored, reading: Future[bytes]) -> tuple[_Ready | str, _Times]:
-        """The row of an image, or why there is none, and what it took."""
-        began = time.perf_counter()
+    def _ready(self, image: Stored, reading: Future[bytes]) -> _Ready | str:
+        """The row of an image, or why there is none."""
         try:
             body = reading.result()
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            reason = f"cannot be read: {error.strerror or type(error).__name__}"
-            return reason, _Times(time.perf_counter() - began)
-        read = time.perf_counter() - began
+            return f"cannot be read: {error.strerror or type(error).__name__}"
         self._cores_are_free.wait()
-        began, own = time.perf_counter(), time.thread_time()
-        result: _Ready | str
         try:
             row, placement = self._prepare.prepared(body)
-            result = _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
+            return _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
         except ValueError as error:
-            result = str(error)
-        return result, _Times(read, time.perf_counter() - began, time.thread_time() - own)
+            return str(error)
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
         if len({each.row.shape for each in batch}) > 1:  # images of a batch have one size
@@ -177,9 +146,7 @@ class Answering:
         # A model of a fixed batch size gets copies of the last row, whose answers are left out.
         rows = batch + [batch[-1]] * (self._least - len(batch))
         feed = self._prepare.feed([each.row for each in rows], [each.placement for each in rows])
-        began = time.perf_counter()
         outputs = self._run(feed)
-        answered.computed_s += time.perf_counter() - began
         for name, array in outputs.items():
             # Detections of a single image, as many as there are.
             alone = len(rows) == 1 and (self._postprocess is not None or name in self._whole)

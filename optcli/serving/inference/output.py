@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from optcli.errors import StoreError, UsageError, raised_as
 from optcli.serving.inference.listing import Listing
 from optcli.serving.prediction import storage
 from optcli.serving.prediction.storage import Place
-from optcli.serving.prediction.stored_answers import BOXES, CLASSES, DIGEST, MANIFEST, recorded, rows_of
+from optcli.serving.prediction.stored_answers import BOXES, CLASSES, DIGEST, MANIFEST, recorded
 
 Form = Literal["parquet", "jsonl"]
 ERRORS = ".errors.jsonl"
@@ -92,13 +92,6 @@ class Output:
         parquet = self.form == "parquet"
         content = _parquet(rows, self.columns, self.beside) if parquet else _lines(rows)
         storage.write(place, f"{name}.{self.form}", content)
-
-    def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """The rows of a shard that is finished. Raises OSError."""
-        place = storage.place_of(self.uri)
-        return rows_of(
-            storage.read(place, posixpath.join(place.path, f"{name}.{self.form}")), self.form
-        )
 
     def tidy(self) -> None:
         """Remove what killed runs left half written. Raises `StoreError`."""
