@@ -64,7 +64,6 @@ class BundlePriority(Result):
     share: float
     largest_batch: int
     wait_ms: float
-    least_wait_ms: float | None
     instances: int
     queue_cap: int
     most_in_flight: int
@@ -77,11 +76,11 @@ class Bundle(Result):
     `file` is the artifact's file in `model/`, `platform` what the protocol calls the runtime. Where
     `batched` is false, a call takes one request, as it comes. `largest_batch`, `wait_ms` and
     `deadline_ms` are the first values of settings that can be changed while the server runs.
-    `least_wait_ms` is the wait below which batches are too small for the planned rate. `sealed_batches`
-    are the batches that a replica closes ahead. `queue_cap` requests may wait, `most_in_flight` may
-    wait or be computed; a request is answered within `deadline_ms`, or refused. `threads` are those of
-    one call, `cpus` those of all instances. `tolerance` is the largest difference from `expected.npz`,
-    as a fraction of the largest magnitude in an output; `golden` says what the golden request holds.
+    `sealed_batches` are the batches that a replica closes ahead. `queue_cap` requests may wait,
+    `most_in_flight` may wait or be computed; a request is answered within `deadline_ms`, or refused.
+    `threads` are those of one call, `cpus` those of all instances. `tolerance` is the largest
+    difference from `expected.npz`, as a fraction of the largest magnitude in an output; `golden` says
+    what the golden request holds.
     `images`: the server takes images as well; `cache`: where answers are kept, None: nowhere.
     `sample_inputs`: of how many inputs a day it keeps statistics, 0: of none. `grpc`: it speaks the
     protocol over gRPC as well. `class_scores` is the output that holds scores of classes, None where
@@ -104,7 +103,6 @@ class Bundle(Result):
     batched: bool
     largest_batch: int
     wait_ms: float
-    least_wait_ms: float | None
     sealed_batches: int
     instances: int
     concurrency: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import random
@@ -25,7 +24,7 @@ from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.files import folders
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
-from optcli.serving.served_settings import require_whole, too_short
+from optcli.serving.served_settings import require_whole
 
 STEP = "serve"
 _LAUNCH = "launch.py"
@@ -74,8 +73,7 @@ def running(
     served = bundle.read(folder)
     _require_ray()
     observer = observer or Silent()
-    for warning in too_short(require_whole(folder, served)):
-        observer.warned(STEP, warning)
+    require_whole(folder, served)
     grpc_port = None if port or not served.grpc else _free_port(host, None)
     port = _free_port(host, port)
     started = time.monotonic()
@@ -215,23 +213,11 @@ def _free_port(host: str, port: int | None) -> int:
         with socket.create_server((host, port or 0)) as server:
             return int(server.getsockname()[1])
     except OSError as error:
-        hint = "name another --port, or a --host of this machine"
-        if error.errno == errno.EADDRINUSE and not _listens(host, port or 0):
-            # Connections of a server that was stopped; Ray cannot take the port before they are gone.
-            hint = "a server that stopped had this port: wait a minute, or name another --port"
         raise UsageError(
             f"the server cannot listen there: {(error.strerror or str(error)).partition(' (')[0]}",
             place=_address(host, port or 0),
-            hint=hint,
+            hint="name another --port, or a --host of this machine",
         ) from error
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def _address(host: str, port: int) -> str:

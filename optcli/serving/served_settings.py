@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ from pydantic import Field, ValidationError
 from optcli.errors import InputError, excerpt, first_line
 from optcli.files import regular_files
 from optcli.results.outcomes import Result
-from optcli.serving.bundle import CONFIG, Bundle, BundlePriority
+from optcli.serving.bundle import CONFIG, Bundle
 
 _MODEL = "Model"
-_FILES = ("launch.py", "app.py", "model.py", CONFIG)
+_FILES = ("launch.py", "app.py", "model.py", "pages.json", CONFIG)
 _AGAIN = "correct it, or deploy again"
-# Milliseconds become seconds in serve_config.yaml.
-_ROUNDED_MS = 1e-5
 
 
 class UserConfig(Result):
@@ -60,19 +57,6 @@ def as_configured(folder: Path, made: Bundle) -> Bundle:
     lanes = [each.model_copy(update=its) for each, its in zip(made.priorities, settings, strict=True)]
     whole = {"instances": sum(each.instances for each in lanes), "priorities": tuple(lanes)}
     return made.model_copy(update={**settings[-1], **whole})
-
-
-def too_short(made: Bundle) -> Iterator[str]:
-    """Says of each wait that is below the least one of the plan that requests queue."""
-    for each in made.priorities or (made,):
-        least = each.least_wait_ms
-        if least is None or each.largest_batch == 1 or each.wait_ms >= least - _ROUNDED_MS:
-            continue
-        whose = f" of {each.name}" if isinstance(each, BundlePriority) else ""
-        yield (
-            f"the wait{whose} in {CONFIG}, {each.wait_ms:g} ms, is too short: below {least:.4g} ms"
-            " batches are too small for the planned rate, so that requests queue"
-        )
 
 
 def _settings(deployment: Any, path: Path) -> dict[str, Any]:

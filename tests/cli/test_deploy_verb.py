@@ -63,8 +63,6 @@ def test_a_repository_is_whole_and_says_how_to_serve_it(place, optcli, hand):
     assert deployed["files"] == files
     assert files == [
         "README.md",
-        "alerts.yaml",
-        "dashboard.json",
         "golden-request.json",
         "golden-response.json",
         "plain/1/model.onnx",

@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from copied_modules import load
 from test_loadtest_parts import IMAGE
 
 from optcli.outputs import Exported
@@ -14,6 +13,8 @@ from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import Samples
 from optcli.results.loadtest import Served
 from optcli.serving import class_scores
+from optcli.serving.bundle import Bundle, BundleTensor
+from optcli.serving.deploy import ray_pages
 from optcli.serving.loadtest import canary, endpoint
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options
@@ -72,9 +73,9 @@ def test_both_bundles_of_a_canary_must_say_it(first, second, names):
     ("scores", "names"), [("scores", ("scores",)), (None, ()), ("unsaid", None), ("odd", ())]
 )
 def test_a_server_says_it_at_its_url(scores, names, monkeypatch):
-    tensors = [{"name": each, "datatype": "FP32", "shape": [-1, 2]} for each in ("scores", "boxes")]
-    bundle = {"model": "m", "inputs": tensors, "outputs": tensors, "batched": True, "platform": "x"}
-    about = load("oip").Protocol({**bundle, "class_scores": scores}).metadata()
+    tensors = [BundleTensor(name=each, datatype="FP32", shape=(-1, 2)) for each in ("scores", "boxes")]
+    known = {"model": "m", "platform": "x", "inputs": tensors, "outputs": tensors}
+    about = ray_pages._metadata(Bundle.model_construct(**known, class_scores=scores))
     for each in about["outputs"]:
         if scores == "unsaid":  # as another server answers
             del each["parameters"]

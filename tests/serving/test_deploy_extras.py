@@ -132,8 +132,6 @@ def test_a_repository_with_an_ensemble(tmp_path: Path) -> None:
     assert {*made.files} == {
         "Dockerfile",
         "README.md",
-        "alerts.yaml",
-        "dashboard.json",
         "golden-answer.json",
         "golden-image.jpg",
         "golden-request.json",

@@ -1,4 +1,4 @@
-"""What deploy writes for priorities: applications in Ray, levels in Triton; and what it refuses."""
+"""What deploy writes for priorities: applications in Ray; and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from small_bundles import bundled, sealed_plan
+from small_bundles import sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 
-import optcli
 from optcli.artifact import Format
 from optcli.cli import run
 from optcli.errors import RecipeError, UsageError
@@ -18,7 +17,7 @@ from optcli.results import RecipeSummary, Report
 from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
-from optcli.serving.deploy import kserve, model_configuration, plans, ray_lanes, repository
+from optcli.serving.deploy import plans, ray_lanes
 from optcli.serving.targets import ServerOptions
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -112,24 +111,7 @@ def test_a_bundle_without_priorities_is_one_application(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_priority_scales_within_its_own_bounds(tmp_path):
-    scaled = sealed_plan(priorities=SHARES, cold_start_s=3)
-    out = tmp_path / "out"
-    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
-    made = bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), scaled, out).bundle
-    models = [each["deployments"][0] for each in config(out)["applications"]]
-    most = 0
-    for model, planned in zip(models, scaled.priorities, strict=True):
-        bounds = model["autoscaling_config"]
-        assert bounds["max_replicas"] == planned.autoscaling.max_instances
-        assert bounds["target_ongoing_requests"] == planned.autoscaling.target_in_flight
-        most += bounds["max_replicas"]
-    assert made.cpus == most * made.threads
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ray", "triton"])
-def test_without_a_plan_the_option_says_the_shares(tmp_path, engine, monkeypatch):
+def test_without_a_plan_the_option_says_the_shares(tmp_path, monkeypatch):
     settings = {}
     from_settings = plans.planning.from_settings
 
@@ -139,24 +121,15 @@ def test_without_a_plan_the_option_says_the_shares(tmp_path, engine, monkeypatch
         return from_settings(asked.model_copy(update=known))
 
     monkeypatch.setattr(plans.planning, "from_settings", planned)
-    made = deployed(tmp_path, None, engine=engine, priorities=SHARES)
+    deployed(tmp_path, None, engine="ray", priorities=SHARES)
     assert settings == SHARES
-    if engine == "ray":
-        assert [each.name for each in bundle.read(tmp_path / "out").priorities] == ["high", "low"]
-    else:
-        written = model_configuration.read(tmp_path / "out" / "net" / "config.pbtxt")
-        assert written.dynamic_batching.priority_levels == 2
-        assert "high is 1, low is 2" in " ".join(made.notes)
+    assert [each.name for each in bundle.read(tmp_path / "out").priorities] == ["high", "low"]
 
 
-@pytest.mark.slow
-def test_kserve_says_what_it_does_not_know_of_priorities(tmp_path):
-    mixed = optcli.plan(curve="6ms+4ms*b", rate_per_s=200, slo={"p95_ms": 120}, priorities=SHARES)
-    place = "pvc://models/net"
-    made = deployed(tmp_path, mixed, engine="kserve", storage_uri=place)
-    read = model_configuration.read(tmp_path / "out" / kserve.REPOSITORY / "net" / "config.pbtxt")
-    assert read.dynamic_batching.default_priority_level == 2
-    assert "without regard to them" in " ".join(made.notes)
+def test_a_server_that_serves_none_apart_refuses_priorities(tmp_path):
+    with pytest.raises(RecipeError, match="found priorities beside target triton"):
+        deployed(tmp_path, None, engine="triton", priorities=SHARES)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -198,20 +171,6 @@ def test_a_wait_that_is_too_short_names_the_priority(plan):
     assert caught.value.place == "--wait"
     notes = [lane.note for lane in ray_lanes.lanes_of(plan, min(wait_ms, 8.0), force=True)]
     assert notes[1].startswith("for the priority low, a wait of ")
-
-
-@pytest.mark.slow
-def test_the_less_urgent_have_what_the_others_leave(plan):
-    three = optcli.plan(
-        curve="2ms+1ms*b",
-        rate_per_s=100,
-        slo={"p95_ms": 100},
-        priorities={"a": 0.5, "b": 0.25, "c": 0.25},
-    )
-    queue = repository.Queue(16, None)
-    assert repository.priority_queues(queue, three.priorities) == (16, 8, 4)
-    assert repository.priority_queues(repository.Queue(1, None), three.priorities) == (1, 1, 1)
-    assert repository.priority_queues(queue, ()) == ()
 
 
 @pytest.mark.parametrize("text", ["high", "high=", "=0.2", "high=x"])

@@ -21,7 +21,6 @@ from optcli.measure.latency.measured_curve import MeasuredCurve
 from optcli.measure.queueing import Curve, Forms, with_forms
 from optcli.observer import Silent
 from optcli.results import Report
-from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
 from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 
@@ -94,28 +93,6 @@ def test_no_file_of_a_bundle_imports_optcli_and_runtimes_come_alone(tmp_path, mo
     ]
     assert not [name for name, text in texts.items() if "import torch" in text]
     assert "import onnxruntime" in texts["model.py"]
-
-
-@pytest.mark.slow
-def test_an_autoscaler_gets_the_bounds_of_the_plan(tmp_path, model, plan):
-    scaling = Autoscaling(
-        target_in_flight=3.5,
-        target_utilisation=0.7,
-        min_instances=1,
-        max_instances=4,
-        cold_start_s=9,
-        sentence="from 1 to 4",
-    )
-    out = tmp_path / "out"
-    made = bundled(model, plan.model_copy(update={"autoscaling": scaling}), out).bundle
-    replicas = config(out)["applications"][0]["deployments"][0]
-    assert replicas["autoscaling_config"] == {
-        "min_replicas": 1,
-        "initial_replicas": plan.recommended.instances,
-        "max_replicas": 4,
-        "target_ongoing_requests": 3.5,
-    }
-    assert made.cpus == 4
 
 
 @pytest.mark.slow
@@ -193,13 +170,7 @@ def _goes_to(settings, rows):
         return call
 
     settings = json.loads(json.dumps(settings))
-    served = Served(
-        make,
-        settings["batch_sizes"],
-        "x",
-        padded_from=settings["padded_from"],
-        any_size=settings["any_size"],
-    )
+    served = Served(make, {"runner": {"settings": settings}, "inputs": [{"name": "x"}]})
     x = np.arange(float(rows))
     assert np.array_equal(served.run({"x": x})["y"], 2 * x)
     (form,) = seen
@@ -232,7 +203,8 @@ def test_a_batch_above_all_forms_goes_there_in_parts_or_to_the_form_for_any():
     rows = np.arange(5.0)
     for any_size, wanted in ((False, [(2, 2), (2, 2), (1, 1)]), (True, [(None, 5)])):
         calls.clear()
-        forms = Forms(make, [1, 2], "x", padded_from={}, any_size=any_size)
+        settings = {"batch_sizes": [1, 2], "padded_from": {}, "any_size": any_size}
+        forms = Forms(make, {"runner": {"settings": settings}, "inputs": [{"name": "x"}]})
         found = forms.run({"x": rows})
         assert np.array_equal(found["y"], 2 * rows)
         assert calls == wanted

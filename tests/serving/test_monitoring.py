@@ -14,20 +14,6 @@ import optcli
 from optcli.results.plan import Plan
 from optcli.serving.deploy import monitoring
 
-# What Triton 26.04 documents, with summaries switched on.
-OF_TRITON = {
-    "nv_inference_request_success",
-    "nv_inference_request_failure",
-    "nv_inference_request_summary_us",
-    "nv_inference_count",
-    "nv_inference_exec_count",
-    "nv_inference_pending_request_count",
-    "nv_inference_queue_duration_us",
-    "nv_inference_compute_input_duration_us",
-    "nv_inference_compute_infer_duration_us",
-    "nv_inference_compute_output_duration_us",
-}
-
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+(ms|[smhdwy]))+$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
@@ -77,12 +63,11 @@ def expressions(rules, dashboard):
 
 
 def names_in(expression):
-    return set(re.findall(r"\b(?:model|nv)_\w+(?=\{)", expression))
+    return set(re.findall(r"\bmodel_\w+(?=\{)", expression))
 
 
-@pytest.mark.parametrize("of", [monitoring.of_ray, monitoring.of_triton])
-def test_rules_follow_the_schema_and_speak_of_the_model(tmp_path, plan, of):
-    rules, dashboard = written(tmp_path, plan, of("digits", plan))
+def test_rules_follow_the_schema_and_speak_of_the_model(tmp_path, plan):
+    rules, dashboard = written(tmp_path, plan, monitoring.of_ray("digits", plan))
     assert [each.alert for each in rules] == [
         "PromiseBroken", "PromiseBroken", "RequestsFail", "ServerGone", "TrafficAbovePlan",
     ]  # fmt: skip
@@ -97,16 +82,11 @@ def test_rules_follow_the_schema_and_speak_of_the_model(tmp_path, plan, of):
         assert names_in(each)
 
 
-def test_the_promise_is_a_bucket_of_the_bundle_and_a_quantile_of_triton(tmp_path, plan):
+def test_the_promise_is_a_bucket_of_the_bundle(tmp_path, plan):
     rules, _ = written(tmp_path, plan, monitoring.of_ray("digits", plan))
     assert 'outcome=~"ok|deadline",le="0.12"}[5m]' in rules[0].expr
     assert rules[0].expr.endswith("< 0.95")
     assert 'le="0.2"' in rules[1].expr
-    rules, _ = written(tmp_path, plan, monitoring.of_triton("digits", plan))
-    assert 'quantile="0.95"}) / 1e6 > 0.12' in rules[0].expr
-    # A quantile that Triton has without being told.
-    for each in rules[:2]:
-        assert re.search(r'quantile="0\.(5|95|99)"', each.expr)
 
 
 def test_a_slow_rate_has_a_longer_window(plan):
@@ -134,12 +114,5 @@ def test_the_dashboard_draws_promise_and_plan(tmp_path, plan):
 
 def test_without_a_promise_the_rest_is_watched(tmp_path, plan):
     silent = plan.model_copy(update={"slo_ms": {}})
-    rules, _ = written(tmp_path, silent, monitoring.of_triton("digits", silent))
+    rules, _ = written(tmp_path, silent, monitoring.of_ray("digits", silent))
     assert [each.alert for each in rules] == ["RequestsFail", "ServerGone", "TrafficAbovePlan"]
-
-
-def test_triton_has_every_metric_by_this_name(tmp_path, plan):
-    named = set().union(
-        *map(names_in, expressions(*written(tmp_path, plan, monitoring.of_triton("digits", plan))))
-    )
-    assert named == OF_TRITON

@@ -39,6 +39,7 @@ from optcli.artifact import Format
 from optcli.cli import run
 from optcli.errors import RunnerError, UsageError
 from optcli.results.loadtest import Canary, LoadTest
+from optcli.results.plan import Plan
 from optcli.serving.bundle import CONFIG
 from optcli.serving.running import Running, running
 
@@ -316,7 +317,9 @@ def test_bodies_without_an_end_are_cut_off_and_slow_ones_too(served):
 
 
 def test_a_full_queue_refuses_and_leaves_the_other_priority_alone(served):
-    refused = served.count("model_dropped_total", application="small-high", cause="queue_full")
+    refused = served.count(
+        "model_request_seconds_count", application="small-high", outcome="queue_full"
+    )
     served.gate("high").unlink()
 
     async def flood() -> list[dict[str, Any]]:
@@ -335,7 +338,8 @@ def test_a_full_queue_refuses_and_leaves_the_other_priority_alone(served):
 
     assert {each["status"] for each in asyncio.run(flood())} == {200}
     assert (
-        served.count("model_dropped_total", application="small-high", cause="queue_full") == refused + 1
+        served.count("model_request_seconds_count", application="small-high", outcome="queue_full")
+        == refused + 1
     )
 
 
@@ -368,7 +372,7 @@ def test_the_settings_change_while_it_runs(served):
 
 @pytest.mark.parametrize("name", ["ServeReplica:small-low", "ProxyActor", "ServeController"])
 def test_it_comes_back_from_each_process_that_is_killed_twice(served, name):
-    counted = served.count("model_requests_total", code="200")
+    counted = served.count("model_request_seconds_count", outcome="ok")
     for _ in range(2):
         until(lambda: served.processes(name))
         for pid in served.processes(name):
@@ -376,34 +380,35 @@ def test_it_comes_back_from_each_process_that_is_killed_twice(served, name):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: ask(served.url)["status"] == 200)
     until(lambda: ask(served.url, route="/high")["status"] == 200)
-    assert served.count("model_requests_total", code="200") > counted  # nothing was forgotten
+    assert served.count("model_request_seconds_count", outcome="ok") > counted  # nothing was forgotten
 
 
-def test_a_load_test_says_what_each_priority_saw(served, monkeypatch, capsys):
-    bundle = str(served.folder)
-    already_started(served.server, monkeypatch)
+def test_a_load_test_is_for_the_application_of_one_priority(served, capsys):
+    bundle, url = str(served.folder), f"{served.url}/high"
     quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "40", "--json")
-    code = run(["loadtest", bundle, "--trust", *quick, "--priority", "high=0.5,low=0.5"])
+    assert run(["loadtest", bundle, "--trust", *quick]) == 2
+    said = capsys.readouterr().err
+    assert "an application for each priority, at /high and /" in said
+    plan = str(served.folder / "plan.json")
+    code = run(["loadtest", url, "--model", "small", "--plan", plan, *quick])
     said = capsys.readouterr()
     assert code in (1, 5), said.err  # seconds of load accept nothing
     test = LoadTest.model_validate_json(said.out)
-    assert [(each.name, each.share) for each in test.served.priorities] == [("high", 0.5), ("low", 0.5)]
+    planned = Plan.model_validate_json((served.folder / "plan.json").read_text()).priorities[0]
+    assert test.served.batch == planned.configuration.batch
+    assert test.promised_per_s == pytest.approx(0.25 * 200)
     (point,) = test.points
-    high, low = point.priorities
-    assert high.requests + low.requests == point.requests
-    assert high.requests > 0 < low.requests
-    assert [each.by for each in high.predicted] == ["plan"]
+    assert [each.by for each in point.predicted] == ["plan"]
     assert point.wrong == 0 < point.checked
-    assert {"ingress", "replica"} <= point.server.cpu_cores.keys()
-    assert run(["loadtest", bundle, "--trust", *quick, "--priority", "urgent=0.5,low=0.5"]) == 2
-    assert "does not know the priority 'urgent'" in capsys.readouterr().err
 
 
 def test_a_canary_of_two_bundles_starts_both_and_stops_both(served, tmp_path, monkeypatch, capsys):
     seen = already_started(served.server, monkeypatch)
-    other = tmp_path / "candidate"
-    shutil.copytree(served.folder, other)
-    targets = [str(served.folder), str(other)]
+    first, other = tmp_path / "bundle", tmp_path / "candidate"
+    for folder in (first, other):  # of which the application of all requests is tried
+        shutil.copytree(served.folder, folder)
+        changed(folder, priorities=[])
+    targets = [str(first), str(other)]
     quick = ("--seconds", "1.5", "--settle", "0.2s", "--rate", "20", "--json")
     code = run(["loadtest", *targets, "--trust", "--shadow", "50%", *quick])
     said = capsys.readouterr()

@@ -16,7 +16,7 @@ from small_variants import IMAGE, onnx_model, variant
 from optcli import cli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
-from optcli.observer import Observer, Silent
+from optcli.observer import Silent
 from optcli.results.loadtest import Served
 from optcli.serving import running, served_settings
 from optcli.serving.bundle import CONFIG, read
@@ -117,7 +117,6 @@ def test_what_was_deployed_is_read_back_as_it_was(folder):
     found = served_settings.as_configured(folder, made)
     assert found.wait_ms == pytest.approx(made.wait_ms)
     assert found.model_copy(update={"wait_ms": made.wait_ms}) == made
-    assert not list(served_settings.too_short(found))
 
 
 @pytest.mark.parametrize(
@@ -158,25 +157,6 @@ def test_edited_settings_of_a_priority_are_its_own(tmp_path):
     assert (found.largest_batch, found.instances) == (low.largest_batch, 5 + low.instances)
 
 
-def test_a_wait_that_was_made_too_short_is_said_before_the_server_starts(folder):
-    class Hearing(Observer):
-        said: list[str] = []  # noqa: RUF012
-
-        def warned(self, step: str, message: str) -> None:
-            self.said.append(message)
-
-    small_bundles.changed(folder, least_wait_ms=4.0)
-    changed(folder, lambda all: user_config(all).update(batch_wait_timeout_s=0.0039))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        pytest.raises(UsageError, match="cannot listen there"),
-        running.running(folder, port=other.getsockname()[1], observer=Hearing()),
-    ):
-        pass
-    (said,) = Hearing.said
-    assert said.startswith(f"the wait in {CONFIG}, 3.9 ms, is too short: below 4 ms batches are too")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -192,7 +172,7 @@ def test_a_text_that_is_no_settings(folder, text, said, capsys):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["launch.py", "app.py", "model.py", CONFIG, "model/model.onnx"])
+@pytest.mark.parametrize("name", ["launch.py", "app.py", "pages.json", CONFIG, "model/model.onnx"])
 def test_a_file_that_is_gone_is_named(folder, name, capsys):
     (folder / name).unlink()
     assert cli.run(["serve", str(folder), "--trust"]) == 2
@@ -220,17 +200,12 @@ def test_of_what_a_server_says_the_end_of_the_last_traceback_is_told():
     assert running._cause(["all is well"]) is None
 
 
-def test_a_port_that_a_stopped_server_had_is_told_from_one_that_is_taken(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UsageError, match="Address already in use") as caught:
-            running._free_port("127.0.0.1", port)
-        assert caught.value.hint == "name another --port, or a --host of this machine"
-        # Connections that are closing hold a port as a listener does, and nobody answers there.
-        monkeypatch.setattr(running, "_listens", lambda *_: False)
-        with pytest.raises(UsageError, match="Address already in use") as caught:
-            running._free_port("127.0.0.1", port)
-        assert "wait a minute" in caught.value.hint
-    with pytest.raises(UsageError, match="cannot listen there") as caught:
+def test_a_port_that_is_taken_is_said():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(UsageError, match="Address already in use") as caught,
+    ):
+        running._free_port("127.0.0.1", other.getsockname()[1])
+    assert caught.value.hint == "name another --port, or a --host of this machine"
+    with pytest.raises(UsageError, match="cannot listen there"):
         running._free_port("10.255.255.254", 8000)
-    assert "a --host of this machine" in caught.value.hint

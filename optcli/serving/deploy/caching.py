@@ -58,8 +58,6 @@ def cache_file(place: str, built: BuiltVariant, ttl_s: float = TTL_S) -> str:
         "place": checked_place(place),
         "ttl_s": ttl_s,
         "most_bytes": 256 * 1024 * 1024,
-        "most_entries": 100_000,
-        "limit_s": 0.05,
     }
     return json.dumps(content, indent=2) + "\n"
 

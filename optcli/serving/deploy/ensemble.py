@@ -9,9 +9,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from optcli.errors import InputError
 from optcli.serving import prediction
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.instructions import IMAGE
@@ -19,7 +18,6 @@ from optcli.serving.deploy.model_configuration import FILE
 from optcli.serving.prediction.of_recipe import ImageServing
 
 SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
-_Form: TypeAlias = tuple[int, tuple[int, ...]]
 _HERE = Path(__file__).parent
 _PREPARE, _ANSWER, _ENSEMBLE = "prepare", "answer", "images"
 # Height and width of the original, vertical and horizontal scale, top and left of the padding.
@@ -32,11 +30,9 @@ def name_of(model: str) -> str:
 
 
 def write(folder: Path, model: str, serving: ImageServing) -> None:
-    """Write the three models beside `model`, whose config.pbtxt lies in `folder`, and read them back.
+    """Write the three models beside `model`, whose config.pbtxt lies in `folder`.
 
     A script that sends an image is written as well, and a Dockerfile with what the models import.
-
-    Raises `InputError` for configurations that do not fit each other.
     """
     config = model_configuration.read(folder / model / FILE)
     configs = {
@@ -57,7 +53,6 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
             serving.write_postprocess(place / "1")
         else:  # Triton wants the version's folder, and no storage of objects keeps an empty one
             (place / "1" / ".keep").touch()
-    _require_fit(folder, config, [each.name for each in configs.values()])
     shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
     (folder / DOCKERFILE).write_text(dockerfile(), encoding="utf-8")
 
@@ -142,44 +137,3 @@ def _ensemble(config: Any, serving: ImageServing) -> Any:
         step.input_map.update(taken)
         step.output_map.update(given)
     return made
-
-
-def _require_fit(folder: Path, config: Any, names: Sequence[str]) -> None:
-    """Read all back: what one step gives must be what the next takes, by name, type and dims.
-
-    Raises `InputError`.
-    """
-    read = {name: model_configuration.read(folder / name / FILE) for name in (config.name, *names)}
-    ensemble = read[names[-1]]
-    known: dict[str, _Form | None] = {each.name: _form(each) for each in ensemble.input}
-    wrong = []
-    for step in ensemble.ensemble_scheduling.step:
-        model = read[step.model_name]
-        if model.max_batch_size != ensemble.max_batch_size:
-            wrong.append(f"{model.name} has another largest batch")
-        inputs = {each.name: _form(each) for each in model.input}
-        outputs = {each.name: _form(each) for each in model.output}
-        if inputs.keys() != step.input_map.keys():
-            wrong.append(f"{model.name} has inputs that no step gives")
-        for name, tensor in step.input_map.items():
-            if known.get(tensor) != inputs.get(name):
-                wrong.append(f"{model.name} takes another {name} than it is given")
-        for name, tensor in step.output_map.items():
-            if name not in outputs:
-                wrong.append(f"{model.name} has no output {name}")
-            known[tensor] = outputs.get(name)
-    wrong += [
-        f"nothing gives {each.name} as it is declared"
-        for each in ensemble.output
-        if known.get(each.name) != _form(each)
-    ]
-    if wrong:
-        raise InputError(
-            f"the parts of the ensemble do not fit: {'; '.join(wrong)}",
-            place=str(folder / ensemble.name / FILE),
-            hint="this is a bug: report it, and deploy without --images meanwhile",
-        )
-
-
-def _form(tensor: Any) -> _Form:
-    return tensor.data_type, tuple(tensor.dims)

@@ -29,9 +29,9 @@ def for_triton(served: Served) -> list[Step]:
     gpus = "" if device is None else f"--gpus '\"device={device}\"' " if device else "--gpus 1 "
     variables = "".join(f"-e {name}={value} " for name, value in served.backend.environment.items())
     start = (
-        f"docker run --rm {gpus}{variables}-p 127.0.0.1:8000:8000 -p 127.0.0.1:8002:8002"
+        f"docker run --rm {gpus}{variables}-p 127.0.0.1:8000:8000"
         f' -v "$PWD":/models:ro {IMAGE} tritonserver --model-repository=/models'
-        " --disable-auto-complete-config --metrics-config summary_latencies=true"
+        " --disable-auto-complete-config"
     )
     return for_server(start, served.name, served.interface)
 

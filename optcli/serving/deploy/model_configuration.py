@@ -106,8 +106,7 @@ class Served:
     """What config.pbtxt is made of; `instances` are those on one machine, `queue` its longest queue.
 
     `preferred` are batch sizes that the model was compiled for; `late_ms` the wait after which a
-    request is rejected, None: none is. `priority_queues` are the longest queues by priority, the most
-    urgent first; empty: there are no priorities.
+    request is rejected, None: none is.
     """
 
     name: str
@@ -120,7 +119,6 @@ class Served:
     queue: int
     late_ms: float | None
     preferred: tuple[int, ...] = ()
-    priority_queues: tuple[int, ...] = ()
 
 
 def instances_of(one: Configuration) -> int:
@@ -160,13 +158,6 @@ def message(served: Served) -> Any:
     if served.late_ms is not None:
         queue.timeout_action = kinds.ModelQueuePolicy.REJECT
         queue.default_timeout_microseconds = max(1, round(served.late_ms * 1000))
-    if served.priority_queues:
-        levels = config.dynamic_batching
-        # A request that names none goes behind all others.
-        levels.priority_levels = levels.default_priority_level = len(served.priority_queues)
-        for level, longest in enumerate(served.priority_queues, start=1):
-            levels.priority_queue_policy[level].CopyFrom(queue)
-            levels.priority_queue_policy[level].max_queue_size = longest
     if served.batching.largest > 1 and served.wait_ms > 0:
         config.dynamic_batching.max_queue_delay_microseconds = round(served.wait_ms * 1000)
     config.dynamic_batching.preferred_batch_size.extend(served.preferred)

@@ -101,54 +101,6 @@ def of_ray(model: str, plan: Plan) -> Metrics:
     )
 
 
-def of_triton(model: str, plan: Plan) -> Metrics:
-    """Metrics of Triton, where it is started with `summary_latencies=true`.
-
-    Percentiles of several servers cannot be added up: the slowest one counts.
-    """
-    over, chosen = _over(plan), f'model="{model}"'
-    counts = "nv_inference_{0}{{" + chosen + "}}"
-
-    def rate(name: str) -> str:
-        return f"sum by (model, version) (rate({counts.format(name)}[{over}]))"
-
-    latency_s = {
-        name: "max by (model, version)"
-        f' (nv_inference_request_summary_us{{{chosen},quantile="{_part(name):g}"}}) / 1e6'
-        for name in plan.slo_ms
-    }
-    succeeded, failed = rate("request_success"), rate("request_failure")
-    return Metrics(
-        broken={name: f"{latency_s[name]} > {ms / 1000:g}" for name, ms in plan.slo_ms.items()},
-        latency_s=latency_s,
-        requests_per_s=f"{succeeded} + ({failed} or 0 * {succeeded})",
-        legend="version {{version}}",
-        failing=f"{failed} / ({succeeded} + {failed})",
-        gone=f"absent({counts.format('request_success')})",
-        charts=(
-            Chart(
-                "Requests that wait",
-                "short",
-                [(counts.format("pending_request_count"), "version {{version}}")],
-            ),
-            Chart(
-                "Mean time by stage",
-                "µs",
-                [
-                    (f"{rate(f'{stage}_duration_us')} / {rate('request_success')}", stage)
-                    for stage in ("queue", "compute_input", "compute_infer", "compute_output")
-                ],
-            ),
-            Chart(
-                "Mean rows of a call",
-                "short",
-                [(f"{rate('count')} / {rate('exec_count')}", "version {{version}}")],
-                _batch(plan),
-            ),
-        ),
-    )
-
-
 def note(page: str) -> str:
     """What the README says of both files; `page` is where the server has its metrics."""
     return (

@@ -14,7 +14,6 @@ from optcli.files import regular_files
 from optcli.measure.latency import measured_curve
 from optcli.observer import Observer
 from optcli.recipe import load
-from optcli.report import wording
 from optcli.results import Report
 from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan
 from optcli.serving import planning, targets
@@ -152,7 +151,6 @@ def doubts(plan: Plan, variant: str, report: Report, path: Path, *, force: bool)
         math.isclose(here[size], there[size], rel_tol=_SAME) for size in here
     )
     if same:
-        yield from _other_forms(plan, known, force=force)
         return
     said = f"the plan rests on {plan.curve.source} ({_points(there)})"
     measured_here = f"this build measured {_points(here)} for {variant}"
@@ -163,17 +161,6 @@ def doubts(plan: Plan, variant: str, report: Report, path: Path, *, force: bool)
             hint=f"plan again for this build with --variant {variant}, or add --force",
         )
     yield f"{said}, and {measured_here}: the predictions are not of this artifact"
-
-
-def _other_forms(plan: Plan, known: measured_curve.MeasuredCurve, *, force: bool) -> Iterator[str]:
-    padded = {size: first for first, size in known.curve.padded}
-    if padded == plan.curve.padded_from:
-        return
-    there, here = (wording.padded(each) or "no batches" for each in (plan.curve.padded_from, padded))
-    said = f"the plan pads {there}, and the model of this build {here}"
-    if not force:
-        raise UsageError(said, place="--plan", hint="plan again for this build, or add --force")
-    yield f"{said}: the predictions are not of this artifact"
 
 
 def measured(variant: str, report: Report, path: Path) -> measured_curve.MeasuredCurve | None:

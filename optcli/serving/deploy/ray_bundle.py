@@ -20,7 +20,7 @@ from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving.bundle import Bundle, BundleInput, BundleRecipe, BundleRunner, BundleTensor
-from optcli.serving.deploy import model_configuration, ray_config
+from optcli.serving.deploy import model_configuration, ray_config, ray_pages
 from optcli.serving.deploy.interface import PROTOCOL_TYPES, Interface
 from optcli.serving.deploy.ray_lanes import Lane
 from optcli.serving.deploy.ray_runtimes import Runtime, served_forms, threads_of
@@ -107,12 +107,11 @@ def prepared(
         batched=batched,
         largest_batch=usual.one.batch,
         wait_ms=usual.wait_ms,
-        least_wait_ms=usual.one.least_wait_ms,
         sealed_batches=max(1, *(lane.max_in_flight // lane.one.batch for lane in lanes)),
         instances=sum(lane.one.instances for lane in lanes),
         concurrency=usual.one.concurrency,
         threads=threads,
-        cpus=threads * sum(lane.most_instances for lane in lanes),
+        cpus=threads * sum(lane.one.instances for lane in lanes),
         queue_cap=sum(lane.waiting for lane in lanes),
         most_in_flight=most,
         slo_ms=plan.slo_ms,
@@ -142,6 +141,7 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")
+    ray_pages.write(folder, made)
     ray_config.write(folder, made, prepared.lanes, plan)
     requirements = "".join(f"{line}\n" for line in _requirements(built, made, runtime))
     (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
@@ -168,11 +168,6 @@ def notes_of(prepared: Prepared, interface: Interface) -> Sequence[str]:
         notes.append(
             f"the plan has {machines} machines: `serve deploy {bundle.CONFIG}` on a Ray cluster of"
             " them, while launch.py starts all replicas on one"
-        )
-    if made.cpus > environment.usable_cores():
-        notes.append(
-            f"the replicas take {made.cpus} threads, and this machine has"
-            f" {environment.usable_cores()} cores"
         )
     if not interface.samples:
         notes.append("there are no samples for a load test: it sends random values")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from optcli.errors import UsageError
-from optcli.results.plan import Autoscaling, Configuration, Plan
+from optcli.results.plan import Configuration, Plan
 from optcli.serving.bundle import BundlePriority
 
 # A name stands in paths, in the labels of metrics and in Ray.
@@ -25,7 +25,6 @@ class Lane:
     name: str
     share: float
     one: Configuration
-    autoscaling: Autoscaling | None
     wait_ms: float
     deadline_ms: float
     route: str = ""
@@ -47,11 +46,6 @@ class Lane:
         each = math.ceil(self.most_in_flight / self.one.instances)
         return max(2 * self.one.batch, self.one.concurrency * self.one.batch, each)
 
-    @property
-    def most_instances(self) -> int:
-        """How many replicas there may be."""
-        return self.autoscaling.max_instances if self.autoscaling else self.one.instances
-
     def to_bundle(self) -> BundlePriority:
         """The same as bundle.json has it."""
         return BundlePriority(
@@ -60,7 +54,6 @@ class Lane:
             share=self.share,
             largest_batch=self.one.batch,
             wait_ms=self.wait_ms,
-            least_wait_ms=self.one.least_wait_ms,
             instances=self.one.instances,
             queue_cap=self.waiting,
             most_in_flight=self.most_in_flight,
@@ -76,7 +69,7 @@ def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, 
     if not plan.priorities:
         one = plan.recommended
         assert one is not None
-        return (_lane("", 1.0, one, plan.autoscaling, plan, asked_ms, force=force),)
+        return (_lane("", 1.0, one, plan, asked_ms, force=force),)
     lanes = []
     for each in plan.priorities:
         require_name(each.name)
@@ -86,11 +79,7 @@ def lanes_of(plan: Plan, asked_ms: float | None, *, force: bool) -> tuple[Lane, 
                 place="--plan",
                 hint="plan again with --target ray, more --instances or a longer promise",
             )
-        lanes.append(
-            _lane(
-                each.name, each.share, each.configuration, each.autoscaling, plan, asked_ms, force=force
-            )
-        )
+        lanes.append(_lane(each.name, each.share, each.configuration, plan, asked_ms, force=force))
     # Requests that name no priority have the last.
     return (*(replace(each, route=f"/{each.name}") for each in lanes[:-1]), *lanes[-1:])
 
@@ -133,7 +122,6 @@ def _lane(
     name: str,
     share: float,
     one: Configuration,
-    scaling: Autoscaling | None,
     plan: Plan,
     asked_ms: float | None,
     *,
@@ -141,7 +129,7 @@ def _lane(
 ) -> Lane:
     wait_ms, note = wait_of(one, asked_ms, force=force)
     said = f"for the priority {name}, {note}" if name and note else note
-    return Lane(name, share, one, scaling, wait_ms, _deadline_ms(plan, one), note=said)
+    return Lane(name, share, one, wait_ms, _deadline_ms(plan, one), note=said)
 
 
 def _deadline_ms(plan: Plan, one: Configuration) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from optcli.artifact import ABOUT, Format
 from optcli.errors import InputError
 from optcli.pipeline.model_files.built_variant import BuiltVariant
-from optcli.results.plan import Configuration, Plan, PriorityLatency
+from optcli.results.plan import Configuration, Plan
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.backends import Backend, backend_of
 from optcli.serving.deploy.interface import Interface
@@ -37,26 +37,12 @@ def queue_of(one: Configuration) -> Queue:
     return Queue(min(max(1, (one.queue_cap or 0) // one.machines), _LONGEST), one.timeout_ms)
 
 
-def priority_queues(queue: Queue, priorities: Sequence[PriorityLatency]) -> tuple[int, ...]:
-    """The longest queue of each priority, the most urgent first.
-
-    The most urgent may fill the whole queue: it goes first. A less urgent one waits behind all that are
-    more urgent, and has what their share of the traffic leaves.
-    """
-    longest, left = [], 1.0
-    for each in priorities:
-        longest.append(max(1, round(queue.longest * left)))
-        left -= each.share
-    return tuple(longest)
-
-
 def served_of(
     name: str,
     built: BuiltVariant,
     interface: Interface,
     one: Configuration,
     backend: Backend,
-    priorities: Sequence[PriorityLatency] = (),
 ) -> Served:
     """What config.pbtxt is made of. Raises `UsageError` where the model cannot take the plan."""
     place = str(built.artifact.path)
@@ -77,7 +63,6 @@ def served_of(
         queue=queue.longest,
         late_ms=queue.late_ms,
         preferred=preferred,
-        priority_queues=priority_queues(queue, priorities),
     )
 
 
@@ -114,17 +99,9 @@ def notes_of(
     served: Served,
     one: Configuration,
     backend: Backend,
-    priorities: Sequence[PriorityLatency] = (),
 ) -> Sequence[str]:
     """What differs between the plan and what Triton will do, in sentences."""
     notes = [*backend.notes]
-    if priorities:
-        numbers = ", ".join(f"{each.name} is {place}" for place, each in enumerate(priorities, start=1))
-        notes.append(
-            f"Triton numbers the priorities: {numbers}. A request names one by `parameters: {{priority:"
-            f" 1}}`, or `infer(..., priority=1)` of tritonclient; one that names none has"
-            f" {len(priorities)}"
-        )
     if built.effective.get("shapes") == "static":
         notes.append(
             "the variant was measured with static shapes, and Triton runs the model for any batch size:"

@@ -37,8 +37,8 @@ class Kserve(Triton):
         inference = kserve.inference_of(served, plan, self._uri, traffic)
         kserve.write(folder / kserve.SERVICE, inference)
         manifests = (kserve.RUNTIME, kserve.SERVICE)
-        steps = instructions.for_kserve(served, inference.metadata.name, manifests)
+        steps = instructions.for_kserve(served, kserve.object_name(served.name), manifests)
         about = f"Manifests for KServe, written by optcli. {plan.sentence} First copy the content of"
         about += f" `{kserve.REPOSITORY}/` to {self._uri}."
         known = self.closing(deployment.built)
-        return Written(about, steps, [*notes, *kserve.notes_of(served, plan, traffic)], known)
+        return Written(about, steps, [*notes, *kserve.notes_of(served, traffic)], known)

@@ -18,7 +18,6 @@ from optcli.serving.deploy import (
     golden_images,
     instructions,
     model_configuration,
-    monitoring,
     repository,
 )
 from optcli.serving.deploy.backends import Backend
@@ -70,8 +69,6 @@ class Triton(Target):
         built, plan, name = deployment.built, deployment.plan, deployment.name
         served, notes = self._served(deployment)
         repository.write(folder, built, served, plan)
-        monitoring.write(folder, name, plan, monitoring.of_triton(name, plan))
-        notes.append(monitoring.note("localhost:8002/metrics"))
         steps = instructions.for_triton(served)
         if self.options.images:
             serving = extras.images_of(built, deployment.interface)
@@ -89,7 +86,7 @@ class Triton(Target):
 
     def _served(self, deployment: Deployment) -> tuple[Served, list[str]]:
         """What config.pbtxt is made of, and what is to be known of it."""
-        one, priorities = deployment.plan.recommended, deployment.plan.priorities
+        one = deployment.plan.recommended
         assert one is not None
         served = repository.served_of(
             deployment.name,
@@ -97,9 +94,8 @@ class Triton(Target):
             deployment.interface,
             one,
             self._backend,
-            priorities,
         )
-        return served, [*repository.notes_of(deployment.built, served, one, self._backend, priorities)]
+        return served, [*repository.notes_of(deployment.built, served, one, self._backend)]
 
 
 def _require_flat_outputs(artifact: Artifact) -> None:

@@ -50,15 +50,13 @@ class Model(Base):  # type: ignore[misc]
         self.cache: Any = None
         self._sample: Any = None
         self._posted = {f"{MODEL}/infer": self._answer}
+        # What the protocol says of the server and of the model, by path.
+        self.pages: dict[str, Any] = json.loads((HERE / "pages.json").read_text())
         self._pages: dict[str, Callable[[], Any]] = {
-            "/v2": self.protocol.server,
             "/v2/health/live": lambda: {"live": True},
             "/v2/health/ready": lambda: {"ready": self.is_ready()},
             "/v2/models/stats": self.metrics.statistics,
-            INDEX: self.protocol.index,
-            MODEL: self.protocol.metadata,
             f"{MODEL}/ready": lambda: {"ready": self.is_ready()},
-            f"{MODEL}/config": self.protocol.config,
             f"{MODEL}/stats": self.metrics.statistics,
             "/metrics": self.metrics.text,
         }
@@ -88,7 +86,7 @@ class Model(Base):  # type: ignore[misc]
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         # Clients may name the version, of which there is one.
         path = path.replace(f"{MODEL}/versions/1", MODEL, 1)
-        if path not in self._pages and path not in self._posted:
+        if path not in {*self.pages, *self._pages, *self._posted}:
             return Refused(404, f"there is no such page; the model is at {MODEL}/infer").response()
         method = "POST" if path in self._posted or path == INDEX else "GET"
         if request.method != method:
@@ -99,7 +97,7 @@ class Model(Base):  # type: ignore[misc]
                     return await self._posted[path](request)
             except Refused as refused:
                 return refused.response()
-        content = await asyncio.to_thread(self._pages[path])
+        content = self.pages.get(path) or await asyncio.to_thread(self._pages[path])
         if isinstance(content, bytes):
             return Response(content, media_type=CONTENT_TYPE)
         return JSONResponse(content, 503 if content == {"ready": False} else 200)
@@ -136,11 +134,7 @@ class Model(Base):  # type: ignore[misc]
         if self.cache is None:
             return await self.computed(asked, deadline)
         key = self.cache.key(*(part for pair in sorted(asked.feed.items()) for part in pair))
-
-        def fits(kept: Mapping[str, np.ndarray]) -> bool:
-            return self.protocol.gives(asked.rows, kept)
-
-        return await self.cache.get(key, lambda: self.computed(asked, deadline), deadline, fits)
+        return await self.cache.get(key, lambda: self.computed(asked, deadline))
 
     async def computed(self, asked: Asked, deadline: float) -> Mapping[str, np.ndarray]:
         """What the model gives for a request, in parts of the largest batch. Raises `Refused`."""

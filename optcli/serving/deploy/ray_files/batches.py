@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from metrics import Metrics
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-# Sizes beyond 1, the powers of two and the largest are warmed up for so long at most.
-_REST_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -38,31 +36,24 @@ class Batches:
         self._warm: set[int] = set()
 
     def warm_up(self, largest: int) -> None:
-        """Call the model with the batch sizes that will occur, which were not called yet.
-
-        Those that are no powers of two are left out where that takes too long.
-        """
+        """Call the model with 1, the powers of two and the largest batch, as far as it was not yet."""
         largest = largest if self._batched else 1
-        first = {1, largest, *(2**power for power in range((largest - 1).bit_length()))}
-        until = time.monotonic() + _REST_S
-        for size in [*sorted(first), *range(1, largest)]:
-            if size not in self._warm and (size in first or time.monotonic() < until):
-                for _ in range(2):
-                    self._model.run(self._zeros(size))
-                self._warm.add(size)
+        sizes = {1, largest, *(2**power for power in range((largest - 1).bit_length()))}
+        for size in sorted(sizes - self._warm):
+            for _ in range(2):
+                self._model.run(self._zeros(size))
+            self._warm.add(size)
 
     def call(self, items: Sequence[Item], sealed: float) -> list[Arrays | Refused]:
         """Compute items that were sealed as a batch; for each its outputs, or why there are none.
 
-        Those that are late, or that nobody waits for, are left out. Items of other sizes are a batch of
-        their own. Where a call fails, each of its items is computed by itself: an input that the model
-        cannot take costs its own request alone.
+        Those that are late, or that nobody waits for, are left out. Where a call fails, or items are of
+        other sizes, each is computed by itself: an input that the model cannot take costs its own
+        request alone.
         """
         start = time.time()
-        results: dict[int, Arrays | Refused] = {}
         due = [each for each in items if start < each.deadline and not each.cancelled]
-        for alike in _of_one_size(due):
-            results |= self._compute(alike)
+        results = self._compute(due) if due else {}
         end = time.time()
         rows = sum(each.rows for each in due if not isinstance(results[id(each)], Refused))
         for each in due:
@@ -99,12 +90,3 @@ class Batches:
             for each in self._inputs
         }
         return {each["name"]: np.zeros(shapes[each["name"]], each["dtype"]) for each in self._inputs}
-
-
-def _of_one_size(items: Iterable[Item]) -> Iterable[list[Item]]:
-    """The items in groups whose inputs have the same sizes, but for the rows."""
-    groups: dict[tuple[tuple[int, ...], ...], list[Item]] = {}
-    for item in items:
-        sizes = tuple(item.feed[name].shape[1:] for name in sorted(item.feed))
-        groups.setdefault(sizes, []).append(item)
-    return groups.values()

@@ -1,4 +1,4 @@
-"""A cache of answers by content: equal inputs of the same model are computed once.
+"""A cache of answers by content: what the same model has answered is not computed again.
 
 `cache.json` says where answers are kept: in `memory`, where each replica has its own, or in a Redis
 that all share. A Redis that is slow, full or gone costs the hits and nothing else. Nothing is pickled.
@@ -24,11 +24,11 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 _log = logging.getLogger("cache")
-_MOST_WRITES, _CONNECTIONS = 64, 32
+_CONNECTIONS = 32
 
 
 class Cache:
-    """Looks answers up in a store, and has what is missing computed, once for all equal requests.
+    """Looks answers up in a store, and keeps there what had to be computed.
 
     `model` is a digest of all that decides an answer beside the request; `counted` hears of each
     request whether it was a hit.
@@ -36,7 +36,6 @@ class Cache:
 
     def __init__(self, model: str, store: Any, counted: Callable[[bool], None]) -> None:
         self.model, self.counted, self._store = model, counted, store
-        self._flights: dict[str, asyncio.Task[Arrays]] = {}
 
     def key(self, *parts: bytes | str | np.ndarray) -> str:
         """The key of a request: a digest over the model and each part with its length, in order."""
@@ -49,44 +48,11 @@ class Cache:
             digest.update(struct.pack("<Q", len(content)) + content)
         return digest.hexdigest()
 
-    async def get(
-        self,
-        key: str,
-        compute: Callable[[], Awaitable[Arrays]],
-        deadline: float,
-        fits: Callable[[Arrays], bool],
-    ) -> Arrays:
-        """The answer under a key, computed where there is none that `fits`; failures are not kept.
-
-        Whoever waits for an equal request that fails, or beyond the own deadline, computes for itself.
-        """
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = asyncio.create_task(self._looked_up(key, compute, fits))
-            self._flights[key] = flight
-            flight.add_done_callback(lambda done: self._landed(key, done))
-            return await asyncio.shield(flight)
-        try:
-            async with asyncio.timeout(deadline - time.time()):
-                value = await asyncio.shield(flight)
-        except Exception:
-            self.counted(False)
-            return await compute()
-        self.counted(True)
-        return value
-
-    def _landed(self, key: str, flight: asyncio.Task[Arrays]) -> None:
-        del self._flights[key]
-        if not flight.cancelled():
-            flight.exception()  # taken note of, also where nobody waits any more
-
-    async def _looked_up(
-        self, key: str, compute: Callable[[], Awaitable[Arrays]], fits: Callable[[Arrays], bool]
-    ) -> Arrays:
+    async def get(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
+        """The answer under a key, computed where there is none; failures are not kept."""
         kept: Arrays | None = await self._store.read(key)
-        hit = kept is not None and fits(kept)
-        self.counted(hit)
-        if kept is not None and hit:
+        self.counted(kept is not None)
+        if kept is not None:
             return kept
         value = {name: np.array(array) for name, array in (await compute()).items()}
         for array in value.values():
@@ -96,12 +62,11 @@ class Cache:
 
 
 class Memory:
-    """The answers used last, in this process: so many entries and bytes, each for so long."""
+    """The answers used last, in this process: so many bytes, each for so long."""
 
-    def __init__(self, ttl_s: float, most_bytes: int, most_entries: int) -> None:
-        self._ttl_s, self._most_bytes, self._most_entries = ttl_s, most_bytes, most_entries
+    def __init__(self, ttl_s: float, most_bytes: int) -> None:
+        self._ttl_s, self._most_bytes, self.bytes = ttl_s, most_bytes, 0
         self._kept: OrderedDict[str, tuple[float, int, Arrays]] = OrderedDict()
-        self.bytes = 0
 
     async def read(self, key: str) -> Arrays | None:
         until, _, value = self._kept.get(key, (0.0, 0, {}))
@@ -113,12 +78,13 @@ class Memory:
 
     async def write(self, key: str, value: Arrays) -> None:
         """Keep a value; those not used for longest make room."""
-        size = sum(array.nbytes for array in value.values()) + len(key)
+        # A key and what Python holds an entry with take about so much.
+        size = sum(array.nbytes for array in value.values()) + 1024
         self._drop(key)
         if size <= self._most_bytes:
             self._kept[key] = (time.monotonic() + self._ttl_s, size, value)
             self.bytes += size
-        while self.bytes > self._most_bytes or len(self._kept) > self._most_entries:
+        while self.bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, key: str) -> None:
@@ -126,38 +92,29 @@ class Memory:
 
 
 class Redis:
-    """Answers in a Redis. A call waits for `limit_s`; what failed is left alone for `rest_s`."""
+    """Answers in a Redis. A call waits for `limit_s`; after one that failed it is left for `rest_s`."""
 
     def __init__(
         self, url: str, ttl_s: float, most_bytes: int, limit_s: float = 0.05, rest_s: float = 2.0
     ) -> None:
         import redis.asyncio as client
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
 
-        times = dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), limit_s)
         pool = client.BlockingConnectionPool.from_url(
-            url, max_connections=_CONNECTIONS, retry=Retry(NoBackoff(), 0), **times
+            url, max_connections=_CONNECTIONS, timeout=limit_s
         )
         self._client = client.Redis.from_pool(pool)
         self._ttl_ms, self._most_bytes = max(1, int(ttl_s * 1000)), most_bytes
         self._limit_s, self._rest_s = limit_s, rest_s
         self._until: dict[str, float] = {}
-        self._writes: set[asyncio.Task[Any]] = set()
 
     async def read(self, key: str) -> Arrays | None:
         content = await self._tried("reading", self._client.get, f"predictions:{key}")
         return None if content is None else unpacked(key, content)
 
     async def write(self, key: str, value: Arrays) -> None:
-        """Begin to keep a value; left out where too many writes wait."""
-        size = sum(array.nbytes for array in value.values())
-        if size <= self._most_bytes and len(self._writes) < _MOST_WRITES:
-            named, content = f"predictions:{key}", packed(key, value)
-            call = self._tried("writing", self._client.set, named, content, px=self._ttl_ms)
-            task = asyncio.create_task(call)
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
+        named, content = f"predictions:{key}", packed(key, value)
+        if len(content) <= self._most_bytes:
+            await self._tried("writing", self._client.set, named, content, px=self._ttl_ms)
 
     async def _tried(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
         if time.monotonic() < self._until.get(what, 0.0):
@@ -170,8 +127,7 @@ class Redis:
                 _log.warning("the cache is left out: %s failed (%s)", what, str(error) or type(error))
             self._until[what] = time.monotonic() + self._rest_s
             return None
-        if self._until.pop(what, None) is not None:
-            _log.warning("the cache is back: %s works", what)
+        self._until.pop(what, None)
         return result
 
 
@@ -198,13 +154,9 @@ def unpacked(key: str, content: bytes) -> Arrays | None:
 def opened(folder: Path, counted: Callable[[bool], None]) -> Cache | None:
     """The cache that the folder's `cache.json` describes; None where it is switched off."""
     about: dict[str, Any] = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
-    place, ttl_s, size = (
-        os.environ.get("CACHE_URL") or about["place"],
-        about["ttl_s"],
-        about["most_bytes"],
-    )
+    place = os.environ.get("CACHE_URL") or about["place"]
     if place == "off":
         return None
-    if place == "memory":
-        return Cache(about["model"], Memory(ttl_s, size, about["most_entries"]), counted)
-    return Cache(about["model"], Redis(place, ttl_s, size, about["limit_s"]), counted)
+    kept: dict[str, Any] = {"ttl_s": about["ttl_s"], "most_bytes": about["most_bytes"]}
+    store = Memory(**kept) if place == "memory" else Redis(place, **kept)
+    return Cache(about["model"], store, counted)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,23 +13,19 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 class Forms:
     """Calls of a model; `make` compiles it for a batch size, or for any (None).
 
-    With `sizes` a batch goes to the smallest form that holds it, filled up with copies of its last
-    row, which are cut off the outputs. With `any_size` there is also a form for any size (None), to
-    which all others go: batches above the largest size, and those with fewer rows than `padded_from`
-    has for the next one. Without it, a batch above the largest size is computed in parts.
+    A batch goes to the smallest of the settings' `batch_sizes` that holds it, filled up with copies of
+    its last row, which are cut off the outputs. With `any_size` there is also a form for any size
+    (None), to which all others go: batches above the largest size, and those with fewer rows than
+    `padded_from` has for the next one. Without it, a batch above the largest size is computed in parts.
     """
 
     def __init__(
-        self,
-        make: Callable[[int | None], Callable[[Arrays], Arrays]],
-        sizes: Sequence[int],
-        first: str,
-        *,
-        padded_from: Mapping[str, int],
-        any_size: bool,
+        self, make: Callable[[int | None], Callable[[Arrays], Arrays]], bundle: Mapping[str, Any]
     ) -> None:
-        self._sizes, self._first, self._padded_from = sorted(sizes), first, padded_from
-        self._any = make(None) if any_size or not sizes else None
+        settings = bundle["runner"]["settings"]
+        self._sizes, self._padded_from = sorted(settings["batch_sizes"]), settings["padded_from"]
+        self._first = bundle["inputs"][0]["name"]
+        self._any = make(None) if settings["any_size"] else None
         self._forms = {size: make(size) for size in self._sizes}
 
     def run(self, feed: Arrays) -> Arrays:

@@ -29,21 +29,17 @@ VARIABLE = "KEPT_INPUTS"
 PERIOD_S = 86_400.0
 _PERIODS = 2
 _WRITE_EVERY_S = 10.0
-# Rows that wait for their statistics hold their requests: beyond that they are left out.
-_MOST_WAITING_BYTES = 64 * 1024**2
 
 
 @dataclass
 class Period:
     """A sample of the rows since `begun` (seconds since the epoch), of which `seen` came.
 
-    `rows` has the statistics of each by its place in the sample. `missed` were drawn while too many
-    waited for theirs: what is there without them is still a sample.
+    `rows` has the statistics of each by its place in the sample.
     """
 
     begun: float
     seen: int = 0
-    missed: int = 0
     rows: dict[int, Sequence[np.ndarray]] = field(default_factory=dict)
 
     def matrices(self, columns: Sequence[int]) -> list[np.ndarray]:
@@ -65,10 +61,9 @@ class Kept:
         self._reference = input_statistics.unpacked(content)
         self._hows: list[dict[str, Any]] = self._reference.about["inputs"]
         self._columns = [len(input_statistics.names(how)) for how in self._hows]
-        self._most, self._waiting, self._changed, self._unwritten = most, 0, False, ""
+        self._most, self._changed, self._unwritten = most, False, ""
         self._periods = [Period(time.time())]
         self._draw = random.Random()  # noqa: S311
-        self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="inputs")
         self._closed = threading.Event()
         self._looked, self._held = -1.0, self._file is None
@@ -100,29 +95,18 @@ class Kept:
                 place = self._draw.randrange(period.seen)
             if place < self._most:
                 drawn[place] = row
-        size = sum(array.nbytes for array in feed.values())
-        if drawn and self._waiting + size > _MOST_WAITING_BYTES:
-            period.missed += len(drawn)
-        elif drawn:
-            with self._lock:
-                self._waiting += size
-            self._thread.submit(self._keep, period, feed, drawn, size)
+        if drawn:
+            self._thread.submit(self._keep, period, feed, drawn)
         self._changed = True
 
-    def _keep(
-        self, period: Period, feed: Mapping[str, np.ndarray], drawn: Mapping[int, int], size: int
-    ) -> None:
-        try:
-            for place, row in drawn.items():
-                period.rows[place] = input_statistics.of_rows(feed, row, self._hows)
-        finally:
-            with self._lock:
-                self._waiting -= size
+    def _keep(self, period: Period, feed: Mapping[str, np.ndarray], drawn: Mapping[int, int]) -> None:
+        for place, row in drawn.items():
+            period.rows[place] = input_statistics.of_rows(feed, row, self._hows)
 
     def content(self) -> bytes:
         """The file: the reference, and what is kept."""
         periods = self._periods
-        said = [{"begun": each.begun, "seen": each.seen, "missed": each.missed} for each in periods]
+        said = [{"begun": each.begun, "seen": each.seen} for each in periods]
         about = {**self._reference.about, "periods": said, "written": time.time()}
         about["unwritten"] = self._unwritten
         kept = [each.matrices(self._columns) for each in periods]
@@ -174,7 +158,6 @@ class Kept:
                 Period(
                     said["begun"],
                     said["seen"],
-                    said["missed"],
                     dict(enumerate(zip(*matrices, strict=True))),
                 )
                 for said, matrices in zip(stored.about["periods"], stored.periods, strict=True)

@@ -7,7 +7,6 @@ that counters also go on where a replica was replaced.
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -73,17 +72,12 @@ class Metrics:
             Histogram, "model_compute_seconds", "Time of a call by rows", "batch", buckets=_SECONDS
         )
         self._rows = of(Histogram, "model_batch_rows", "Rows of a call", buckets=sizes)
-        self._requests = of(Counter, "model_requests", "Requests by HTTP status", "code")
-        self._dropped = of(Counter, "model_dropped", "Right requests without an answer", "cause")
         self._hits = of(Counter, "model_cache_hits", "Requests that the cache answered")
         self._misses = of(Counter, "model_cache_misses", "Requests that the cache did not know")
         live: Any = {"multiprocess_mode": "livesum"}
         self._depth = of(Gauge, "model_queue_depth", "Requests that wait or are computed", **live)
         self._bound = of(Gauge, "model_queue_bound", "Requests that may wait or be computed", **live)
         self._cpu = of(Counter, "model_process_cpu_seconds", "Processor time", "process")
-        self._memory = of(Gauge, "model_process_rss_bytes", "Resident memory", "process", **live)
-        for cause in _DROPPED.values():
-            self._dropped(cause=cause)
 
     def inside(self, count: int) -> None:
         """So many requests wait or are computed."""
@@ -108,8 +102,6 @@ class Metrics:
         used = time.process_time()
         self._cpu(process="replica").inc(used - self._cpu_s)
         self._cpu_s = used
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self._memory(process="replica").set(pages * resource.getpagesize())
 
     @contextmanager
     def staged(self, name: str) -> Iterator[None]:
@@ -129,16 +121,9 @@ class Metrics:
             status = getattr(error, "status", 500)
             raise
         finally:
-            self.answered(status, time.perf_counter() - begun)
-
-    def answered(self, status: int, seconds: float) -> None:
-        """A request got an HTTP status after so long."""
-        cause = _DROPPED.get(status)
-        outcome = cause or ("ok" if status < 400 else "invalid" if status < 500 else "error")
-        self._request(outcome=outcome).observe(seconds)
-        self._requests(code=str(status)).inc()
-        if cause:
-            self._dropped(cause=cause).inc()
+            outcome = "ok" if status < 400 else "invalid" if status < 500 else "error"
+            took = time.perf_counter() - begun
+            self._request(outcome=_DROPPED.get(status, outcome)).observe(took)
 
     def text(self) -> bytes:
         """The metrics of all processes in Prometheus' text form."""
@@ -160,9 +145,6 @@ class Metrics:
 
         stage = "model_stage_seconds"
         failed = [spent("model_request_seconds", by) for by in ("queue_full", "deadline", "error")]
-        batches = {
-            int(by) for name, by, _ in sums if name == "model_compute_seconds" and by.isdecimal()
-        }
         about = {
             "name": self._model,
             "version": "1",
@@ -176,10 +158,6 @@ class Metrics:
                 "compute_infer": spent(stage, "compute"),
                 "compute_output": spent(stage, "post"),
             },
-            "batch_stats": [
-                {"batch_size": size, "compute_infer": spent("model_compute_seconds", str(size))}
-                for size in sorted(batches)
-            ],
         }
         return {"model_stats": [about]}
 

@@ -19,7 +19,12 @@ class Model:
         self._path = str(folder / bundle["file"])
         self._settings = bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        self.run = formed(self._opened, bundle)
+        if self._settings["batch_sizes"]:
+            from forms import Forms
+
+            self.run = Forms(self._opened, bundle).run
+        else:
+            self.run = self._opened(None)
 
     def _opened(self, size: int | None) -> Callable[[Arrays], Arrays]:
         options, session = onnxruntime.SessionOptions(), self._settings["session"]
@@ -41,21 +46,3 @@ class Model:
             return dict(zip(self._names, opened.run(self._names, given), strict=True))
 
         return call
-
-
-def formed(
-    make: Callable[[int | None], Callable[[Arrays], Arrays]], bundle: Mapping[str, Any]
-) -> Callable[[Arrays], Arrays]:
-    """The model for any batch size, or compiled for each of those that were measured."""
-    settings = bundle["runner"]["settings"]
-    if not settings["batch_sizes"]:
-        return make(None)
-    from forms import Forms
-
-    return Forms(
-        make,
-        settings["batch_sizes"],
-        bundle["inputs"][0]["name"],
-        padded_from=settings["padded_from"],
-        any_size=settings["any_size"],
-    ).run

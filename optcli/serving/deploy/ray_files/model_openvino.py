@@ -24,7 +24,12 @@ class Model:
         self._model = self._core.read_model(str(folder / bundle["file"]))
         self._bundle, self._settings = bundle, bundle["runner"]["settings"]
         self._names = [each["name"] for each in bundle["outputs"]]
-        self.run = formed(self._compiled, bundle)
+        if self._settings["batch_sizes"]:
+            from forms import Forms
+
+            self.run = Forms(self._compiled, bundle).run
+        else:
+            self.run = self._compiled(None)
 
     def _compiled(self, size: int | None) -> Callable[[Arrays], Arrays]:
         model = self._model
@@ -60,21 +65,3 @@ class Model:
             return {name: data.copy() for name, data in zip(self._names, results, strict=True)}
 
         return call
-
-
-def formed(
-    make: Callable[[int | None], Callable[[Arrays], Arrays]], bundle: Mapping[str, Any]
-) -> Callable[[Arrays], Arrays]:
-    """The model for any batch size, or compiled for each of those that were measured."""
-    settings = bundle["runner"]["settings"]
-    if not settings["batch_sizes"]:
-        return make(None)
-    from forms import Forms
-
-    return Forms(
-        make,
-        settings["batch_sizes"],
-        bundle["inputs"][0]["name"],
-        padded_from=settings["padded_from"],
-        any_size=settings["any_size"],
-    ).run

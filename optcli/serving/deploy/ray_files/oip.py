@@ -31,10 +31,8 @@ TYPES = {
     },
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-# Compressed bodies: what zlib calls the form of each. It finds out which of the two forms of deflate.
-_COMPRESSED = {"gzip": 16 + zlib.MAX_WBITS, "deflate": 32 + zlib.MAX_WBITS}
-# More than any size has; Python refuses to read numbers of more than 4300.
-_MOST_DIGITS = 18
+# zlib finds out by itself which of the compressed forms a body has.
+_COMPRESSED, _ANY_FORM = ("gzip", "deflate"), 32 + zlib.MAX_WBITS
 
 
 class Refused(Exception):  # noqa: N818
@@ -88,49 +86,11 @@ class Protocol:
         self._outputs = {each["name"]: each for each in bundle["outputs"]}
         self._bundle, self._batched = bundle, bundle["batched"]
 
-    def server(self) -> dict[str, Any]:
-        """What the protocol tells of the server."""
-        extensions = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
-        return {"name": "ray-serve", "version": "1", "extensions": extensions}
-
-    def index(self) -> list[dict[str, str]]:
-        """The models that there are: one."""
-        return [{"name": self.name, "version": "1", "state": "READY", "reason": ""}]
-
-    def metadata(self) -> dict[str, Any]:
-        """What the protocol tells of the model, and which output holds scores of classes."""
-        inputs, outputs = (
-            [{field: each[field] for field in ("name", "datatype", "shape")} for each in tensors]
-            for tensors in (self._inputs.values(), self._outputs.values())
-        )
-        for each in outputs:
-            each["parameters"] = {"class_scores": each["name"] == self._bundle["class_scores"]}
-        about = {"name": self.name, "versions": ["1"], "platform": self._bundle["platform"]}
-        return {**about, "inputs": inputs, "outputs": outputs}
-
-    def config(self) -> dict[str, Any]:
-        """The same as Triton's clients ask for it: shapes without the batch."""
-        first = 1 if self._batched else 0
-        most = min((each["most"][0] for each in self._inputs.values() if self._batched), default=0)
-        inputs, outputs = (
-            [
-                {
-                    "name": each["name"],
-                    "data_type": f"TYPE_{each['datatype']}",
-                    "dims": each["shape"][first:],
-                }
-                for each in tensors
-            ]
-            for tensors in (self._inputs.values(), self._outputs.values())
-        )
-        about = {"name": self.name, "platform": self._bundle["platform"], "backend": ""}
-        return {**about, "max_batch_size": most, "input": inputs, "output": outputs}
-
     def read(self, body: bytes, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
-        length = len(body) if header_length is None else _whole(header_length)
-        if length is None or length > len(body):
-            given = (header_length or "")[:20]
+        given = str(len(body)) if header_length is None else header_length[:20]
+        length = int(given) if given.isascii() and given.isdecimal() else -1
+        if not 0 <= length <= len(body):
             raise Refused(400, f"the header {HEADER} does not fit the body: {given!r}")
         try:
             message = json.loads(body[:length])
@@ -165,16 +125,6 @@ class Protocol:
         if len(set(sizes.values())) > 1:
             raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
         return Asked(feed, next(iter(sizes.values())), binary, identity)
-
-    def gives(self, rows: int, outputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether the model can have given these outputs for so many rows."""
-        return outputs.keys() == self._outputs.keys() and all(
-            array.dtype == TYPES[about["datatype"]]
-            and len(array.shape) == len(about["shape"])
-            and all(size in (-1, has) for has, size in zip(array.shape, about["shape"], strict=True))
-            and (not self._batched or len(array) == rows)
-            for array, about in ((outputs[name], about) for name, about in self._outputs.items())
-        )
 
     def write(self, asked: Asked, outputs: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
         """Body and headers of the answer, with the outputs in the encodings that were asked for."""
@@ -305,8 +255,7 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
     if encoding not in {"identity", *_COMPRESSED}:
         raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send gzip or deflate")
     large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    length = _whole(request.headers.get("content-length", "0"))
-    if length is None or length > most_bytes:
+    if int(request.headers.get("content-length", "0")) > most_bytes:
         raise large
     body = bytearray()
     try:
@@ -321,7 +270,7 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
         raise Refused(400, "the client disconnected before its whole request arrived") from error
     if encoding == "identity":
         return bytes(body)
-    reader = zlib.decompressobj(_COMPRESSED[encoding])
+    reader = zlib.decompressobj(_ANY_FORM)
     try:
         content = reader.decompress(body, most_bytes + 1)
     except zlib.error as error:
@@ -339,12 +288,6 @@ def encoded(content: bytes, accepted: str, headers: dict[str, str]) -> bytes:
         return content
     headers["content-encoding"] = "gzip"
     return gzip.compress(content, 1)
-
-
-def _whole(text: str) -> int | None:
-    """The number that a header writes in digits; None for any other text, and for too many digits."""
-    plain = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-    return int(text) if plain else None
 
 
 def _parameters(part: Mapping[str, Any]) -> Mapping[str, Any]:

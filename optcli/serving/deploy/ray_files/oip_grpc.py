@@ -38,6 +38,7 @@ class Calls:
 
     protocol: Any
     metrics: Any
+    pages: Any
 
     async def ServerLive(self, request: Any) -> Any:
         return messages.ServerLiveResponse(live=True)
@@ -51,21 +52,23 @@ class Calls:
         )
 
     async def ServerMetadata(self, request: Any) -> Any:
-        return _message(self.protocol.server(), messages.ServerMetadataResponse())
+        return _message(self.pages["/v2"], messages.ServerMetadataResponse())
 
     async def ModelMetadata(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        about = self.protocol.metadata()
+        about = self.pages[f"/v2/models/{self.protocol.name}"]
         return self._said(grpc_context, request, about, messages.ModelMetadataResponse)
 
     async def ModelConfig(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
-        about = {"config": self.protocol.config()}
+        about = {"config": self.pages[f"/v2/models/{self.protocol.name}/config"]}
         return self._said(grpc_context, request, about, messages.ModelConfigResponse)
 
     async def ModelStatistics(self, request: Any) -> Any:
         return _message(self.metrics.statistics(), messages.ModelStatisticsResponse())
 
     async def RepositoryIndex(self, request: Any) -> Any:
-        return _message({"models": self.protocol.index()}, messages.RepositoryIndexResponse())
+        return _message(
+            {"models": self.pages["/v2/repository/index"]}, messages.RepositoryIndexResponse()
+        )
 
     async def ModelInfer(self, request: Any, grpc_context: RayServegRPCContext) -> Any:
         try:
