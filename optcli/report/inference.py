@@ -10,13 +10,6 @@ from optcli.report.wording import number
 from optcli.results.document import Document, Items, Section, table_of_texts
 from optcli.results.inference import Inference
 
-_LIMITS = {
-    "model": "the model is the limit",
-    "reading": "reading images from storage is the limit",
-    "preparing": "decoding and preparing images is the limit",
-    "answers": "making and writing answers is the limit",
-}
-
 
 def document(result: Inference) -> Document:
     """For every kind of reader."""
@@ -58,20 +51,8 @@ def _reasons(result: Inference) -> Iterator[str]:
         yield _speed(result, result.images_per_s)
     if result.cost_per_1000 is not None:
         yield f"1,000 images cost {number(result.cost_per_1000)}."
-    if result.pictures:
-        drawn = counted(result.pictures, "picture")
-        yield f"The folder pictures in {result.output} has {drawn}."
 
 
 def _speed(result: Inference, images_per_s: float) -> str:
     workers, threads = counted(result.workers, "worker"), counted(result.threads, "thread")
-    begin = f"{rate(images_per_s, 1.0)} with {workers} of {threads}"
-    shares = (result.computed_share, result.waited_share, result.prepared_share)
-    if result.limit is None or None in shares:
-        return f"{begin}."
-    computed, waited, prepared = (f"{100 * (share or 0):.0f} %" for share in shares)
-    return (
-        f"{begin}: {_LIMITS[result.limit]}. Of the workers' time the model computed for {computed} and"
-        f" waited for images for {waited}; decoding and preparing took {prepared} of the time of their"
-        " cores."
-    )
+    return f"{rate(images_per_s, 1.0)} with {workers} of {threads}."

@@ -66,9 +66,7 @@ def serving_line(report: Report) -> str:
         how = f"batches of at most {choice.batch}, waiting at most {choice.wait_ms:g} ms"
         if choice.padded_from:
             how += f" (the server pads {wording.padded(choice.padded_from)})"
-    return (
-        f"{begin}: {how}, {count} with 20 % headroom, {figures}, queue included; {more}."
-    )
+    return f"{begin}: {how}, {count} with 20 % headroom, {figures}, queue included; {more}."
 
 
 def _promised(choice: ServingChoice) -> str:

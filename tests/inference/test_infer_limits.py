@@ -1,4 +1,4 @@
-"""What the summary of `optcli infer` names as the limit, and which figures stand beside it."""
+"""The summary of `optcli infer`: costs by batch size, and progress."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,30 +10,10 @@ import pytest
 from optcli.observer import Silent
 from optcli.report import terminal
 from optcli.report.inference import document
-from optcli.results.inference import Inference, Limit
+from optcli.results.inference import Inference
 from optcli.serving import inference
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output
-
-
-@pytest.mark.parametrize(
-    ("waited", "computed", "preparing_s", "read_s", "limit"),
-    [
-        (0.05, 0.92, 2.0, 1.0, "model"),
-        (0.20, 0.75, 2.0, 1.0, "preparing"),
-        (0.20, 0.75, 1.0, 2.0, "reading"),
-        (0.10, 0.60, 2.0, 1.0, "answers"),
-        (None, None, 0.0, 0.0, None),
-    ],
-)
-def test_the_limit_is_what_takes_the_time(
-    waited: float | None,
-    computed: float | None,
-    preparing_s: float,
-    read_s: float,
-    limit: Limit | None,
-) -> None:
-    assert inference._limit(waited, computed, preparing_s, read_s) == limit
 
 
 def result(**more: Any) -> Inference:
@@ -41,17 +21,6 @@ def result(**more: Any) -> Inference:
     about |= {"shards": 2, "shards_before": 0, "answered": 20, "batch_size": 8, "rates": {8: 50.0}}
     about |= {"workers": 1, "threads": 2, "seconds": 3.0, "images_per_s": 40.0}
     return Inference.model_validate({**about, **more})
-
-
-def test_the_summary_says_what_the_limit_is() -> None:
-    shares = {"waited_share": 0.2, "computed_share": 0.75, "prepared_share": 0.19}
-    text = terminal.text(document(result(limit="preparing", **shares)))
-    assert "decoding and preparing images is the limit" in text
-    assert "computed for 75 % and waited for images for 20 %" in text
-    assert "decoding and preparing took 19 % of the time of their cores" in text
-    reading = result(limit="reading", **{**shares, "prepared_share": 0.0})
-    assert "reading images from storage is the limit" in terminal.text(document(reading))
-    assert "is the limit" not in terminal.text(document(result()))
 
 
 def test_the_summary_has_the_cost_of_each_batch_size() -> None:
@@ -85,5 +54,5 @@ def test_progress_says_how_far_it_is_and_what_it_costs(
     monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
     out = Output(str(tmp_path), "jsonl", {"artifact": "a"}, ("classes",))
     listing = Listing("in", shards, "digest")
-    inference._Run(listing, out, set(), Hearing(), 1, cost_per_s).carry_out(ended())
+    inference._Run(listing, out, set(), Hearing(), cost_per_s).carry_out(ended())
     assert said[-1] == f"20 of 40, 10 images/s, 2 s left{cost}"

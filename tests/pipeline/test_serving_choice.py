@@ -64,7 +64,7 @@ def test_the_report_says_how_to_serve_at_the_promised_rate(tmp_path):
     built = report().model_copy(update={"serving": choice})
     line = serving_line(built)
     assert line.startswith("Serving eager at 200 requests a second: batches of at most 8, waiting")
-    assert "2 instances with 20 % headroom (2 without), p95 39" in line
+    assert "2 instances with 20 % headroom, p95 39" in line
     assert "`optcli plan tiny.yaml --variant eager --rate 200 --slo p95=120ms` says more" in line
     begin = "Serving eager at 200 requests a second"
     assert begin in text(built)

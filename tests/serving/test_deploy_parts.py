@@ -16,7 +16,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, UnfitError, UsageError
 from optcli.models.engines import sidecar
 from optcli.pipeline.model_files.built_variant import BuiltVariant
-from optcli.results.plan import Plan, PriorityLatency
+from optcli.results.plan import Plan
 from optcli.runners import DEFAULTS, find
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.deploy import instructions, model_configuration, plans, repository
@@ -53,11 +53,11 @@ def written(built: BuiltVariant, plan: Plan, out: Path):
     interface = looked_at(built, out)
     backend = repository.backend_for(built)
     assert plan.recommended is not None
-    served = repository.served_of("small", built, interface, plan.recommended, backend, plan.priorities)
+    served = repository.served_of("small", built, interface, plan.recommended, backend)
     repository.write(out, built, served, plan)
     config = model_configuration.read(out / "small" / "config.pbtxt")
     assert (out / "small" / "1" / config.default_model_filename).is_file()
-    notes = repository.notes_of(built, served, plan.recommended, backend, plan.priorities)
+    notes = repository.notes_of(built, served, plan.recommended, backend)
     notes = " / ".join(notes)
     return config, notes
 
@@ -96,27 +96,6 @@ def test_the_queue_is_bounded_as_the_plan_says(plan):
     assert (queue.longest, queue.late_ms) == (plan.recommended.queue_cap, plan.recommended.timeout_ms)
     # 0 would be no limit in Triton.
     assert repository.queue_of(plan.recommended.model_copy(update={"queue_cap": 0})).longest == 1
-
-
-@pytest.mark.slow
-def test_priorities_are_levels_and_who_names_none_goes_last(tmp_path, plan):
-    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
-    shares = {"alert": 0.1, "usual": 0.3, "rest": 0.6}
-    asked = [PriorityLatency(name=name, share=share) for name, share in shares.items()]
-    levels = planned(plan, queue_cap=40).model_copy(update={"priorities": tuple(asked)})
-    config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), levels, tmp_path / "out")
-    batching = config.dynamic_batching
-    assert (batching.priority_levels, batching.default_priority_level) == (3, 3)
-    policies = batching.priority_queue_policy
-    # The more urgent ones may fill the whole queue before the others.
-    assert {level: policies[level].max_queue_size for level in policies} == {1: 40, 2: 36, 3: 24}
-    timeouts = {policies[level].default_timeout_microseconds for level in policies}
-    assert timeouts == {batching.default_queue_policy.default_timeout_microseconds}
-    assert "alert is 1, usual is 2, rest is 3" in notes
-    plain, said = written(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, tmp_path / "plain")
-    assert plain.dynamic_batching.priority_levels == 0
-    assert not plain.dynamic_batching.priority_queue_policy
-    assert "priorities" not in said
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import gzip
 import importlib
 import json
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -105,47 +104,6 @@ def test_json_nested_to_any_depth_is_400(modules: Any, levels: int) -> None:
     deep = f"{'[' * levels}{']' * levels}".encode()
     for name in ("datatype", "shape", "data"):
         refused(modules, request(**{name: "DEEP"}).replace(b'"DEEP"', deep))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"scores": None},
-        {"more": np.zeros(2)},
-        {"scores": np.zeros((2, 3))},
-        {"scores": np.zeros((2, 3), ">f4")},
-        {"scores": np.zeros((2, 4), np.float32)},
-        {"scores": np.zeros((3, 3), np.float32)},
-        {"scores": np.zeros((2, 3, 1), np.float32)},
-        {"count": np.int64(3)},
-    ],
-)
-def test_kept_outputs_that_the_model_cannot_give_are_computed_again(
-    modules: Any, changes: dict[str, Any]
-) -> None:
-    protocol = modules.oip.Protocol(BUNDLE)
-    other = {name: value for name, value in {**SOUND, **changes}.items() if value is not None}
-    store = modules.cache.Memory(60.0, 10_000, 10)
-    counts: list[bool] = []
-    cache = modules.cache.Cache("digest", store, counts.append)
-
-    async def compute() -> dict[str, np.ndarray]:
-        return SOUND
-
-    async def asked() -> dict[str, np.ndarray]:
-        fits = lambda outputs: protocol.gives(2, outputs)  # noqa: E731
-        return await cache.get("key", compute, time.time() + 60, fits)
-
-    async def scene() -> None:
-        await asked()
-        await store.write("key", other)  # as anybody can who reaches the Redis
-        given = await asked()
-        assert given.keys() == SOUND.keys()
-        assert all(np.array_equal(given[name], SOUND[name]) for name in SOUND)
-        await asked()
-
-    asyncio.run(scene())
-    assert counts == [False, False, True]
 
 
 @pytest.mark.parametrize("size", [8.0, True, 7, -8, 9, "8", [8]])

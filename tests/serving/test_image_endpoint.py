@@ -227,7 +227,7 @@ def test_the_loop_goes_on_while_an_image_is_decoded(
 
 def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_path: Path) -> None:
     counts: list[bool] = []
-    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000, 10), counts.append)
+    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000), counts.append)
 
     async def body() -> None:
         one = Around(modules, tmp_path, cache=kept)
@@ -242,34 +242,9 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
     asyncio.run(body())
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"text": np.frombuffer(b"{}", np.uint8)},
-        {"json": np.frombuffer(b"[1]", np.uint8)},
-        {"json": np.frombuffer(b"no JSON", np.uint8)},
-        {"json": np.frombuffer(b"[" * 200_000, np.uint8)},
-        {"json": np.zeros(2, np.float32)},
-        {"json": np.zeros((1, 2), np.uint8)},
-    ],
-)
-def test_what_others_kept_is_no_answer(modules: Any, tmp_path: Path, other: Any) -> None:
-    store = modules.cache.Memory(60.0, 1_000_000, 10)
-    one = Around(modules, tmp_path, cache=modules.cache.Cache("m", store, lambda hit: None))
-
-    async def body() -> None:
-        first = await one.ask(picture(70))
-        (key,) = store._kept
-        await store.write(key, other)
-        assert await one.ask(picture(70)) == first
-
-    asyncio.run(body())
-    assert one.calls == 2
-
-
 def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, tmp_path: Path) -> None:
     counts: list[bool] = []
-    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000, 10), counts.append)
+    kept = modules.cache.Cache("m", modules.cache.Memory(60.0, 10_000), counts.append)
     Around(modules, tmp_path)  # writes the settings
     settings = b"".join((tmp_path / name).read_bytes() for name in ("images.json", "postprocess.json"))
     answer = {"classes": [{"label": 3, "score": 0.5}]}

@@ -31,6 +31,8 @@ TYPES = {
     },
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
+# More than any size has; Python refuses to read numbers of more than 4300.
+_MOST_DIGITS = 18
 # zlib finds out by itself which of the compressed forms a body has.
 _COMPRESSED, _ANY_FORM = ("gzip", "deflate"), 32 + zlib.MAX_WBITS
 
@@ -88,10 +90,10 @@ class Protocol:
 
     def read(self, body: bytes, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
-        given = str(len(body)) if header_length is None else header_length[:20]
-        length = int(given) if given.isascii() and given.isdecimal() else -1
-        if not 0 <= length <= len(body):
-            raise Refused(400, f"the header {HEADER} does not fit the body: {given!r}")
+        given = str(len(body)) if header_length is None else header_length
+        plain = given.isascii() and given.isdecimal() and len(given) <= _MOST_DIGITS
+        if not plain or (length := int(given)) > len(body):
+            raise Refused(400, f"the header {HEADER} does not fit the body: {given[:20]!r}")
         try:
             message = json.loads(body[:length])
         except (ValueError, RecursionError) as error:
@@ -255,7 +257,8 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
     if encoding not in {"identity", *_COMPRESSED}:
         raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send gzip or deflate")
     large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    if int(request.headers.get("content-length", "0")) > most_bytes:
+    length = request.headers.get("content-length", "0")
+    if len(length) > _MOST_DIGITS or int(length) > most_bytes:
         raise large
     body = bytearray()
     try:
