@@ -42,8 +42,6 @@ def compared(target: str, second: str, shadow: ShadowOptions, asked: Options) ->
     from optcli.report.loadtest import canary as forms
     from optcli.serving.loadtest import Shadow, canary_test
 
-    if asked.priorities:
-        raise UsageError("it is for one server", place="--priority", hint="name one server alone")
     split = Shadow(
         share=load.positive(load.share(shadow.shadow or "10%", "--shadow"), "--shadow"),
         agreement=load.share(shadow.agreement or "90%", "--agreement"),

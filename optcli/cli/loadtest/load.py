@@ -66,14 +66,8 @@ class TrafficOptions:
         "--arrivals",
         default="poisson",
         show_default=True,
-        help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST,"
-        " trace:FILE. gamma:4 is burstier than poisson, which is gamma:1.",
-    )
-    priority: tuple[str, ...] = options.option(
-        "--priority",
-        multiple=True,
-        metavar="NAME=SHARE",
-        help="Share of the requests by priority, the most urgent first.  [default: the bundle's]",
+        help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST."
+        " gamma:4 is burstier than poisson, which is gamma:1.",
     )
     seconds: str | None = options.option(
         "--seconds",
@@ -183,7 +177,6 @@ def options_of(
         },
         error_budget=None if budget is None else share(budget, "--error-budget"),
         arrivals=traffic.arrivals,
-        priorities=q.priorities(traffic.priority, "--priority"),
         seed=traffic.seed,
         seconds=None if length is None else positive(q.seconds(length, "--seconds"), "--seconds"),
         windows=traffic.windows,

@@ -53,7 +53,8 @@ class InferenceSettings:
 
     `batch_size` None: the fastest that was measured here. `workers` None: as many as this machine has
     cores for. `cost_per_hour` is that of this machine, or of one worker of a cluster. With `raw` the
-    answers are the outputs themselves. A shard has at most `per_shard` images. `restart` removes the answers that are there.
+    answers are the outputs themselves. A shard has at most `per_shard` images. `restart` removes the
+    answers that are there.
     """
 
     batch_size: int | None = None
