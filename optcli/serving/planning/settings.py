@@ -157,7 +157,7 @@ class PlanSettings(Settings):
         total = sum(self.priorities.values())
         if self.priorities and abs(total - 1) > 1e-6:
             raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
-        if self.priorities and self.target != "ray":
+        if self.priorities and self.semantics != "sealed":
             raise ValueError(f"found priorities beside target {self.target}, which serves none apart")
         if self.instances is not None and self.instances < len(self.priorities):
             raise ValueError(
