@@ -16,7 +16,7 @@ from optcli import cli
 from optcli.errors import InputError, UsageError
 from optcli.measure.queueing.demand import Demand
 from optcli.observer import Silent
-from optcli.results.loadtest import Calibration, Served, ServerFigures
+from optcli.results.loadtest import Served
 from optcli.serving.loadtest import inputs, load_options, payloads, predicting, workflow
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options
