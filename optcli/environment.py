@@ -25,8 +25,8 @@ VARIABLES = {
     "OPTCLI_STORE": "folder of the store; `--store` goes before it; default: `artifacts/.store`",
     "OPTCLI_REMOTE_STORE": "URL of a store that machines share; `--remote-store` goes before it",
     "OPTCLI_REMOTE_READONLY": "1: nothing is written to the remote store, as with `--remote-readonly`",
-    "OPTCLI_ARTIFACTS": "folder of artifacts and reports; `--artifacts` goes before it; "
-    "default: `artifacts`",
+    "OPTCLI_ARTIFACTS": "folder of artifacts and reports; default: `artifacts`; below `--artifacts`",
+    "OPTCLI_DEVICES": "where devices are that ssh reaches: `NAME=user@host`, with a space between them",
     "OPTCLI_TENSORRT_PYTHON": "interpreter that has TensorRT, where another than optcli's own has it",
 }
 

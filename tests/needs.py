@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import ssh_host
 from commands import as_an_ordinary_user
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -105,6 +106,10 @@ def _torch_gpu() -> str | None:
 
 def _redis_server() -> str | None:
     return None if shutil.which("redis-server") else "no redis-server (the package of that name has it)"
+
+
+def _sshd() -> str | None:
+    return None if ssh_host.server() else "no sshd (the package openssh-server has it)"
 
 
 def _no(probe: Callable[[], str | None], found: str) -> Callable[[], str | None]:
@@ -252,6 +257,7 @@ KINDS: dict[str, Callable[..., str | None]] = {
     "shared data": _shared,
     "c compiler": _compiler,
     "redis-server": _redis_server,
+    "sshd": _sshd,
     "device file": _device_file,
     "linux": _linux,
     "file modes that hold": _file_modes,

@@ -39,6 +39,11 @@ from optcli.cli.progress import Progress
     metavar="FILE.npz",
     help="Real inputs: arrays called like the inputs, [samples, ...]; default: random ones.",
 )
+@click.option(
+    "--on",
+    metavar="DEVICE",
+    help="Measure on this device, by ssh: a name of your configuration, or user@host.",
+)
 @click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @options.store
 @options.as_json
@@ -51,6 +56,7 @@ def command(
     mode: Literal["quick", "table"],
     runner: str | None,
     samples: Path | None,
+    on: str | None,
     trust: bool,
     store: Path | None,
     as_json: bool,
@@ -77,6 +83,7 @@ def command(
             samples=samples,
             trust=trust,
             store=store,
+            on=on,
             observer=progress,
         )
     show(report, document(report), as_json=as_json)

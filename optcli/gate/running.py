@@ -21,7 +21,7 @@ from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.pipeline import labels, view
-from optcli.pipeline.devices import Device, place_of
+from optcli.pipeline.devices import device_of
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.on_devices import joined
@@ -236,7 +236,7 @@ def devices_of(
                 hint="bring it back, or declare the change: --accept rule",
             )
     variants = tuple(each.name for each in plan.variants)
-    devices = [Device(name, place_of(recipe, name), variants) for name in settings.devices]
+    devices = [device_of(recipe, name, variants) for name in settings.devices]
     with joined(ray, plan, devices, store, observer) as remote_devices:
         yield tuple(remote_devices.get(name) or Here(name) for name in settings.devices)
 

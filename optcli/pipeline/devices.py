@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optcli.recipe import Recipe
-from optcli.settings.devices import HERE, RayPlace
+from optcli.settings.devices import HERE, DeviceSettings, RayPlace
 
 # Below a recipe's results: what the devices after the first one measured.
 FOLDER = "devices"
@@ -16,13 +16,19 @@ FOLDER = "devices"
 class Device:
     """A machine to measure on, and the variants that are measured there, the baseline among them.
 
-    `name` is None where the recipe asks for no device: then it is this machine. `ray` is None for this
-    machine.
+    `name` is None where the recipe asks for no device: then it is this machine. A device on a cluster
+    has `ray`, one that ssh reaches `ssh`, and this machine neither.
     """
 
     name: str | None
     ray: RayPlace | None
     variants: tuple[str, ...]
+    ssh: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine."""
+        return self.ray is None and not self.ssh
 
 
 def devices_of(recipe: Recipe, names: Sequence[str], baseline: str) -> tuple[Device, ...]:
@@ -42,7 +48,7 @@ def devices_of(recipe: Recipe, names: Sequence[str], baseline: str) -> tuple[Dev
         members = [each for each in names if name in of_variant[each]]
         if members:
             there = tuple(each for each in names if each in members or each == baseline)
-            devices.append(Device(name, place_of(recipe, name), there))
+            devices.append(device_of(recipe, name, there))
     return tuple(devices)
 
 
@@ -59,13 +65,13 @@ def at_home(recipe: Recipe) -> Recipe:
     )
 
 
-def place_of(recipe: Recipe, name: str) -> RayPlace | None:
-    """Where a device is; None: it is this machine."""
-    settings = recipe.devices.get(name)
-    return settings.ray if settings is not None else None
+def device_of(recipe: Recipe, name: str, variants: tuple[str, ...]) -> Device:
+    """A device that the recipe names, or this machine, with the variants that are measured there."""
+    settings = recipe.devices.get(name, DeviceSettings())
+    return Device(name, settings.ray, variants, settings.ssh)
 
 
 def _here(recipe: Recipe) -> str:
     """What the recipe calls this machine."""
-    named = [name for name, settings in recipe.devices.items() if settings.ray is None]
+    named = [name for name, settings in recipe.devices.items() if settings.is_here]
     return HERE if HERE in named or not named else named[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,20 +22,20 @@ from optcli.results import Sweep
 from optcli.store import Store
 
 if TYPE_CHECKING:
-    from optcli.pipeline.on_ray.devices import RayDevice
+    from optcli.pipeline.far.devices import FarDevice
 
 _SAMPLES, _LOGS = "samples.npz", "logs"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The devices of a recipe, the first one first; `far` has those of a cluster, by name."""
+    """The devices of a recipe, the first one first; `far` has the other machines by name."""
 
     devices: tuple[Device, ...]
-    far: Mapping[str, RayDevice]
+    far: Mapping[str, FarDevice]
 
-    def far_one(self, device: Device) -> RayDevice | None:
-        """The device on a cluster; None where it is this machine."""
+    def far_one(self, device: Device) -> FarDevice | None:
+        """The device; None where it is this machine."""
         return None if device.name is None else self.far.get(device.name)
 
 
@@ -57,9 +57,9 @@ class OnDevice:
 
 @contextmanager
 def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> Iterator[Reached]:
-    """The devices of a plan, those of a cluster joined; they are looked for before anything is made.
+    """The devices of a plan, connected; they are looked for before anything is made.
 
-    Raises `UsageError` where a device needs `--ray`, `MissingError` where no node is the device.
+    Raises `UsageError` where a device needs `--ray`, `MissingError` where one cannot be had.
     """
     devices = devices_of(plan.recipe, [each.name for each in plan.variants], plan.baseline)
     with joined(ray, plan, devices, store, observer) as far:
@@ -69,17 +69,21 @@ def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> It
 @contextmanager
 def joined(
     ray: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
-) -> Iterator[Mapping[str, RayDevice]]:
-    """Those of the devices that belong to a cluster, by name; Ray is not imported where there are none.
+) -> Iterator[Mapping[str, FarDevice]]:
+    """Those of the devices that are other machines, by name; Ray is not imported where none needs it.
 
     Raises as `reached` does.
     """
-    if all(device.ray is None for device in devices):
-        yield {}
-        return
-    from optcli.pipeline.on_ray.devices import opened
+    with ExitStack() as stack:
+        far: dict[str, FarDevice] = {}
+        if any(device.ray is not None for device in devices):
+            from optcli.pipeline.on_ray import devices as on_cluster
 
-    with opened(ray, plan, devices, store, observer) as far:
+            far |= stack.enter_context(on_cluster.opened(ray, plan, devices, store, observer))
+        if any(device.ssh for device in devices):
+            from optcli.pipeline.on_ssh import devices as on_hosts
+
+            far |= stack.enter_context(on_hosts.opened(plan, devices, store, observer))
         yield far
 
 
@@ -175,11 +179,11 @@ def _measured(
         failures,
         samples,
         logs,
-        None if far is None else _environment(far, unsettled),
+        None if far is None else far.description(unsettled.packages()),
     )
 
 
-def _plan_on(device: Device, far: RayDevice | None, plan: Plan) -> Plan:
+def _plan_on(device: Device, far: FarDevice | None, plan: Plan) -> Plan:
     """The plan of what is measured on a device, with what keeps variants from running there."""
     variants = tuple(each for each in plan.variants if each.name in device.variants)
     if far is None:
@@ -199,12 +203,3 @@ def _named(results: LatencyResults, device: str | None) -> LatencyResults:
         for name, each in results.rows.items()
     }
     return replace(results, rows=rows)
-
-
-def _environment(far: RayDevice, plan: Plan) -> dict[str, Any]:
-    """What a report says of a device's machine, as `reporting.report` says it of this one."""
-    return {
-        **far.environment(plan.packages()),
-        "machine": far.machine(),
-        "confinement": far.confinement,
-    }

@@ -24,6 +24,7 @@ from optcli.pipeline import measurement_lock
 from optcli.results import Sweep
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings, SweepSettings
+from optcli.workers import confinement
 
 _COMPARING_TIMEOUT_S = 600.0
 
@@ -91,6 +92,10 @@ class Place(Protocol):
         """What decides how fast the machine is."""
         ...
 
+    def description(self, packages: Sequence[str]) -> dict[str, Any]:
+        """What a report says of the machine, with the versions of these packages there."""
+        ...
+
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """Static shapes against dynamic ones. Raises `OptcliError` where it could not be done."""
         ...
@@ -131,6 +136,11 @@ class Here:
     def machine(self) -> dict[str, Any]:
         """As `Place` says."""
         return environment.machine()
+
+    def description(self, packages: Sequence[str]) -> dict[str, Any]:
+        """As `Place` says."""
+        walls = str(confinement.available())
+        return {**self.environment(packages), "machine": self.machine(), "confinement": walls}
 
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""

@@ -157,7 +157,7 @@ def plan(
     away = {
         name
         for each in devices_of(recipe, names, baseline)
-        if each.ray is not None
+        if not each.is_here
         for name in each.variants
     }
     variants = []

@@ -9,12 +9,12 @@ from typing import Any
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact
 from optcli.errors import TrustError, UsageError
 from optcli.models import sources
+from optcli.pipeline.confining import require_confinement
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
 from optcli.runners import Runner
 from optcli.store import Entry
-from optcli.workers import confinement
 
 USERS = "it runs Python of the recipe's own"
 _GPU = "it uses a GPU, whose driver was not tried in confined workers"
@@ -145,18 +145,6 @@ def require_wall(plan: Plan, *, trust: bool) -> None:
     for variant in plan.variants:
         place, why = why_opened_free(variant.steps[0], plan)
         require_trust_without_wall(why, place, trust=trust)
-
-
-def require_confinement(format: str, place: str, *, trust: bool) -> None:
-    """Raise `TrustError` for a program from elsewhere where this system cannot confine workers."""
-    if format in SCANNED and not trust:
-        confinement.require_whole(place)
-
-
-def require_confinement_of(artifact: Artifact) -> None:
-    """The same for an artifact that a machine is asked to open."""
-    if artifact.foreign:
-        require_confinement(artifact.format, str(artifact.path), trust=artifact.trusted)
 
 
 def require_trust_without_wall(why: str, place: str, *, trust: bool) -> None:

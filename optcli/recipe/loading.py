@@ -183,8 +183,9 @@ def check_devices(
     seen: dict[str, str] = {}
     for name, node in listed.items() if listed is not None else ():
         wrong = name_problem(name)
-        if name == HERE and devices[name].ray is not None:
-            wrong = (f"{HERE} is the machine that runs optcli, found ray", "choose another name")
+        if name == HERE and not devices[name].is_here:
+            other = "ssh" if devices[name].ssh else "ray"
+            wrong = (f"{HERE} is the machine that runs optcli, found {other}", "choose another name")
         elif name.lower() in seen:
             wrong = (f"it differs from {seen[name.lower()]!r} in capitals only", "rename one of them")
         if wrong is not None:
@@ -211,7 +212,7 @@ def _listed(
             known = [*devices, *([] if HERE in devices else [HERE])]
             problems.add(item.place, message, _meant(name, known))
             continue
-        is_here = name == HERE or devices[name].ray is None
+        is_here = name == HERE or devices[name].is_here
         machine = HERE if is_here else name
         if machine in machines:
             other = machines[machine]

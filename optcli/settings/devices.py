@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from optcli.settings import Finite, Settings
 
@@ -45,3 +45,28 @@ class DeviceSettings(Settings):
     ray: RayPlace | None = Field(
         None, description="the nodes of the cluster that `--ray` names; default: no Ray"
     )
+    ssh: bool = Field(
+        False,
+        description="true: a host that you reach by ssh. Your own configuration says where it is",
+    )
+
+    @field_validator("ssh", mode="before")
+    @classmethod
+    def _says_no_address(cls, value: object) -> object:
+        if isinstance(value, str | dict):
+            raise ValueError(
+                f"found {value!r}, wanted true: where the device is stands in your own configuration,"
+                " ~/.config/optcli/config.toml"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_machine(self) -> Self:
+        if self.ray is not None and self.ssh:
+            raise ValueError("found ray and ssh, wanted one of them")
+        return self
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the machine that runs optcli."""
+        return self.ray is None and not self.ssh

@@ -196,3 +196,8 @@ def _kill(pid: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, int(value), 0, 0, 0)
+
+
+def end_at_once() -> None:
+    """End this process, and with it its workers, whatever its threads do."""
+    os._exit(0)

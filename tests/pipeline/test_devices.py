@@ -6,14 +6,15 @@ import pytest
 from tiny_project import DATA, HEAD, Heard
 
 from optcli import environment
-from optcli.errors import MissingError, UsageError
+from optcli.errors import MissingError, RecipeError, UsageError
 from optcli.files.digest import FileDigests
 from optcli.pipeline import build, devices, keys
 from optcli.pipeline.execute import BuildSettings
+from optcli.pipeline.far import devices as far
+from optcli.pipeline.far import measuring
+from optcli.pipeline.far.messages import Look, Seen, Wish
 from optcli.pipeline.making import planned
-from optcli.pipeline.on_ray import device_nodes, measuring
-from optcli.pipeline.on_ray import devices as on_cluster
-from optcli.pipeline.on_ray.device_messages import Look, Seen, Wish
+from optcli.pipeline.on_ray import device_nodes
 from optcli.pipeline.on_ray.device_nodes import Node
 from optcli.recipe import load
 from optcli.settings.devices import RayPlace
@@ -167,4 +168,27 @@ def test_native_code_alone_is_bound_to_a_device(project):
     plan = planned(project.folder / "recipe.yaml", Store(project.store), (), ())
     last = plan.variants[1].last
     assert "device" in last.ingredients
-    assert on_cluster._wish(plan.variants[1]).bound_to is None
+    assert far._wish(plan.variants[1]).bound_to is None
+
+
+def test_a_recipe_names_a_device_and_cannot_say_where_it_is(project):
+    project.recipe("  plain: []\n", head=HEAD + "devices: {pi: {ssh: true}}\n")
+    (device,) = devices.devices_of(load(project.folder / "recipe.yaml"), ["plain"], "plain")
+    assert device.is_here, "nothing is measured on it"
+    for written, wanted in (
+        ("{ssh: evil@host}", "stands in your own configuration"),
+        ("{ssh: {host: evil}}", "stands in your own configuration"),
+        ("{ssh: true, ray: {resources: {edge: 1}}}", "found ray and ssh"),
+    ):
+        project.recipe("  plain: []\n", head=HEAD + f"devices: {{pi: {written}}}\n")
+        with pytest.raises(RecipeError, match=wanted):
+            load(project.folder / "recipe.yaml")
+
+
+def test_a_device_that_the_user_does_not_know_is_named_before_anything_is_made(project):
+    measured_on = HEAD.replace("threads: 1}", "threads: 1, devices: [pi]}")
+    project.recipe("  plain: []\n", head=measured_on + "devices: {pi: {ssh: true}}\n")
+    heard = Heard()
+    with pytest.raises(MissingError, match="where the device 'pi' is, is not known"):
+        build(project.folder / "recipe.yaml", store=project.store, observer=heard)
+    assert heard.built == []

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import UsageError
+from optcli.files.configuration import file
 from optcli.store import Store
-from optcli.store.remote_place import RemotePlace, configuration_file, remote_place
+from optcli.store.remote_place import RemotePlace, remote_place
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def configuration(tmp_path, monkeypatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "optcli" / "config.toml"
     path.parent.mkdir()
-    assert configuration_file() == path
+    assert file() == path
     return path
 
 
@@ -46,7 +47,7 @@ def test_it_says_whether_anything_is_written(configuration, monkeypatch):
 def test_without_a_folder_for_configurations_it_lies_in_the_users(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert configuration_file() == tmp_path / ".config" / "optcli" / "config.toml"
+    assert file() == tmp_path / ".config" / "optcli" / "config.toml"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +12,15 @@ from optcli import environment, runners
 from optcli.artifact import Format
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.files import folders
-from optcli.files.digest import of_value
+from optcli.files.digest import FileDigests, of_value
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.observer import Observer, Silent
-from optcli.pipeline import measurement_lock, reporting
+from optcli.pipeline import reporting
+from optcli.pipeline.far.devices import looking
 from optcli.pipeline.model_files.laying_out import SamplesRequest
 from optcli.pipeline.model_files.opening import Opened, find, open_all
+from optcli.pipeline.places import HERE, LatencyOrder, Place
 from optcli.results import Latency, RecipeSummary, Report, flags
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings
@@ -38,21 +41,24 @@ def bench(
     samples: Path | None = None,
     trust: bool = False,
     store: Path | None = None,
+    on: str | None = None,
     observer: Observer | None = None,
 ) -> Report:
     """Measure files in one comparison, the first being the baseline; the report's form is a build's.
 
     `inputs` are found by looking where none are given; `samples` is an .npz with arrays `[n, ...]` by
     their names, else inputs are random. `runner` runs all of them, by default each format's own.
-    `trust` lets code run that is not from the own `store`. A file that fails costs its row. Raises
-    `UsageError`, `InputError`, `TrustError` and, for a runtime or GPU that is not here, `MissingError`.
+    `trust` lets code run that is not from the own `store`. `on` names the device that measures: one of
+    the user's configuration, or user@host; None: this machine. A file that fails costs its row. Raises
+    `UsageError`, `InputError`, `TrustError`, and `MissingError` for a runtime or GPU that is not there.
     """
     began = environment.now()
     observer = observer or Silent()
     targets = find(files, Store(Store.default_root(store)), trust=trust)
-    for target in targets:
-        _require_runtime(_runner(Format(target.format), runner, target.path), target.path)
-    with folders.temporary("bench") as scratch:
+    names = {target.path: _runner(Format(target.format), runner, target.path) for target in targets}
+    with ExitStack() as stack:
+        place = stack.enter_context(_place(on, names, observer))
+        scratch = stack.enter_context(folders.temporary("bench"))
         opened, specs = open_all(targets, Path(scratch), inputs, max(batch_sizes))
         for each in opened:
             for note in each.notes:
@@ -62,18 +68,43 @@ def bench(
         settings = LatencySettings.model_validate(
             {"mode": mode, "batch_sizes": tuple(sorted(set(batch_sizes))), "threads": threads}
         )
-        with measurement_lock.acquired(NAME, observer):
-            measured = latency.measure(
-                [replace(_candidate(each, runner), names=each.own_names(specs)) for each in opened],
-                opened[0].name,
-                specs,
-                samples.absolute() if samples is not None else None,
-                settings,
-                Path(scratch) / "logs",
-                0,
-                observer,
-            )
-        return _report(opened, measured, settings, runner, began)
+        order = LatencyOrder(
+            candidates=tuple(
+                replace(_candidate(each, runner), names=each.own_names(specs)) for each in opened
+            ),
+            baseline=opened[0].name,
+            inputs=specs,
+            feeds=samples.absolute() if samples is not None else None,
+            settings=settings,
+            seed=0,
+        )
+        measured = place.measure(NAME, order, Path(scratch) / "logs", observer)
+        return _report(opened, measured, settings, runner, began, place)
+
+
+@contextmanager
+def _place(on: str | None, runners_by_file: Mapping[Path, str], observer: Observer) -> Iterator[Place]:
+    """The machine that measures, which has what the runners need. Raises `MissingError`."""
+    if on is None:
+        for path, name in runners_by_file.items():
+            for missing in environment.missing(runners.find(name)().requires()):
+                raise MissingError(missing.what, place=str(path), hint=missing.hint)
+        yield HERE
+        return
+    from optcli.pipeline.on_ssh.devices import SshDevice
+    from optcli.pipeline.on_ssh.hosts import host_named
+
+    name, host = host_named(on)
+    needs = {str(path): runners.find(each)().requires() for path, each in runners_by_file.items()}
+    device = SshDevice(name, host, looking(needs, runners_by_file.values()), FileDigests())
+    try:
+        device.connect(observer)
+        for file in needs:
+            for missing in device.lacking(file):
+                raise MissingError(f"{missing.what} on {name}", place=file, hint=missing.hint)
+        yield device
+    finally:
+        device.close()
 
 
 def _runner(format: Format, asked: str | None, path: Path) -> str:
@@ -90,12 +121,6 @@ def _runner(format: Format, asked: str | None, path: Path) -> str:
             hint="leave --runner out: each format has its own",
         )
     return name
-
-
-def _require_runtime(name: str, path: Path) -> None:
-    """Raise `MissingError` unless the runner's packages and its GPU are here."""
-    for missing in environment.missing(runners.find(name)().requires()):
-        raise MissingError(missing.what, place=str(path), hint=missing.hint)
 
 
 def _candidate(opened: Opened, runner: str | None) -> Candidate:
@@ -121,6 +146,7 @@ def _report(
     settings: LatencySettings,
     runner: str | None,
     began: str,
+    place: Place,
 ) -> Report:
     rows = latency.to_results(measured)
     baseline = opened[0].name
@@ -133,7 +159,10 @@ def _report(
         effective: dict[str, Any] = dict(read_back.effective) if read_back else {}
         if each.artifact.precision == effective.get("precision") == "unknown":
             effective["precision"] = "n/a"
-        mine = tuple(_over(baseline, row, measured.failures) for row in rows.get(each.name, ()))
+        mine = tuple(
+            _over(baseline, row, measured.failures).model_copy(update={"device": place.name})
+            for row in rows.get(each.name, ())
+        )
         variants[each.name] = reporting.ran(
             each.artifact,
             str(each.path),
@@ -150,7 +179,7 @@ def _report(
             ),
         )
     judged = (verdict for variant in variants.values() for verdict in variant.verdicts)
-    return reporting.report(
+    report = reporting.report(
         RecipeSummary(name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])),
         baseline,
         variants,
@@ -158,6 +187,11 @@ def _report(
         started=began,
         code=reporting.exit_code(judged, [ExitCode.FAILED] * len(measured.failures)),
         protocol=latency.protocol(measured),
+    )
+    if place.is_here:
+        return report
+    return report.model_copy(
+        update={"environment": place.description(sorted(packages)), "device": place.name}
     )
 
 

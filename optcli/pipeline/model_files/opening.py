@@ -12,15 +12,10 @@ from optcli.files import digest
 from optcli.models.engines.sidecar import FILE as SIDECAR
 from optcli.models.formats import model_files
 from optcli.pipeline import view
+from optcli.pipeline.confining import require_confinement
 from optcli.pipeline.entries import lineage, made_by
 from optcli.pipeline.model_files.laying_out import LaidOut, LayoutRequest
-from optcli.pipeline.trusting import (
-    doubts_of,
-    is_fetched,
-    is_from_file,
-    require_confinement,
-    require_trust,
-)
+from optcli.pipeline.trusting import doubts_of, is_fetched, is_from_file, require_trust
 from optcli.scaffold.inspection import Target, resolve
 from optcli.scaffold.inspection.looking import size_bytes
 from optcli.settings import SymbolRange, TensorSpec

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from optcli import environment
-from optcli.artifact import NATIVE, Artifact
-from optcli.environment import Missing
+from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, from_record
-from optcli.files.digest import FileDigests
-from optcli.measure import latency
-from optcli.measure.latency import Measured
-from optcli.measure.latency.messages import MeasureRequest
-from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
-from optcli.pipeline import keys, ray_session
+from optcli.pipeline import ray_session
 from optcli.pipeline.devices import Device
-from optcli.pipeline.on_ray import device_nodes, parcels, sharing
-from optcli.pipeline.on_ray.cluster import Cluster
-from optcli.pipeline.on_ray.device_messages import (
+from optcli.pipeline.far.devices import FarDevice, look_for, travelling_files
+from optcli.pipeline.far.messages import (
     DeviceAnswer,
     DeviceOrder,
-    Look,
-    Seen,
     Travelling,
-    Wish,
 )
+from optcli.pipeline.on_ray import device_nodes, parcels, sharing
+from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
 from optcli.pipeline.on_ray.maker import require
-from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.on_ray.parcels import UnreachableError
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
-from optcli.pipeline.plan import Plan, PlannedVariant
-from optcli.results import Sweep
+from optcli.pipeline.plan import Plan
 from optcli.settings.devices import RayPlace
 from optcli.store import Store, pausing
 
 # How often a measurement begins again because the node was lost.
 _TRIES = 3
-# What measures: its code must be the same on the device, or the figures are another optcli's.
-_MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
 
 
 @contextmanager
@@ -93,22 +77,14 @@ def _required(address: str | None, device: str) -> str:
     return address
 
 
-class RayDevice:
-    """A device of a cluster; a `Place`. The node is held from the first measurement to `release`."""
-
-    is_here = False
+class RayDevice(FarDevice):
+    """A device of a cluster. The node is held from the first measurement to `release`."""
 
     def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:
-        self._name, self._ray, self._store = name, ray, store
-        self._look = _look(plan, store.digests)
-        self._seen = Seen(node="", host="")
+        super().__init__(name, look_for(plan, store.digests))
+        self._ray, self._store = ray, store
         self._node: Node | None = None
         self._held: Held | None = None
-
-    @property
-    def name(self) -> str:
-        """As `Place` says."""
-        return self._name
 
     def choose(self, observer: Observer) -> None:
         """Find a node that can measure. Raises `MissingError` where there is none."""
@@ -130,101 +106,6 @@ class RayDevice:
             place=f"devices.{self._name}",
             hint="install the same optcli on it",
         )
-
-    def environment(self, packages: Sequence[str]) -> dict[str, Any]:
-        """As `Place` says."""
-        here = self._seen.environment
-        wanted = sorted(set(packages))
-        return {**here, "versions": {name: here["versions"].get(name) for name in wanted}}
-
-    def machine(self) -> dict[str, Any]:
-        """As `Place` says."""
-        return self._seen.machine
-
-    @property
-    def confinement(self) -> str:
-        """How workers are confined there."""
-        return self._seen.confinement
-
-    def lacking(self, variant: str) -> tuple[Missing, ...]:
-        """What a variant needs to be run and the device does not have."""
-        return self._seen.lacks.get(variant, ())
-
-    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
-        """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [request.artifact],
-            request.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
-        )
-        if answer.comparison is None:
-            raise _no_answer(self._name)
-        return answer.comparison
-
-    def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
-        """As `Place` says."""
-        answer, samples = self._asked(
-            step,
-            observer,
-            [each.artifact for each in order.candidates],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
-        )
-        _keep(answer, logs, [each.name for each in order.candidates])
-        return self._loaded(samples)
-
-    def _loaded(self, samples: bytes) -> Measured:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "samples.npz")
-            path.write_bytes(samples)
-            try:
-                return latency.load(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise _no_answer(self._name) from error
-
-    def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
-        """As `Place` says."""
-        answer, _ = self._asked(
-            step,
-            observer,
-            [order.candidate.artifact],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
-        )
-        name = order.candidate.name
-        if name in answer.logs:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(answer.logs[name])
-        if answer.sweep is None:
-            raise _no_answer(self._name)
-        return answer.sweep
-
-    @contextmanager
-    def alone(self, step: str, observer: Observer) -> Iterator[None]:
-        """As `Place` says."""
-        try:
-            yield  # the first measurement takes the node
-        finally:
-            self.release()
-
-    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> RayPairs:
-        """As `Place` says."""
-        return RayPairs(self, step, order, observer)
-
-    def paired(
-        self, step: str, order: PairsOrder, run: str, count: int, observer: Observer
-    ) -> Measured:
-        """`count` launch pairs in all of a run of this name. Raises `StepError`."""
-        _, samples = self._asked(
-            step,
-            observer,
-            [order.baseline.artifact, order.candidate.artifact],
-            order.feeds,
-            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
-        )
-        return self._loaded(samples)
 
     def release(self) -> None:
         """Let others measure there."""
@@ -297,12 +178,7 @@ class RayDevice:
         if remote is None:
             mark, content = sharing.mark_of(self._store)
             return Travelling(url=None, files={}, mark=str(mark), content=content)
-        files: dict[str, Contents] = {
-            str(each.path): _contents(each.path, self._store) for each in artifacts
-        }
-        if feeds is not None:
-            about = (feeds.stat().st_size, self._store.digests.of(feeds))
-            files[str(feeds.parent)] = {feeds.name: about}
+        files = travelling_files(artifacts, feeds, self._store.digests)
         parcels.send(
             remote.connection,
             {
@@ -312,58 +188,3 @@ class RayDevice:
             },
         )
         return Travelling(url=remote.place.url, files=files)
-
-
-class RayPairs:
-    """Launch pairs on a device."""
-
-    def __init__(self, device: RayDevice, step: str, order: PairsOrder, observer: Observer) -> None:
-        self._device, self._step, self._order, self._observer = device, step, order, observer
-        self._run, self._count = uuid.uuid4().hex, 0
-
-    def measure(self, count: int) -> Measured:
-        """Measure the next `count` pairs; gives all pairs so far. Raises `StepError`."""
-        self._count += count
-        return self._device.paired(self._step, self._order, self._run, self._count, self._observer)
-
-
-def _contents(folder: Path, store: Store) -> Contents:
-    """The files of an artifact, by name."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): (path.stat().st_size, store.digests.of(path))
-        for path in paths
-    }
-
-
-def _look(plan: Plan, digests: FileDigests) -> Look:
-    """What a node is asked for the variants of a plan."""
-    code: dict[str, str] = {}
-    for name in sorted({each.runner_name for each in plan.variants}):
-        code |= keys.of_measurement(name, _MEASURES, digests)
-    return Look(
-        packages=tuple(plan.packages()),
-        code=code,
-        wishes={each.name: _wish(each) for each in plan.variants},
-    )
-
-
-def _wish(variant: PlannedVariant) -> Wish:
-    needs, last = variant.runner.requires(), variant.last
-    if last.format in NATIVE and last.traits is not None and "device" in last.ingredients:
-        return Wish(needs=needs, bound_to=last.ingredients["device"], traits=last.traits)
-    return Wish(needs=needs)
-
-
-def _keep(answer: DeviceAnswer, logs: Path, names: Collection[str]) -> None:
-    """Leave what the measuring processes said where a build looks for it."""
-    logs.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if name in answer.logs:
-            (logs / f"{name}.log").write_text(answer.logs[name])
-
-
-def _no_answer(device: str) -> StepError:
-    return StepError(
-        f"the device {device} gave no answer", hint="all machines must run the same optcli"
-    )

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import optcli
-from optcli import data, environment, passes, runners
+from optcli import data, environment, runners
 from optcli.errors import OptcliError, first_line
 from optcli.files.digest import FileDigests, of_value
 from optcli.passes import Traits
+from optcli.pipeline.far.fit import USERS, of_code, of_cpu, of_device
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.messages import PassRequest
 from optcli.pipeline.on_ray.messages import NodePart
 from optcli.settings import user_code
-
-_MOST_NAMED = 3
-# In the code of a step: a pass of the user's own, by the digest of its source.
-_USERS = "pass"
 
 
 def differences(
@@ -52,7 +48,7 @@ def of_project(
     differing = []
     try:
         traits = request.traits
-        code = ingredients.get("code", {}).get(_USERS)
+        code = ingredients.get("code", {}).get(USERS)
         if traits.reference is not None and code is not None:
             here = user_code.digest(traits.reference, request.folder, digests)
             if here != code:
@@ -72,7 +68,7 @@ def of_evaluation(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
     differing = [each.what for each in environment.missing(runner.requires())]
     differing += of_code(part.ingredients.get("code", {}), digests)
     differing += _versions(part.ingredients.get("versions", {}))
-    differing += _cpu(part.ingredients.get("cpu", {}))
+    differing += of_cpu(part.ingredients.get("cpu", {}))
     return tuple(dict.fromkeys(differing))
 
 
@@ -92,48 +88,8 @@ def of_judging(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
     return tuple(differing)
 
 
-def of_code(code: Mapping[str, str], digests: FileDigests) -> tuple[str, ...]:
-    """Which of optcli's own modules, digests by file, are other ones here: a phrase, or nothing."""
-    other = []
-    for file, digest in code.items():
-        if file == _USERS:
-            continue
-        try:
-            same = digests.of(PACKAGE / file) == digest
-        except OSError:
-            same = False
-        if not same:
-            other.append(file)
-    if other:
-        named = ", ".join(other[:_MOST_NAMED]) + (", ..." if len(other) > _MOST_NAMED else "")
-        return (f"its optcli ({optcli.__version__}) differs in {named}",)
-    return ()
-
-
 def _versions(versions: Mapping[str, str | None]) -> Iterator[str]:
     for name, wanted in versions.items():
         here = environment.version(name)
         if here != wanted:
             yield f"{name} {here or 'is not installed'}, wanted {wanted or 'none'}"
-
-
-def of_device(device: Mapping[str, Any], traits: Traits) -> tuple[str, ...]:
-    """What tells that this is not the device that a result is bound to: a phrase, or nothing."""
-    if "cpu" in device:
-        return _cpu(device["cpu"])
-    if traits.reference is not None:  # only its own code could tell
-        return (
-            "a pass of your own that is bound to a device runs on the machine that planned it only",
-        )
-    bound_to = passes.find(traits.name).model_validate(traits.options).bound_to()
-    if of_value(bound_to) != of_value(dict(device)):
-        other = sorted(name for name in device if bound_to.get(name) != device[name])
-        named = ", ".join(other[:_MOST_NAMED]) or "nothing is known of it"
-        return (f"it is another device: {named}",)
-    return ()
-
-
-def _cpu(cpu: Mapping[str, Any]) -> tuple[str, ...]:
-    if dict(cpu) == environment.cpu():
-        return ()
-    return (f"its CPU is {environment.cpu()['model']}, wanted {cpu.get('model')}",)

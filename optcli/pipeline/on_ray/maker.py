@@ -12,11 +12,12 @@ from typing import Any
 from optcli.errors import StepError, UsageError, from_record
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
+from optcli.pipeline.far.messages import Contents
 from optcli.pipeline.local_maker import LocalMaker, begun_log
 from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
-from optcli.pipeline.on_ray.messages import Contents, NodeAnswer, NodeOrder, Shipped
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shipped
 from optcli.pipeline.on_ray.parcels import UnreachableError
 from optcli.pipeline.orders import Order
 from optcli.pipeline.plan import Plan

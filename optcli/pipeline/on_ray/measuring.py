@@ -1,196 +1,38 @@
-"""What a node does that is a device: it says what it is, and measures what it is asked to."""
+"""What a node does that is a device: files come to it by the remote store, or lie in a shared one."""
 
 from __future__ import annotations
 
 import socket
-import tempfile
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli import environment
-from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError, StoreError
-from optcli.files import folders
-from optcli.files.digest import FileDigests
-from optcli.measure import latency
-from optcli.measure.latency import Candidate
-from optcli.observer import Observer
-from optcli.pipeline import measurement_lock, places
-from optcli.pipeline.on_ray import fit, node, parcels
-from optcli.pipeline.on_ray.device_messages import (
-    DeviceAnswer,
-    DeviceOrder,
-    Look,
-    Seen,
-    Travelling,
-    Wish,
-)
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
-from optcli.pipeline.trusting import require_confinement_of
-from optcli.results import Sweep
-from optcli.workers import confinement, messages
-
-_SAMPLES = "samples.npz"
-_OTHER = "its optcli does not understand the messages of this one"
-
-
-def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
-    """What the node of this id is, for the `Look` in a record; a `Seen` as a record."""
-    seen = Seen(node=node_id, host=socket.gethostname())
-    try:
-        asked = messages.read(Look, record)
-    except StepError:
-        return dict(messages.to_record(replace(seen, unfit=(_OTHER,))))
-    answer = replace(
-        seen,
-        unfit=fit.of_code(asked.code, FileDigests()),
-        environment=environment.describe(asked.packages),
-        machine=environment.machine(),
-        confinement=str(confinement.available()),
-        lacks={name: _lacking(wish) for name, wish in asked.wishes.items()},
-    )
-    return dict(messages.to_record(answer))
-
-
-def _lacking(wish: Wish) -> tuple[environment.Missing, ...]:
-    lacking = environment.missing(wish.needs)
-    if wish.bound_to is not None and wish.traits is not None:
-        hint = "its native code runs only on the machine that made it: build on the device"
-        differences = fit.of_device(wish.bound_to, wish.traits)
-        lacking += [environment.Missing(what, hint) for what in differences]
-    return tuple(lacking)
-
-
-class _Noting(Observer):
-    """Keeps the warnings: how far a measurement is cannot be told from here."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warned(self, step: str, message: str) -> None:
-        self.warnings.append(message)
-
-
-@dataclass
-class _Arrived:
-    """The files of an order on this machine."""
-
-    at: dict[str, Path] = field(default_factory=dict)
-
-    def artifact(self, artifact: Artifact) -> Artifact:
-        require_confinement_of(artifact)
-        return replace(artifact, path=self.at.get(str(artifact.path), artifact.path))
-
-    def candidate(self, candidate: Candidate) -> Candidate:
-        return replace(candidate, artifact=self.artifact(candidate.artifact))
-
-    def feeds(self, path: Path | None) -> Path | None:
-        if path is None:
-            return None
-        return self.at[str(path.parent)] / path.name if str(path.parent) in self.at else path
+from optcli.errors import StoreError
+from optcli.pipeline.far import measuring
+from optcli.pipeline.far.measuring import UnreachableError
+from optcli.pipeline.far.messages import Travelling
+from optcli.pipeline.on_ray import node, parcels
 
 
 def carry_out(record: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """What becomes of the `DeviceOrder` in a record: a `DeviceAnswer` as a record, and raw samples.
-
-    The machine's lock of measurements is held meanwhile: what people build on this machine waits too.
-    """
-    answer, heard, samples = DeviceAnswer(host=socket.gethostname()), _Noting(), b""
-    with folders.temporary("measures") as folder:
-        work = Path(folder)
-        try:
-            order = messages.read(DeviceOrder, record)
-            answer, samples = _measured(order, _arrived(order.travelling), answer, work, heard)
-        except parcels.UnreachableError as error:
-            answer = replace(answer, unreachable=str(error))
-        except StoreError as error:
-            answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
-        except OptcliError as error:
-            answer = replace(answer, error=error.to_record())
-        logs = {path.stem: node.log_end(path) for path in work.glob("*.log")}
-    answer = replace(answer, logs=logs, warned=tuple(heard.warnings))
-    return dict(messages.to_record(answer)), samples
+    """As `far.measuring` says."""
+    return measuring.carry_out(record, _arrived)
 
 
-def _arrived(travelling: Travelling) -> _Arrived:
+def _arrived(travelling: Travelling) -> Mapping[str, Path]:
     if travelling.url is None:
         if not node.sees(Path(travelling.mark), travelling.content):
             where = Path(travelling.mark).parent
-            raise parcels.UnreachableError(f"it does not see the store {where}")
-        return _Arrived()
-    store = node.node_store()
-    remote = parcels.opened(travelling.url, store)
-    return _Arrived(
-        {
+            raise UnreachableError(f"it does not see the store {where}")
+        return {}
+    try:
+        store = node.node_store()
+        remote = parcels.opened(travelling.url, store)
+        return {
             path: parcels.fetched(store, remote, contents).path
             for path, contents in travelling.files.items()
         }
-    )
-
-
-def _measured(
-    order: DeviceOrder, arrived: _Arrived, answer: DeviceAnswer, work: Path, observer: Observer
-) -> tuple[DeviceAnswer, bytes]:
-    if order.shapes is not None:
-        request = order.shapes
-        here = replace(
-            request, artifact=arrived.artifact(request.artifact), feeds=arrived.feeds(request.feeds)
-        )
-        return replace(answer, comparison=places.HERE.compare(order.step, here, observer)), b""
-    if order.sweep is not None:
-        return replace(answer, sweep=_swept(order.step, order.sweep, arrived, work, observer)), b""
-    if order.pairs is not None:
-        return answer, _paired(order, order.pairs, arrived, work, observer)
-    assert order.latency is not None
-    return answer, _timed(order.step, order.latency, arrived, work, observer)
-
-
-def _timed(step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
-    here = replace(
-        order,
-        candidates=tuple(arrived.candidate(each) for each in order.candidates),
-        feeds=arrived.feeds(order.feeds),
-    )
-    measured = places.HERE.measure(step, here, work, observer)
-    return _bytes_of(measured, work)
-
-
-def _bytes_of(measured: latency.Measured, work: Path) -> bytes:
-    latency.save(measured, work / _SAMPLES)
-    return (work / _SAMPLES).read_bytes()
-
-
-@dataclass
-class _Begun:
-    """The launch pairs that this process measures, until others are asked for."""
-
-    run: str = ""
-    pairs: latency.LaunchPairs | None = None
-
-
-_begun = _Begun()
-
-
-def _paired(
-    asked: DeviceOrder, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
-) -> bytes:
-    if _begun.pairs is None or _begun.run != asked.run:
-        here = replace(
-            order,
-            baseline=arrived.candidate(order.baseline),
-            candidate=arrived.candidate(order.candidate),
-            feeds=arrived.feeds(order.feeds),
-        )
-        _begun.run = asked.run
-        logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
-        _begun.pairs = places.launch_pairs(here, logs, observer)
-    with measurement_lock.acquired(asked.step, observer):
-        return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
-
-
-def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer) -> Sweep:
-    here = replace(
-        order, candidate=arrived.candidate(order.candidate), feeds=arrived.feeds(order.feeds)
-    )
-    return places.HERE.sweep(step, here, work / f"{order.candidate.name}.log", observer)
+    except parcels.UnreachableError as error:
+        raise UnreachableError(str(error)) from error
+    except StoreError as error:
+        raise UnreachableError(f"the store of {socket.gethostname()}: {error.message}") from error

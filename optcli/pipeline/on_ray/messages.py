@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli.accuracy.messages import EvaluationRequest
+from optcli.pipeline.far.messages import Contents
 from optcli.pipeline.messages import News, PassRequest
-
-Contents = dict[str, tuple[int, str]]
-"""Files by their relative names: the size in bytes and the digest of each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,21 +18,20 @@ from optcli.errors import OptcliError, StepError, StoreError
 from optcli.files import folders
 from optcli.files.digest import FileDigests, of_file
 from optcli.pipeline import step
+from optcli.pipeline.confining import require_confinement_of
 from optcli.pipeline.local_maker import LocalMaker
-from optcli.pipeline.logs import log_of
+from optcli.pipeline.logs import log_end, log_of
 from optcli.pipeline.messages import Call, News
 from optcli.pipeline.on_ray import fit, parcels
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
 from optcli.pipeline.orders import Order
 from optcli.pipeline.step_workers import StepWorkers
-from optcli.pipeline.trusting import require_confinement_of
 from optcli.store import Entry, Store, key_of
 from optcli.workers import messages
 
 T = TypeVar("T")
 
 _KIND = "made"
-_MOST_LOG_BYTES = 256 * 1024
 
 
 class _UnfitError(Exception):
@@ -247,13 +246,3 @@ def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
         forked_after=order.forked_after,
         confined=order.confined,
     )
-
-
-def log_end(path: Path) -> str:
-    """The end of a log; empty where it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""What a device is asked and what it answers, as plain data on the way through Ray."""
+"""What a device is asked and what it answers, as plain data on its way."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from optcli.environment import Missing, Needs
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.passes import Traits
-from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.results import Sweep
+
+Contents = dict[str, tuple[int, str]]
+"""Files by their relative names: the size in bytes and the digest of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +58,14 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Travelling:
-    """How files come to the node: by their digests from `url`, or in a store that it sees.
+    """How files come to the device: by their digests, from `url` or sent ahead, or in a shared store.
 
     `files` are by the path that the driver knows them by. A store that is shared has a file `mark` with
     this `content`.
     """
 
-    url: str | None
     files: dict[str, Contents]
+    url: str | None = None
     mark: str = ""
     content: str = ""
 

@@ -1,0 +1,239 @@
+"""What all devices that are another machine share, however they are reached: docs/how-to/devices.md."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optcli.artifact import NATIVE, Artifact
+from optcli.environment import Missing, Needs
+from optcli.errors import StepError
+from optcli.files.digest import FileDigests
+from optcli.measure import latency
+from optcli.measure.latency import Measured
+from optcli.measure.latency.messages import MeasureRequest
+from optcli.measure.latency.shapes import ShapeComparison
+from optcli.observer import Observer
+from optcli.pipeline import keys
+from optcli.pipeline.far.messages import (
+    Contents,
+    DeviceAnswer,
+    DeviceOrder,
+    Look,
+    Seen,
+    Travelling,
+    Wish,
+)
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
+from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.results import Sweep
+
+# What measures: its code must be the same on the device, or the figures are another optcli's.
+_MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
+
+
+class FarDevice(ABC):
+    """A device that is another machine; a `Place`. `look` is what it is asked about itself."""
+
+    is_here = False
+
+    def __init__(self, name: str, look: Look) -> None:
+        self._name, self._look = name, look
+        self._seen = Seen(node="", host="")
+
+    @property
+    def name(self) -> str:
+        """As `Place` says."""
+        return self._name
+
+    def environment(self, packages: Sequence[str]) -> dict[str, Any]:
+        """As `Place` says."""
+        here = self._seen.environment
+        wanted = sorted(set(packages))
+        return {**here, "versions": {name: here["versions"].get(name) for name in wanted}}
+
+    def machine(self) -> dict[str, Any]:
+        """As `Place` says."""
+        return self._seen.machine
+
+    def description(self, packages: Sequence[str]) -> dict[str, Any]:
+        """As `Place` says."""
+        said = {"machine": self.machine(), "confinement": self._seen.confinement}
+        return {**self.environment(packages), **said}
+
+    def lacking(self, variant: str) -> tuple[Missing, ...]:
+        """What a variant needs to be run and the device does not have."""
+        return self._seen.lacks.get(variant, ())
+
+    def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
+        """As `Place` says."""
+        answer, _ = self._asked(
+            step,
+            observer,
+            [request.artifact],
+            request.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=request),
+        )
+        if answer.comparison is None:
+            raise self._no_answer()
+        return answer.comparison
+
+    def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
+        """As `Place` says."""
+        answer, samples = self._asked(
+            step,
+            observer,
+            [each.artifact for each in order.candidates],
+            order.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
+        )
+        _keep(answer, logs, [each.name for each in order.candidates])
+        return self._loaded(samples)
+
+    def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
+        """As `Place` says."""
+        answer, _ = self._asked(
+            step,
+            observer,
+            [order.candidate.artifact],
+            order.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
+        )
+        name = order.candidate.name
+        if name in answer.logs:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(answer.logs[name])
+        if answer.sweep is None:
+            raise self._no_answer()
+        return answer.sweep
+
+    @contextmanager
+    def alone(self, step: str, observer: Observer) -> Iterator[None]:
+        """As `Place` says."""
+        try:
+            yield  # the first measurement takes the device
+        finally:
+            self.release()
+
+    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> FarPairs:
+        """As `Place` says."""
+        return FarPairs(self, step, order, observer)
+
+    def paired(
+        self, step: str, order: PairsOrder, run: str, count: int, observer: Observer
+    ) -> Measured:
+        """`count` launch pairs in all of a run of this name. Raises `StepError`."""
+        _, samples = self._asked(
+            step,
+            observer,
+            [order.baseline.artifact, order.candidate.artifact],
+            order.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
+        )
+        return self._loaded(samples)
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let others measure there."""
+
+    @abstractmethod
+    def _asked(
+        self,
+        step: str,
+        observer: Observer,
+        artifacts: Sequence[Artifact],
+        feeds: Path | None,
+        order_of: Callable[[Travelling], DeviceOrder],
+    ) -> tuple[DeviceAnswer, bytes]:
+        """The answer to an order, and raw samples. Raises `StepError`, and the measurement's error."""
+
+    def _loaded(self, samples: bytes) -> Measured:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "samples.npz")
+            path.write_bytes(samples)
+            try:
+                return latency.load(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise self._no_answer() from error
+
+    def _no_answer(self) -> StepError:
+        return StepError(
+            f"the device {self._name} gave no answer", hint="all machines must run the same optcli"
+        )
+
+
+class FarPairs:
+    """Launch pairs on a device."""
+
+    def __init__(self, device: FarDevice, step: str, order: PairsOrder, observer: Observer) -> None:
+        self._device, self._step, self._order, self._observer = device, step, order, observer
+        self._run, self._count = uuid.uuid4().hex, 0
+
+    def measure(self, count: int) -> Measured:
+        """Measure the next `count` pairs; gives all pairs so far. Raises `StepError`."""
+        self._count += count
+        return self._device.paired(self._step, self._order, self._run, self._count, self._observer)
+
+
+def travelling_files(
+    artifacts: Sequence[Artifact], feeds: Path | None, digests: FileDigests
+) -> dict[str, Contents]:
+    """The files of artifacts and samples, by the folder that they lie in here. Raises OSError."""
+    files: dict[str, Contents] = {str(each.path): _contents(each.path, digests) for each in artifacts}
+    if feeds is not None:
+        files[str(feeds.parent)] = {feeds.name: (feeds.stat().st_size, digests.of(feeds))}
+    return files
+
+
+def _contents(folder: Path, digests: FileDigests) -> Contents:
+    """The files of an artifact, by name."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_size, digests.of(path)) for path in paths
+    }
+
+
+def look_for(plan: Plan, digests: FileDigests) -> Look:
+    """What a machine is asked for the variants of a plan."""
+    return Look(
+        packages=tuple(plan.packages()),
+        code=_code([each.runner_name for each in plan.variants], digests),
+        wishes={each.name: _wish(each) for each in plan.variants},
+    )
+
+
+def looking(needs: Mapping[str, Needs], runners: Collection[str]) -> Look:
+    """What a machine is asked that measures files with these needs, in these runners."""
+    packages = {package for each in needs.values() for package in each.packages}
+    return Look(
+        packages=tuple(sorted(packages)),
+        code=_code(runners, FileDigests()),
+        wishes={name: Wish(needs=each) for name, each in needs.items()},
+    )
+
+
+def _code(runners: Collection[str], digests: FileDigests) -> dict[str, str]:
+    code: dict[str, str] = {}
+    for name in sorted(set(runners)):
+        code |= keys.of_measurement(name, _MEASURES, digests)
+    return code
+
+
+def _wish(variant: PlannedVariant) -> Wish:
+    needs, last = variant.runner.requires(), variant.last
+    if last.format in NATIVE and last.traits is not None and "device" in last.ingredients:
+        return Wish(needs=needs, bound_to=last.ingredients["device"], traits=last.traits)
+    return Wish(needs=needs)
+
+
+def _keep(answer: DeviceAnswer, logs: Path, names: Collection[str]) -> None:
+    """Leave what the measuring processes said where a build looks for it."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if name in answer.logs:
+            (logs / f"{name}.log").write_text(answer.logs[name])

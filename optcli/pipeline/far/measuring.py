@@ -1,0 +1,192 @@
+"""What a device does: it says what it is, and measures what it is asked to."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from optcli import environment
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError, StepError
+from optcli.files import folders
+from optcli.files.digest import FileDigests
+from optcli.measure import latency
+from optcli.measure.latency import Candidate
+from optcli.observer import Observer
+from optcli.pipeline import measurement_lock, places
+from optcli.pipeline.confining import require_confinement_of
+from optcli.pipeline.far import fit
+from optcli.pipeline.far.messages import (
+    DeviceAnswer,
+    DeviceOrder,
+    Look,
+    Seen,
+    Travelling,
+    Wish,
+)
+from optcli.pipeline.logs import log_end
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
+from optcli.results import Sweep
+from optcli.workers import confinement, messages
+
+_SAMPLES = "samples.npz"
+_OTHER = "its optcli does not understand the messages of this one"
+
+
+def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
+    """What this machine is, for the `Look` in a record; a `Seen` as a record with the id of a node."""
+    seen = Seen(node=node_id, host=socket.gethostname())
+    try:
+        asked = messages.read(Look, record)
+    except StepError:
+        return dict(messages.to_record(replace(seen, unfit=(_OTHER,))))
+    answer = replace(
+        seen,
+        unfit=fit.of_code(asked.code, FileDigests()),
+        environment=environment.describe(asked.packages),
+        machine=environment.machine(),
+        confinement=str(confinement.available()),
+        lacks={name: _lacking(wish) for name, wish in asked.wishes.items()},
+    )
+    return dict(messages.to_record(answer))
+
+
+def _lacking(wish: Wish) -> tuple[environment.Missing, ...]:
+    lacking = environment.missing(wish.needs)
+    if wish.bound_to is not None and wish.traits is not None:
+        hint = "its native code runs only on the machine that made it: build on the device"
+        differences = fit.of_device(wish.bound_to, wish.traits)
+        lacking += [environment.Missing(what, hint) for what in differences]
+    return tuple(lacking)
+
+
+class UnreachableError(Exception):
+    """Files did not come to this machine."""
+
+
+class _Noting(Observer):
+    """Tells the warnings, or keeps them: how far a measurement is cannot be told from here."""
+
+    def __init__(self, tell: Callable[[str], None] | None) -> None:
+        self.warnings: list[str] = []
+        self._tell = tell or self.warnings.append
+
+    def warned(self, step: str, message: str) -> None:
+        self._tell(message)
+
+
+@dataclass
+class _Arrived:
+    """The files of an order on this machine."""
+
+    at: Mapping[str, Path] = field(default_factory=dict)
+
+    def artifact(self, artifact: Artifact) -> Artifact:
+        require_confinement_of(artifact)
+        return replace(artifact, path=self.at.get(str(artifact.path), artifact.path))
+
+    def candidate(self, candidate: Candidate) -> Candidate:
+        return replace(candidate, artifact=self.artifact(candidate.artifact))
+
+    def feeds(self, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        return self.at[str(path.parent)] / path.name if str(path.parent) in self.at else path
+
+
+def carry_out(
+    record: dict[str, Any],
+    arrived: Callable[[Travelling], Mapping[str, Path]],
+    tell: Callable[[str], None] | None = None,
+) -> tuple[dict[str, Any], bytes]:
+    """What becomes of the `DeviceOrder` in a record: a `DeviceAnswer` as a record, and raw samples.
+
+    `arrived` says where files and folders of the driver lie on this machine; it raises
+    `UnreachableError`. `tell` hears of warnings at once; None: they stand in the answer. The machine's
+    lock of measurements is held meanwhile: what people build on this machine waits too.
+    """
+    answer, heard, samples = DeviceAnswer(host=socket.gethostname()), _Noting(tell), b""
+    with folders.temporary("measures") as folder:
+        work = Path(folder)
+        try:
+            order = messages.read(DeviceOrder, record)
+            files = _Arrived(arrived(order.travelling))
+            answer, samples = _measured(order, files, answer, work, heard)
+        except UnreachableError as error:
+            answer = replace(answer, unreachable=str(error))
+        except OptcliError as error:
+            answer = replace(answer, error=error.to_record())
+        logs = {path.stem: log_end(path) for path in work.glob("*.log")}
+    answer = replace(answer, logs=logs, warned=tuple(heard.warnings))
+    return dict(messages.to_record(answer)), samples
+
+
+def _measured(
+    order: DeviceOrder, arrived: _Arrived, answer: DeviceAnswer, work: Path, observer: Observer
+) -> tuple[DeviceAnswer, bytes]:
+    if order.shapes is not None:
+        request = order.shapes
+        here = replace(
+            request, artifact=arrived.artifact(request.artifact), feeds=arrived.feeds(request.feeds)
+        )
+        return replace(answer, comparison=places.HERE.compare(order.step, here, observer)), b""
+    if order.sweep is not None:
+        return replace(answer, sweep=_swept(order.step, order.sweep, arrived, work, observer)), b""
+    if order.pairs is not None:
+        return answer, _paired(order, order.pairs, arrived, work, observer)
+    assert order.latency is not None
+    return answer, _timed(order.step, order.latency, arrived, work, observer)
+
+
+def _timed(step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
+    here = replace(
+        order,
+        candidates=tuple(arrived.candidate(each) for each in order.candidates),
+        feeds=arrived.feeds(order.feeds),
+    )
+    measured = places.HERE.measure(step, here, work, observer)
+    return _bytes_of(measured, work)
+
+
+def _bytes_of(measured: latency.Measured, work: Path) -> bytes:
+    latency.save(measured, work / _SAMPLES)
+    return (work / _SAMPLES).read_bytes()
+
+
+@dataclass
+class _Begun:
+    """The launch pairs that this process measures, until others are asked for."""
+
+    run: str = ""
+    pairs: latency.LaunchPairs | None = None
+
+
+_begun = _Begun()
+
+
+def _paired(
+    asked: DeviceOrder, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
+) -> bytes:
+    if _begun.pairs is None or _begun.run != asked.run:
+        here = replace(
+            order,
+            baseline=arrived.candidate(order.baseline),
+            candidate=arrived.candidate(order.candidate),
+            feeds=arrived.feeds(order.feeds),
+        )
+        _begun.run = asked.run
+        logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
+        _begun.pairs = places.launch_pairs(here, logs, observer)
+    with measurement_lock.acquired(asked.step, observer):
+        return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
+
+
+def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer) -> Sweep:
+    here = replace(
+        order, candidate=arrived.candidate(order.candidate), feeds=arrived.feeds(order.feeds)
+    )
+    return places.HERE.sweep(step, here, work / f"{order.candidate.name}.log", observer)

@@ -1,0 +1,1 @@
+"""Devices that optcli reaches by ssh; they have Python and a runtime, and need no optcli."""

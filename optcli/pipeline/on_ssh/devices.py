@@ -1,0 +1,156 @@
+"""Devices that ssh reaches, as places to measure on: docs/how-to/devices.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from optcli import environment
+from optcli.artifact import Artifact
+from optcli.errors import MissingError, StepError, from_record
+from optcli.files.digest import FileDigests
+from optcli.observer import Observer
+from optcli.pipeline.devices import Device
+from optcli.pipeline.far.devices import FarDevice, look_for, travelling_files
+from optcli.pipeline.far.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
+from optcli.pipeline.on_ssh.connection import Connection, LostError
+from optcli.pipeline.on_ssh.frames import EndedError, Frame
+from optcli.pipeline.on_ssh.hosts import Host, host_of
+from optcli.pipeline.plan import Plan
+from optcli.store import Store, pausing
+from optcli.workers import messages
+
+
+@contextmanager
+def opened(
+    plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+) -> Iterator[dict[str, SshDevice]]:
+    """Those of the devices that ssh reaches, by name; each has said what it is.
+
+    They are connected as long as the block runs. Raises `MissingError` where the user does not say
+    where a device is, and where it cannot be reached or cannot measure.
+    """
+    names = [each.name for each in devices if each.name is not None and each.ssh]
+    hosts = {name: host_of(name) for name in names}
+    reached: dict[str, SshDevice] = {}
+    try:
+        for name, host in hosts.items():
+            reached[name] = SshDevice(name, host, look_for(plan, store.digests), store.digests)
+            reached[name].connect(observer)
+        yield reached
+    finally:
+        for each in reached.values():
+            each.close()
+
+
+class SshDevice(FarDevice):
+    """A device that ssh reaches. Each measurement there holds the lock of the machine."""
+
+    def __init__(self, name: str, host: Host, look: Look, digests: FileDigests) -> None:
+        super().__init__(name, look)
+        self._host, self._digests = host, digests
+        self._connection: Connection | None = None
+
+    def connect(self, observer: Observer) -> None:
+        """Reach the host and have it say what it is. Raises `MissingError`."""
+        connection = Connection(self._name, self._host)
+        self._connection = connection
+        try:
+            frame, _ = connection.call(
+                "look", messages.to_record(self._look), lambda text: observer.warned(self._name, text)
+            )
+            seen = messages.read(Seen, frame.record()) if frame.kind == "seen" else None
+        except (LostError, EndedError, StepError) as error:
+            raise self._unfit(str(error)) from error
+        if seen is None:
+            raise self._unfit(frame.payload.decode(errors="replace"))
+        if seen.unfit:
+            raise self._unfit("; ".join(seen.unfit))
+        self._seen = seen
+
+    def release(self) -> None:
+        """As `FarDevice` says: between two orders nothing is held there."""
+
+    def close(self) -> None:
+        """End the connection, and what is left of it there."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, why: str) -> MissingError:
+        return MissingError(
+            f"the device {self._name} ({self._host.target}) cannot measure: {why}",
+            place=f"devices.{self._name}",
+            hint="see whether its Python can import the runtime",
+        )
+
+    def _asked(
+        self,
+        step: str,
+        observer: Observer,
+        artifacts: Sequence[Artifact],
+        feeds: Path | None,
+        order_of: Callable[[Travelling], DeviceOrder],
+    ) -> tuple[DeviceAnswer, bytes]:
+        """As `FarDevice` says. What was lost is measured by the next build."""
+        if self._connection is None:
+            before = self._seen.machine
+            self.connect(observer)
+            if self._seen.machine != before:
+                raise StepError(f"the device {self._name} is another machine now", hint="build again")
+        assert self._connection is not None
+        is_here = self._seen.machine == environment.machine()
+        try:
+            files = travelling_files(artifacts, feeds, self._digests)
+            self._connection.send(
+                {
+                    Path(folder, name): content
+                    for folder, contents in files.items()
+                    for name, (_, content) in contents.items()
+                }
+            )
+            order = order_of(Travelling(files=files))
+            with pausing.paused() if is_here else nullcontext():
+                frame, samples = self._carried_out(step, order, self._connection, observer)
+            if frame.kind == "answer":
+                return self._read(messages.read(DeviceAnswer, frame.record())), samples
+        except OSError as error:
+            raise StepError(f"files do not reach the device {self._name}: {error}") from error
+        except (LostError, EndedError) as error:
+            self.close()
+            raise StepError(
+                f"the device {self._name} was lost while it measured: {error}",
+                hint="build again: what is made is in the store",
+            ) from error
+        raise StepError(
+            f"the device {self._name} could not measure: {frame.payload.decode(errors='replace')}",
+            hint="see whether it has room for the artifacts (`folder` of the device says where)",
+        )
+
+    def _carried_out(
+        self, step: str, order: DeviceOrder, connection: Connection, observer: Observer
+    ) -> tuple[Frame, bytes]:
+        record = messages.to_record(order)
+
+        def tell(text: str) -> None:
+            observer.warned(step, text)
+
+        if order.pairs is not None:  # whoever asks for pairs says how far they are
+            return connection.call("order", record, tell)
+        observer.started(step)
+        began = time.monotonic()
+        answered = connection.call("order", record, tell)
+        observer.finished(step, time.monotonic() - began)
+        return answered
+
+    def _read(self, answer: DeviceAnswer) -> DeviceAnswer:
+        if answer.unreachable:
+            raise StepError(
+                f"files do not reach the device {self._name}: {answer.unreachable}",
+                hint="make room there, or say where there is some: `folder` of the device",
+            )
+        if answer.error is not None:
+            raise from_record(answer.error)
+        return answer
