@@ -44,9 +44,9 @@ def installed() -> str | None:
     if server() is None and os.geteuid() == 0 and shutil.which("apt-get"):
         for command in (["update"], ["install", "--yes", "--no-install-recommends", "openssh-server"]):
             variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            subprocess.run(
-                ["apt-get", "-qq", *command], env=variables, capture_output=True, check=False
-            )
+            whole = ["apt-get", "-qq", *command]
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(whole, env=variables, capture_output=True, check=False, timeout=180)
     return server()
 
 
