@@ -64,7 +64,8 @@ def yaml(block: Block) -> dict[str, object]:
 
 
 RECIPES = [(page, block) for page, block in of_language("yaml") if block.text.startswith("version: 1")]
-PARTS = [(page, block) for page, block in of_language("yaml") if (page, block) not in RECIPES]
+WORKFLOWS = [(page, block) for page, block in of_language("yaml") if block.text.startswith("jobs:")]
+PARTS = [each for each in of_language("yaml") if each not in RECIPES and each not in WORKFLOWS]
 
 
 def test_the_pages_show_something_of_each_kind():
@@ -270,6 +271,14 @@ def test_the_page_about_reports_reads_what_a_build_wrote(project):
     names = {name for line in columns for name in re.findall(r"`([a-z]\w+)`", line)}
     assert len(names) > 20
     assert names <= set(heads.split(","))
+
+
+def test_a_workflow_gives_the_action_what_it_takes():
+    taken = YAML(typ="safe").load(HOW_TO.parents[1] / "action.yml")["inputs"]
+    jobs = [job for _, block in WORKFLOWS for job in yaml(block)["jobs"].values()]
+    given = [step["with"] for job in jobs for step in job["steps"] if "optcli" in step["uses"]]
+    assert given
+    assert all(each.keys() <= taken.keys() for each in given)
 
 
 @pytest.mark.slow

@@ -311,7 +311,6 @@ def test_in_turns_nothing_is_prepared_while_the_model_computes() -> None:
     assert [row["id"] for row in found.rows] == [f"{n:02d}" for n in range(40)]
     assert max(begun) <= 2, "those that each thread had in hand"
     assert max(waiting) <= 4 + 3 + 2, "so many bodies wait at most"
-    assert found.prepared_s > 0
 
 
 def test_after_a_model_that_fails_nobody_waits_for_its_turn() -> None:
@@ -325,15 +324,3 @@ def test_after_a_model_that_fails_nobody_waits_for_its_turn() -> None:
         )
         with pytest.raises(RuntimeError, match="broken"):
             answering.answer([Stored(f"{n}", "") for n in range(100)], lambda _: png(5))
-
-
-@pytest.mark.slow
-def test_waiting_for_bytes_is_told_from_preparing() -> None:
-    def slow(image: Stored) -> bytes:
-        time.sleep(0.02)
-        return png(5)
-
-    answering = Answering(Sums(), (spec(),), images(), None, batch_size=4, readers=1, preparers=1)
-    found = answering.answer([Stored(f"{n}", "") for n in range(20)], slow)
-    assert found.read_s >= 20 * 0.02 * 0.5
-    assert 0 < found.prepared_s < found.read_s

@@ -215,4 +215,4 @@ def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit, unmea
     project.build()
     assert project.built == ["int8 › quantize_onnxruntime"]
     edit("models/formats/onnxruntime_providers.py")
-    assert "code.formats/onnxruntime_providers.py" in why(project)
+    assert "code.models/formats/onnxruntime_providers.py" in why(project)

