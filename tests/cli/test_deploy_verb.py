@@ -92,7 +92,7 @@ def test_a_name_of_its_own_and_words_for_people(place, optcli, hand):
         "deploy", "copied", "tiny", "--target", "triton", "--plan", hand, "--name", "digits.v2"
     )
     assert said.code == 0, said.err
-    assert "The model digits.v2 lies in copied-triton, 8 files: README.md has" in said.out
+    assert "The model digits.v2 lies in copied-triton, 6 files: README.md has" in said.out
     assert "\n  the plan rests on the curve" in said.out
     folder = place.folder / "copied-triton"
     assert model_configuration.read(folder / "digits.v2" / "config.pbtxt").name == "digits.v2"

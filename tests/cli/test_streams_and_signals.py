@@ -163,10 +163,9 @@ def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkey
 
 
 def test_nothing_that_is_shown_controls_the_terminal(monkeypatch):
-    from rich.table import Table
-
     from optcli import cli
     from optcli.cli import streams
+    from optcli.results.document import Document, Items, Section
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -179,10 +178,10 @@ def test_nothing_that_is_shown_controls_the_terminal(monkeypatch):
     click.echo(f"{name}\ttab\nline")
     plain = screen.getvalue()
     assert plain == "cat\ufffd]0;title\ufffd\ufffd2J\ufffd\ufffdgnp.exe\ttab\nline\n"
-    table = Table(title=name)
-    table.add_row(name, style="red")
-    cli.show(name, table)
+    cli.show(
+        Document(name, [Section(name, [Items([name])], tone="bad")], answer=name, outcome="reject")
+    )
     drawn = screen.getvalue().removeprefix(plain)
-    assert "\x1b[31m" in drawn, "the table has its colours"
+    assert "\x1b[" in drawn, "the answer has its colour"
     assert not {"\x07", "\x9b", "\r", "\u202e"} & set(drawn)
     assert "\x1b]0" not in drawn

@@ -16,7 +16,7 @@ from optcli.errors import StepError
 from optcli.models.engines import EngineError, child, inspection, profiles
 from optcli.models.engines.job import EngineJob as Build
 from optcli.models.formats import onnx as onnx_format
-from optcli.passes._tensorrt import coverage
+from optcli.passes._tensorrt import engine as engine_pass
 from optcli.passes._tensorrt.constraints import violations
 from optcli.passes._tensorrt.precision import Keep, prepare
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -213,7 +213,7 @@ def test_an_operator_that_the_parser_does_not_know(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(EngineError, match=r"NoSuchOp.*strange|strange.*NoSuchOp"):
         built(tmp_path / "model.onnx", [image()], tmp_path)
-    said = coverage.parsed(tmp_path, "tensorrt_rtx")
+    said = engine_pass.parsed(tmp_path, "tensorrt_rtx")
     assert "TensorRT-RTX" in said
     assert "does not take NoSuchOp 'strange': the parser knows no such operator" in said
 
@@ -236,14 +236,14 @@ def test_what_can_be_checked_without_a_gpu(tmp_path):
         job(artifact(real.folder, Format.ONNX), tmp_path / "out", real.inputs), batch_sizes=(1, 8)
     )
     source = artifact(real.folder, Format.ONNX)
-    found = coverage.checked(source, work, "fp16", Keep(), "inputs")
+    found = engine_pass.checked(source, work, "fp16", Keep(), "inputs")
     assert found[0] == "its optimization profile fits"
     assert "compute in FP16" in found[1]
     assert "TensorRT-RTX" in found[2]
     assert "parser takes all" in found[2]
     assert not list(tmp_path.glob("check-*"))
     too_large = replace(work, batch_sizes=(1, 64))
-    profile, missing = coverage.checked(source, too_large, "int8", Keep(), "inputs")
+    profile, missing = engine_pass.checked(source, too_large, "int8", Keep(), "inputs")
     assert profile.startswith("it would fail: ")
     assert "64" in profile
     assert missing.startswith("it would fail: int8 was asked for and the model is not quantized")
@@ -251,4 +251,4 @@ def test_what_can_be_checked_without_a_gpu(tmp_path):
 
 def test_without_any_parser_it_says_so(tmp_path):
     onnx.save(layer(), tmp_path / "model.onnx")
-    assert "the extra trt-rtx" in coverage.parsed(tmp_path, None)
+    assert "the extra trt-rtx" in engine_pass.parsed(tmp_path, None)
