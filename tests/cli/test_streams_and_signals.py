@@ -178,9 +178,8 @@ def test_nothing_that_is_shown_controls_the_terminal(monkeypatch):
     click.echo(f"{name}\ttab\nline")
     plain = screen.getvalue()
     assert plain == "cat\ufffd]0;title\ufffd\ufffd2J\ufffd\ufffdgnp.exe\ttab\nline\n"
-    cli.show(
-        Document(name, [Section(name, [Items([name])], tone="bad")], answer=name, outcome="reject")
-    )
+    sections = [Section(name, [Items([name])])]
+    cli.show(None, Document(name, sections, answer=name, outcome="reject"))
     drawn = screen.getvalue().removeprefix(plain)
     assert "\x1b[" in drawn, "the answer has its colour"
     assert not {"\x07", "\x9b", "\r", "\u202e"} & set(drawn)
