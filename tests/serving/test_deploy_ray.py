@@ -69,7 +69,7 @@ def test_the_plan_is_in_what_ray_reads(tmp_path, model, plan):
     assert replicas["user_config"]["max_in_flight"] * one.instances >= made.most_in_flight
     assert replicas["user_config"]["deadline_ms"] == made.deadline_ms
     assert replicas["ray_actor_options"]["num_cpus"] == made.threads
-    assert replicas["max_queued_requests"] == made.most_in_flight
+    assert replicas["max_queued_requests"] == made.most_in_flight + 100
     assert "HEALTHCHECK" in (out / "Dockerfile").read_text()
     assert "samples.npz" in (out / ".dockerignore").read_text()
     # As many files of Python as a person reads in an hour.

@@ -18,6 +18,9 @@ from optcli.serving.deploy.ray_lanes import Lane
 DEPLOYMENT = "Model"
 _SERVICER = "tritonclient.grpc.service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
 
+# Requests that come at once beyond those that are admitted.
+_BURST = 100
+
 
 def schema() -> Any:
     """Ray's own form of serve_config.yaml. Raises `MissingError` without Ray."""
@@ -67,9 +70,10 @@ def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
     return {
         "name": DEPLOYMENT,
         "num_replicas": lane.one.instances,
-        # Beyond what a replica admits: some requests are still being read, others being refused.
-        "max_ongoing_requests": 2 * lane.max_in_flight + 100,
-        "max_queued_requests": lane.most_in_flight,
+        # Beyond what a replica admits: some requests are still being read, others being refused. In a
+        # burst Ray queues them a moment, and its own bound would answer 503 before the replica's 429.
+        "max_ongoing_requests": 2 * lane.max_in_flight + _BURST,
+        "max_queued_requests": lane.most_in_flight + _BURST,
         "user_config": {
             "max_batch_size": lane.one.batch,
             "batch_wait_timeout_s": lane.wait_ms / 1000,
