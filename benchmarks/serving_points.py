@@ -131,7 +131,8 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
     limit = answer("loadtest", str(bundle), "--find-limit", *pinned)
     rows = [_row(name, point, share) for point, share in zip(points["points"], _SHARES, strict=True)]
     calibration = json.loads((bundle / "calibration.json").read_text())
-    rows.append({"model": name, "limit": limit["limit"], "served": first["served"]})
+    served = {key: value for key, value in first["served"].items() if key not in ("url", "folder")}
+    rows.append({"model": name, "limit": limit["limit"], "served": served})
     return [*rows, {"model": name, "calibration": calibration}]
 
 

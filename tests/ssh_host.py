@@ -19,6 +19,7 @@ from optcli.pipeline.on_ssh.hosts import Host
 
 # Where it lies if it is in no folder of PATH, as for users who administrate nothing.
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+_TRIES = 5
 _CONFIGURATION = """\
 ListenAddress 127.0.0.1
 Port {port}
@@ -87,26 +88,38 @@ class SshHost:
                 subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+        program = server()
+        assert program is not None
+        # sshd takes no port 0: another program may take the free one before it.
+        given = self.port
+        for _ in range(1 if given else _TRIES):
+            if not given:
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", 0))
+                    self.port = free.getsockname()[1]
+            if self._answers(program):
+                return
+        raise AssertionError((self.folder / "log").read_text())
+
+    def _answers(self, program: str) -> bool:
+        """Start it on the port; false where it ended, or answers nobody."""
         written = self.folder / "sshd_config"
         written.write_text(
             _CONFIGURATION.format(port=self.port, folder=self.folder, temporary=tempfile.gettempdir())
         )
         self.know((self.folder / "host.pub").read_text())
-        program = server()
-        assert program is not None
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [program, "-D", "-e", "-f", str(written)], stderr=log, start_new_session=True
             )
         for _ in range(200):
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
+                time.sleep(0.02)  # one that could not have the port ends at once
+                return self.process.poll() is None
+            if self.process.poll() is not None:
+                return False
             time.sleep(0.02)
-        raise AssertionError((self.folder / "log").read_text())
+        return False
 
     def know(self, key: str) -> None:
         """Let clients know the host by this public key, and no other."""

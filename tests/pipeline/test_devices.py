@@ -189,6 +189,6 @@ def test_a_device_that_the_user_does_not_know_is_named_before_anything_is_made(p
     measured_on = HEAD.replace("threads: 1}", "threads: 1, devices: [pi]}")
     project.recipe("  plain: []\n", head=measured_on + "devices: {pi: {ssh: true}}\n")
     heard = Heard()
-    with pytest.raises(MissingError, match="where the device 'pi' is, is not known"):
+    with pytest.raises(MissingError, match="the device 'pi' has no address here"):
         build(project.folder / "recipe.yaml", store=project.store, observer=heard)
     assert heard.built == []

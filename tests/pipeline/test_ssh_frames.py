@@ -94,7 +94,7 @@ def configuration(tmp_path, monkeypatch):
 
 
 def test_the_user_says_where_a_device_is(configuration, monkeypatch):
-    with pytest.raises(MissingError, match="the device 'pi' is, is not known") as caught:
+    with pytest.raises(MissingError, match="the device 'pi' has no address here") as caught:
         hosts.host_of("pi")
     assert str(configuration) in caught.value.hint
     configuration.write_text(

@@ -42,7 +42,7 @@ def host_of(device: str) -> Host:
     about = configured.get(device, {})
     if device not in configured and device not in listed:
         raise MissingError(
-            f"where the device {device!r} is, is not known",
+            f"the device {device!r} has no address here",
             place=f"devices.{device}",
             hint=f"{VARIABLE}={device}=user@host, or {_example(device)} in {configuration.file()}",
         )
