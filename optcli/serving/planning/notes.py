@@ -66,15 +66,16 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
     if best is None or recommended is None:
         return _why_none(curve, demand, choice)
     said = []
-    if demand.instances is None:
+    if demand.instances is None and best.batching.instances > 1:
         said.append(
             "Fewer instances break the promise, or have a load over"
             f" {demand.utilisation:g} with {demand.headroom:.0%} headroom."
         )
     if demand.batch is None:
         least = "at least " if best.growth >= MOST_GROWTH else ""
-        grown = f"{least}{best.growth:.2f} times the traffic"
-        said.append(f"Batches of {recommended.batch} carry {grown} on as many.")
+        how = f"Batches of at most {recommended.batch} keep"
+        how = how if recommended.batch > 1 else "One request at a time keeps"
+        said.append(f"{how} the promise up to {least}{best.growth:.2f} times the planned traffic.")
     return " ".join(said) or "The whole configuration was given; it was checked."
 
 
