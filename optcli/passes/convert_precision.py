@@ -15,7 +15,8 @@ from optcli.models.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
 from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much
-from optcli.passes._onnx.models import Patterns, already_quantized, chosen, modern
+from optcli.passes._onnx.models import already_quantized, chosen, modern
+from optcli.settings import Patterns
 
 
 class ConvertPrecision(Pass):

@@ -12,6 +12,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import coreml as coreml_format
 from optcli.passes import Job, Made, Pass
+from optcli.settings import Patterns
 
 if TYPE_CHECKING:
     from coremltools.models import MLModel
@@ -44,7 +45,7 @@ class QuantizeCoreml(Pass):
     ignored_types: tuple[str, ...] = Field(
         (), description="operators whose weights stay as they are, such as `linear`"
     )
-    ignored_names: tuple[str, ...] = Field(
+    ignored_names: Patterns = Field(
         (), description="regular expressions of names of weights that stay as they are"
     )
 
@@ -52,15 +53,6 @@ class QuantizeCoreml(Pass):
     def _bits_that_there_are(self) -> Self:
         if self.mode == "linear" and self.bits not in (None, 4, 8):
             raise ValueError(f"`mode: linear` has 4 or 8 bits, not {self.bits}")
-        return self
-
-    @model_validator(mode="after")
-    def _patterns_are_sound(self) -> Self:
-        for pattern in self.ignored_names:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
         return self
 
     def produces(self, source: Format) -> Format:

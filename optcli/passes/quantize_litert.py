@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,6 +12,7 @@ from optcli.errors import StepError, raised_as
 from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
+from optcli.settings import Patterns
 
 if TYPE_CHECKING:
     from ai_edge_quantizer.quantizer import Quantizer
@@ -42,7 +42,7 @@ class QuantizeLitert(Pass):
     ignored_operators: tuple[str, ...] = Field(
         (), description="operators to keep in floating point, such as `SOFTMAX`"
     )
-    ignored_names: tuple[str, ...] = Field(
+    ignored_names: Patterns = Field(
         (), description="regular expressions of tensor names to keep in floating point"
     )
     samples: int | None = Field(
@@ -53,15 +53,6 @@ class QuantizeLitert(Pass):
     def _only_static_reads_samples(self) -> Self:
         if self.mode != "static" and (self.samples is not None or self.activation_bits != 8):
             raise ValueError("`samples` and `activation_bits` are for `mode: static`")
-        return self
-
-    @model_validator(mode="after")
-    def _patterns_are_sound(self) -> Self:
-        for pattern in self.ignored_names:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
         return self
 
     def produces(self, source: Format) -> Format:

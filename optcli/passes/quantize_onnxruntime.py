@@ -24,7 +24,6 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx import linear_layers
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
-    Patterns,
     chosen,
     count_quantized,
     model_inputs,
@@ -41,6 +40,7 @@ from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
 from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes._quantization.static_quantization import Grids, Scope, quantize, replaced_ranges
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8
+from optcli.settings import Patterns
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +17,17 @@ Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-
 
 OfImage = Literal["original_size", "original_size_wh", "scale_factor"]
 
+
+def _expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+# Regular expressions over names.
+Patterns = tuple[Annotated[str, AfterValidator(_expression)], ...]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 

@@ -12,9 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import AfterValidator
+from typing import TYPE_CHECKING
 
 from optcli.errors import StepError, did_you_mean, raised_as
 from optcli.models.formats import onnx as onnx_format
@@ -50,18 +48,6 @@ _KINDS = {
 
 # Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
 PER_CHANNEL_OPSET = 13
-
-
-def _expression(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-    return pattern
-
-
-# An option: regular expressions over whole names of nodes.
-Patterns = tuple[Annotated[str, AfterValidator(_expression)], ...]
 
 
 def modern(

@@ -24,10 +24,10 @@ from optcli.models.onnx_graphs.graph import array, read
 from optcli.models.onnx_graphs.interface import input_shapes
 from optcli.models.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, PreparedNetwork, prepare
 from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
+from optcli.settings import Patterns
 
 if TYPE_CHECKING:
     from onnx import ModelProto
