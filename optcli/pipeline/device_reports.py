@@ -82,8 +82,8 @@ def report_on(
         machine=environment.machine(),
         judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
     )
-    around = {} if on_device.environment is None else {"environment": on_device.environment}
-    return report.model_copy(update={**around, "device": to_do.device})
+    machine = {} if on_device.environment is None else {"environment": on_device.environment}
+    return report.model_copy(update={**machine, "device": to_do.device})
 
 
 def _without_latency(recipe: Recipe) -> Advice:

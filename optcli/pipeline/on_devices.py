@@ -22,21 +22,21 @@ from optcli.results import Sweep
 from optcli.store import Store
 
 if TYPE_CHECKING:
-    from optcli.pipeline.far.devices import FarDevice
+    from optcli.pipeline.remote_devices.devices import RemoteDevice
 
 _SAMPLES, _LOGS = "samples.npz", "logs"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """The devices of a recipe, the first one first; `far` has the other machines by name."""
+    """The devices of a recipe, the first one first; `remote` has the other machines by name."""
 
     devices: tuple[Device, ...]
-    far: Mapping[str, FarDevice]
+    remote: Mapping[str, RemoteDevice]
 
-    def far_one(self, device: Device) -> FarDevice | None:
+    def remote_device(self, device: Device) -> RemoteDevice | None:
         """The device; None where it is this machine."""
-        return None if device.name is None else self.far.get(device.name)
+        return None if device.name is None else self.remote.get(device.name)
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,29 @@ def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> It
     Raises `UsageError` where a device needs `--ray`, `MissingError` where one cannot be had.
     """
     devices = devices_of(plan.recipe, [each.name for each in plan.variants], plan.baseline)
-    with joined(ray, plan, devices, store, observer) as far:
-        yield Reached(devices, far)
+    with joined(ray, plan, devices, store, observer) as remote:
+        yield Reached(devices, remote)
 
 
 @contextmanager
 def joined(
     ray: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
-) -> Iterator[Mapping[str, FarDevice]]:
+) -> Iterator[Mapping[str, RemoteDevice]]:
     """Those of the devices that are other machines, by name; Ray is not imported where none needs it.
 
     Raises as `reached` does.
     """
     with ExitStack() as stack:
-        far: dict[str, FarDevice] = {}
+        remote: dict[str, RemoteDevice] = {}
         if any(device.ray is not None for device in devices):
             from optcli.pipeline.on_ray import devices as on_cluster
 
-            far |= stack.enter_context(on_cluster.opened(ray, plan, devices, store, observer))
+            remote |= stack.enter_context(on_cluster.opened(ray, plan, devices, store, observer))
         if any(device.ssh for device in devices):
             from optcli.pipeline.on_ssh import devices as on_hosts
 
-            far |= stack.enter_context(on_hosts.opened(plan, devices, store, observer))
-        yield far
+            remote |= stack.enter_context(on_hosts.opened(plan, devices, store, observer))
+        yield remote
 
 
 def clear(folder: Path) -> None:
@@ -101,8 +101,8 @@ def clear(folder: Path) -> None:
 
 
 def measured(
-    around: Reached,
-    unsettled: Plan,
+    context: Reached,
+    initial_plan: Plan,
     made: Made,
     folder: Path,
     store: Store,
@@ -113,23 +113,23 @@ def measured(
 ) -> list[OnDevice]:
     """What each device gives. A device that is lost costs its own figures.
 
-    `unsettled` is the plan before the shapes of runners were chosen: each device has its own. Samples
-    and logs of the first device lie in `folder`, those of the others below it.
+    `initial_plan` is the plan before the shapes of runners were chosen: each device has its own.
+    Samples and logs of the first device lie in `folder`, those of the others below it.
     """
     measured_on = []
-    for number, device in enumerate(around.devices):
+    for number, device in enumerate(context.devices):
         below = folder if number == 0 else folder / FOLDER / str(device.name)
         below.mkdir(parents=True, exist_ok=True)
         measured_on.append(
-            _measured(around, device, unsettled, made, below, store, observer, phases, remeasure)
+            _measured(context, device, initial_plan, made, below, store, observer, phases, remeasure)
         )
     return measured_on
 
 
 def _measured(
-    around: Reached,
+    context: Reached,
     device: Device,
-    unsettled: Plan,
+    initial_plan: Plan,
     made: Made,
     folder: Path,
     store: Store,
@@ -137,15 +137,15 @@ def _measured(
     phases: Phases,
     remeasure: bool,
 ) -> OnDevice:
-    far = around.far_one(device)
+    remote = context.remote_device(device)
     samples, logs = folder / _SAMPLES, folder / _LOGS
-    place: Place = far or Here(device.name)
-    plan = _plan_on(device, far, unsettled if far else made.plan)
+    place: Place = remote or Here(device.name)
+    plan = _plan_on(device, remote, initial_plan if remote else made.plan)
     try:
-        if far is not None:
+        if remote is not None:
             with phases.take("shapes"):
                 plan = shapes.settled(
-                    plan, made.artifacts, store, made.feeds, observer, remeasure=remeasure, place=far
+                    plan, made.artifacts, store, made.feeds, observer, remeasure=remeasure, place=remote
                 )
         with phases.take("latency"):
             results = latency.measure(
@@ -156,7 +156,7 @@ def _measured(
                 plan, made.artifacts, store, made.feeds, logs, observer, remeasure, place
             )
     except OptcliError as error:
-        if far is None:
+        if remote is None:
             raise
         observer.failed(plan.on_device(latency.STEP), error.message)
         samples.unlink(missing_ok=True)
@@ -170,8 +170,8 @@ def _measured(
             for name, reason in results.failures.items()
         }
     finally:
-        if far is not None:
-            far.release()
+        if remote is not None:
+            remote.release()
     return OnDevice(
         plan,
         _named(results, device.name),
@@ -179,19 +179,19 @@ def _measured(
         failures,
         samples,
         logs,
-        None if far is None else far.description(unsettled.packages()),
+        None if remote is None else remote.description(initial_plan.packages()),
     )
 
 
-def _plan_on(device: Device, far: FarDevice | None, plan: Plan) -> Plan:
+def _plan_on(device: Device, remote: RemoteDevice | None, plan: Plan) -> Plan:
     """The plan of what is measured on a device, with what keeps variants from running there."""
     variants = tuple(each for each in plan.variants if each.name in device.variants)
-    if far is None:
+    if remote is None:
         return replace(plan, variants=variants, device=device.name)
     return replace(
         plan,
-        variants=tuple(replace(each, unmeasurable=far.lacking(each.name)) for each in variants),
-        threads=plan.recipe.latency.threads or int(far.environment(())["cores"]),
+        variants=tuple(replace(each, unmeasurable=remote.lacking(each.name)) for each in variants),
+        threads=plan.recipe.latency.threads or int(remote.environment(())["cores"]),
         device=device.name,
     )
 

@@ -10,12 +10,12 @@ from optcli.errors import MissingError, RecipeError, UsageError
 from optcli.files.digest import FileDigests
 from optcli.pipeline import build, devices, keys
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.far import devices as far
-from optcli.pipeline.far import measuring
-from optcli.pipeline.far.messages import Look, Seen, Wish
 from optcli.pipeline.making import planned
 from optcli.pipeline.on_ray import device_nodes
 from optcli.pipeline.on_ray.device_nodes import Node
+from optcli.pipeline.remote_devices import devices as remote_devices
+from optcli.pipeline.remote_devices import measuring
+from optcli.pipeline.remote_devices.messages import Look, Seen, Wish
 from optcli.recipe import load
 from optcli.settings.devices import RayPlace
 from optcli.store import Store
@@ -168,7 +168,7 @@ def test_native_code_alone_is_bound_to_a_device(project):
     plan = planned(project.folder / "recipe.yaml", Store(project.store), (), ())
     last = plan.variants[1].last
     assert "device" in last.ingredients
-    assert far._wish(plan.variants[1]).bound_to is None
+    assert remote_devices._wish(plan.variants[1]).bound_to is None
 
 
 def test_a_recipe_names_a_device_and_cannot_say_where_it_is(project):

@@ -23,11 +23,11 @@ from optcli.artifact import Artifact, Format
 from optcli.errors import ExitCode, MissingError, StepError
 from optcli.files.digest import FileDigests
 from optcli.measure.latency import Candidate
-from optcli.pipeline.far.devices import looking
 from optcli.pipeline.model_files import measuring
 from optcli.pipeline.on_ssh import connection, hosts
 from optcli.pipeline.on_ssh.devices import SshDevice
 from optcli.pipeline.places import LatencyOrder
+from optcli.pipeline.remote_devices.devices import looking
 from optcli.runners import find
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings

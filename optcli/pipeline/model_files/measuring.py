@@ -17,10 +17,10 @@ from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.observer import Observer, Silent
 from optcli.pipeline import reporting
-from optcli.pipeline.far.devices import looking
 from optcli.pipeline.model_files.laying_out import SamplesRequest
 from optcli.pipeline.model_files.opening import Opened, find, open_all
 from optcli.pipeline.places import HERE, LatencyOrder, Place
+from optcli.pipeline.remote_devices.devices import looking
 from optcli.results import Latency, RecipeSummary, Report, flags
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from optcli.errors import MissingError, StepError, counted, first_line, plural
-from optcli.pipeline.far.messages import DeviceAnswer, DeviceOrder, Look, Seen
 from optcli.pipeline.on_ray.cluster import LOOK_S, NODE_ID, alive
+from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen
 from optcli.settings.devices import RayPlace
 from optcli.workers import messages
 
@@ -201,7 +201,7 @@ def _looking() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
         node_id = ray.get_runtime_context().get_node_id()
         try:
-            from optcli.pipeline.far import measuring
+            from optcli.pipeline.remote_devices import measuring
         except ImportError as error:
             unfit = f"its optcli cannot do this ({error})"
             return {"node": node_id, "host": socket.gethostname(), "unfit": [unfit]}

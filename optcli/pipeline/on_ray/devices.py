@@ -13,18 +13,18 @@ from optcli.errors import MissingError, StepError, UsageError, from_record
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
 from optcli.pipeline.devices import Device
-from optcli.pipeline.far.devices import FarDevice, look_for, travelling_files
-from optcli.pipeline.far.messages import (
-    DeviceAnswer,
-    DeviceOrder,
-    Travelling,
-)
 from optcli.pipeline.on_ray import device_nodes, parcels, sharing
 from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
 from optcli.pipeline.on_ray.maker import require
 from optcli.pipeline.on_ray.parcels import UnreachableError
 from optcli.pipeline.plan import Plan
+from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
+from optcli.pipeline.remote_devices.messages import (
+    DeviceAnswer,
+    DeviceOrder,
+    Travelling,
+)
 from optcli.settings.devices import RayPlace
 from optcli.store import Store, pausing
 
@@ -77,7 +77,7 @@ def _required(address: str | None, device: str) -> str:
     return address
 
 
-class RayDevice(FarDevice):
+class RayDevice(RemoteDevice):
     """A device of a cluster. The node is held from the first measurement to `release`."""
 
     def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:

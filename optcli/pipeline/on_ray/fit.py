@@ -9,10 +9,10 @@ from optcli import data, environment, runners
 from optcli.errors import OptcliError, first_line
 from optcli.files.digest import FileDigests, of_value
 from optcli.passes import Traits
-from optcli.pipeline.far.fit import USERS, of_code, of_cpu, of_device
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.messages import PassRequest
 from optcli.pipeline.on_ray.messages import NodePart
+from optcli.pipeline.remote_devices.fit import USERS, of_code, of_cpu, of_device
 from optcli.settings import user_code
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import StoreError
-from optcli.pipeline.far import measuring
-from optcli.pipeline.far.measuring import UnreachableError
-from optcli.pipeline.far.messages import Travelling
 from optcli.pipeline.on_ray import node, parcels
+from optcli.pipeline.remote_devices import measuring
+from optcli.pipeline.remote_devices.measuring import UnreachableError
+from optcli.pipeline.remote_devices.messages import Travelling
 
 
 def carry_out(record: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

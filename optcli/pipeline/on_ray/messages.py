@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli.accuracy.messages import EvaluationRequest
-from optcli.pipeline.far.messages import Contents
 from optcli.pipeline.messages import News, PassRequest
+from optcli.pipeline.remote_devices.messages import Contents
 
 
 @dataclass(frozen=True, kw_only=True)

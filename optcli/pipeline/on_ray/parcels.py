@@ -17,10 +17,10 @@ from optcli.data import DataSettings
 from optcli.errors import OptcliError, first_line
 from optcli.files import digest, regular_files
 from optcli.files.digest import FileDigests
-from optcli.pipeline.far.messages import Contents
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.on_ray import sharing
 from optcli.pipeline.on_ray.messages import Shared
+from optcli.pipeline.remote_devices.messages import Contents
 from optcli.settings import user_code
 from optcli.store import Entry, Store, key_of
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace

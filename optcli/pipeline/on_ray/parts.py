@@ -11,12 +11,12 @@ from optcli.accuracy.messages import EvaluationRequest
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy_elsewhere import Asked
-from optcli.pipeline.far.messages import Contents
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.maker import COPIES, LEAST_BYTES, raise_failure
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodePart, ShippedPart
 from optcli.pipeline.on_ray.parcels import Project, UnreachableError
+from optcli.pipeline.remote_devices.messages import Contents
 from optcli.store import Store, disk
 
 # More would spend their time on opening the model.

@@ -47,8 +47,8 @@ def main(needed: tuple[str, ...], place: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         zipfile.ZipFile(io.BytesIO(code)).extractall(os.path.join(folder, "code"))
         sys.path.insert(0, os.path.join(folder, "code"))
-        from optcli.pipeline.on_ssh import there
+        from optcli.pipeline.on_ssh import host_program
 
-        there.serve(0, out, folder)
+        host_program.serve(0, out, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A connection by ssh to a host that runs `there`: optcli's code goes there, no installation of it."""
+"""A connection by ssh to a host: optcli's code travels over it, and `host_program` runs there."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from optcli.errors import MissingError, StepError, from_record
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
 from optcli.pipeline.devices import Device
-from optcli.pipeline.far.devices import FarDevice, look_for, travelling_files
-from optcli.pipeline.far.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
 from optcli.pipeline.on_ssh.connection import Connection, LostError
 from optcli.pipeline.on_ssh.frames import EndedError, Frame
 from optcli.pipeline.on_ssh.hosts import Host, host_of
 from optcli.pipeline.plan import Plan
+from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
+from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
 from optcli.store import Store, pausing
 from optcli.workers import messages
 
@@ -45,7 +45,7 @@ def opened(
             each.close()
 
 
-class SshDevice(FarDevice):
+class SshDevice(RemoteDevice):
     """A device that ssh reaches. Each measurement there holds the lock of the machine."""
 
     def __init__(self, name: str, host: Host, look: Look, digests: FileDigests) -> None:
@@ -71,7 +71,7 @@ class SshDevice(FarDevice):
         self._seen = seen
 
     def release(self) -> None:
-        """As `FarDevice` says: between two orders nothing is held there."""
+        """As `RemoteDevice` says: between two orders nothing is held there."""
 
     def close(self) -> None:
         """End the connection, and what is left of it there."""
@@ -94,7 +94,7 @@ class SshDevice(FarDevice):
         feeds: Path | None,
         order_of: Callable[[Travelling], DeviceOrder],
     ) -> tuple[DeviceAnswer, bytes]:
-        """As `FarDevice` says. What was lost is measured by the next build."""
+        """As `RemoteDevice` says. What was lost is measured by the next build."""
         if self._connection is None:
             before = self._seen.machine
             self.connect(observer)

@@ -19,8 +19,10 @@ from optcli.measure.latency import Candidate
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock, places
 from optcli.pipeline.confining import require_confinement_of
-from optcli.pipeline.far import fit
-from optcli.pipeline.far.messages import (
+from optcli.pipeline.logs import log_end
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
+from optcli.pipeline.remote_devices import fit
+from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
     DeviceOrder,
     Look,
@@ -28,8 +30,6 @@ from optcli.pipeline.far.messages import (
     Travelling,
     Wish,
 )
-from optcli.pipeline.logs import log_end
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.results import Sweep
 from optcli.workers import confinement, messages
 

@@ -20,7 +20,9 @@ from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import keys
-from optcli.pipeline.far.messages import (
+from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
+from optcli.pipeline.plan import Plan, PlannedVariant
+from optcli.pipeline.remote_devices.messages import (
     Contents,
     DeviceAnswer,
     DeviceOrder,
@@ -29,15 +31,13 @@ from optcli.pipeline.far.messages import (
     Travelling,
     Wish,
 )
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
-from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
 
 # What measures: its code must be the same on the device, or the figures are another optcli's.
 _MEASURES = tuple(f"measure/latency/{name}.py" for name in ("process", "measure", "sweep", "shapes"))
 
 
-class FarDevice(ABC):
+class RemoteDevice(ABC):
     """A device that is another machine; a `Place`. `look` is what it is asked about itself."""
 
     is_here = False
@@ -120,9 +120,9 @@ class FarDevice(ABC):
         finally:
             self.release()
 
-    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> FarPairs:
+    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> RemotePairs:
         """As `Place` says."""
-        return FarPairs(self, step, order, observer)
+        return RemotePairs(self, step, order, observer)
 
     def paired(
         self, step: str, order: PairsOrder, run: str, count: int, observer: Observer
@@ -167,10 +167,10 @@ class FarDevice(ABC):
         )
 
 
-class FarPairs:
+class RemotePairs:
     """Launch pairs on a device."""
 
-    def __init__(self, device: FarDevice, step: str, order: PairsOrder, observer: Observer) -> None:
+    def __init__(self, device: RemoteDevice, step: str, order: PairsOrder, observer: Observer) -> None:
         self._device, self._step, self._order, self._observer = device, step, order, observer
         self._run, self._count = uuid.uuid4().hex, 0
 
