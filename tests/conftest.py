@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import shutil
@@ -48,11 +49,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CXX"] = str(program)
 
 
+def pytest_sessionstart() -> None:
+    """Collecting makes a million objects that stay: to look for garbage among them costs seconds."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Tests write no byte code, whatever the environment says.
 
     A module that a test writes twice within a second, as long as before, would be taken for the first.
     """
+    gc.enable()
+    gc.freeze()
     sys.dont_write_bytecode = True
 
 

@@ -5,7 +5,6 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from plain_network import Samples
-from scipy.stats import beta
 
 from optcli import accuracy
 from optcli.accuracy import bounds, metrics, pairs, policies, resampling
@@ -20,6 +19,8 @@ SETS = 300
 @pytest.mark.parametrize("count", [8, 20, 50, 100, 500])
 @pytest.mark.parametrize("changed", [0, 1, 2, 5])
 def test_samples_that_change_or_do_not_have_clopper_and_pearsons_bound(count, changed):
+    from scipy.stats import beta
+
     exact = beta.ppf(0.95, changed + 1, count - changed)
     assert bounds._worst(changed, 0, count, 0.05) == pytest.approx(exact)
     assert bounds.counted(changed, 0, count, 0.05)[1] >= exact - 1e-12

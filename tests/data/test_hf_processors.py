@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,54 +17,86 @@ from optcli.data.preset import resolved
 from optcli.errors import InputError
 from optcli.files.digest import FileDigests
 
-T = imported("transformers")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("package", "transformers")]
 
 SMALL = {"height": 64, "width": 48}
+
+
+def processor(name: str, **options: Any):
+    """One of transformers, which takes seconds to import: tests alone do."""
+    return getattr(imported("transformers"), name)(**options)
+
+
 PROCESSORS = {
-    "height and width": T.ViTImageProcessor(size=SMALL),
-    "shortest edge and a crop": T.CLIPImageProcessor(
-        size={"shortest_edge": 75}, crop_size={"height": 64, "width": 63}
+    "height and width": partial(processor, "ViTImageProcessor", size=SMALL),
+    "shortest edge and a crop": partial(
+        processor,
+        "CLIPImageProcessor",
+        size={"shortest_edge": 75},
+        crop_size={"height": 64, "width": 63},
     ),
-    "a share that is cropped": T.ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.875),
-    "no crop for large sizes": T.ConvNextImageProcessor(size={"shortest_edge": 384}),
-    "a bounded longer edge": T.DetrImageProcessor(size={"shortest_edge": 80, "longest_edge": 97}),
-    "sizes in steps of 16": T.YolosImageProcessor(size={"shortest_edge": 80, "longest_edge": 133}),
-    "a divisor alone": T.GLPNImageProcessor(size_divisor=32),
-    "padded below and right": T.SamImageProcessor(
-        size={"longest_edge": 96}, pad_size={"height": 96, "width": 96}
+    "a share that is cropped": partial(
+        processor, "ConvNextImageProcessor", size={"shortest_edge": 64}, crop_pct=0.875
     ),
-    "a hidden share": T.LevitImageProcessor(
-        size={"shortest_edge": 56}, crop_size=SMALL | {"height": 56}
+    "no crop for large sizes": partial(
+        processor, "ConvNextImageProcessor", size={"shortest_edge": 384}
     ),
-    "divided twice": T.EfficientNetImageProcessor(size=SMALL),
-    "an offset": T.EfficientNetImageProcessor(
-        size=SMALL, rescale_factor=1 / 127.5, rescale_offset=True, include_top=False
+    "a bounded longer edge": partial(
+        processor, "DetrImageProcessor", size={"shortest_edge": 80, "longest_edge": 97}
     ),
-    "a factor of its own": T.ViTImageProcessor(size=SMALL, rescale_factor=1 / 128, do_normalize=False),
-    "no factor": T.ViTImageProcessor(
-        size=SMALL, do_rescale=False, image_mean=[120] * 3, image_std=[60] * 3
+    "sizes in steps of 16": partial(
+        processor, "YolosImageProcessor", size={"shortest_edge": 80, "longest_edge": 133}
     ),
-    "no size": T.ViTImageProcessor(do_resize=False),
-    "blue first": T.MobileViTImageProcessor(
-        size={"shortest_edge": 70}, crop_size={"height": 64, "width": 64}
+    "a divisor alone": partial(processor, "GLPNImageProcessor", size_divisor=32),
+    "padded below and right": partial(
+        processor, "SamImageProcessor", size={"longest_edge": 96}, pad_size={"height": 96, "width": 96}
     ),
-    "slow": T.ViTImageProcessorPil(size=SMALL, resample=3),
+    "a hidden share": partial(
+        processor, "LevitImageProcessor", size={"shortest_edge": 56}, crop_size=SMALL | {"height": 56}
+    ),
+    "divided twice": partial(processor, "EfficientNetImageProcessor", size=SMALL),
+    "an offset": partial(
+        processor,
+        "EfficientNetImageProcessor",
+        size=SMALL,
+        rescale_factor=1 / 127.5,
+        rescale_offset=True,
+        include_top=False,
+    ),
+    "a factor of its own": partial(
+        processor, "ViTImageProcessor", size=SMALL, rescale_factor=1 / 128, do_normalize=False
+    ),
+    "no factor": partial(
+        processor,
+        "ViTImageProcessor",
+        size=SMALL,
+        do_rescale=False,
+        image_mean=[120] * 3,
+        image_std=[60] * 3,
+    ),
+    "no size": partial(processor, "ViTImageProcessor", do_resize=False),
+    "blue first": partial(
+        processor,
+        "MobileViTImageProcessor",
+        size={"shortest_edge": 70},
+        crop_size={"height": 64, "width": 64},
+    ),
+    "slow": partial(processor, "ViTImageProcessorPil", size=SMALL, resample=3),
 }
 
 
-def saved(processor, folder: Path) -> str:
-    processor.save_pretrained(folder)
+def saved(known, folder: Path) -> str:
+    known.save_pretrained(folder)
     return f"hf:{folder}"
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_steps_do_what_a_processor_does_on_photographs(tmp_path, shared, name):
-    processor = PROCESSORS[name]
-    preparation = resolved(Preparation(preset=saved(processor, tmp_path)))
+    known = PROCESSORS[name]()
+    preparation = resolved(Preparation(preset=saved(known, tmp_path)))
     unit = preparation.scale / np.array(preparation.std)[:, None, None]
     for image in photographs(shared):
-        theirs = processor(images=image, return_tensors="np")["pixel_values"][0]
+        theirs = known(images=image, return_tensors="np")["pixel_values"][0]
         ours = steps.transformed(np.asarray(image), preparation).pixels.transpose(2, 0, 1)
         assert ours.shape == theirs.shape
         # torchvision's bicubic filter is further from Pillow's than a level in a few pixels.
@@ -81,34 +115,43 @@ def photographs(shared: Path):
 
 
 @pytest.mark.parametrize(
-    ("processor", "says"),
+    ("refused", "says"),
     [
         (
-            T.DPTImageProcessor(keep_aspect_ratio=True, ensure_multiple_of=14),
+            partial(processor, "DPTImageProcessor", keep_aspect_ratio=True, ensure_multiple_of=14),
             "keeping the aspect ratio",
         ),
-        (T.ViTImageProcessor(size=SMALL, do_pad=True, pad_size={"height": 80, "width": 80}), "80, 80"),
         (
-            T.CLIPImageProcessor(size={"shortest_edge": 100}),
+            partial(
+                processor,
+                "ViTImageProcessor",
+                size=SMALL,
+                do_pad=True,
+                pad_size={"height": 80, "width": 80},
+            ),
+            "80, 80",
+        ),
+        (
+            partial(processor, "CLIPImageProcessor", size={"shortest_edge": 100}),
             "before the crop, wanted at least 224 x 224",
         ),
     ],
 )
-def test_what_the_steps_do_not_have_is_named(tmp_path, processor, says):
+def test_what_the_steps_do_not_have_is_named(tmp_path, refused, says):
     with pytest.raises(InputError, match=says) as caught:
-        resolved(Preparation(preset=saved(processor, tmp_path)))
+        resolved(Preparation(preset=saved(refused(), tmp_path)))
     assert "declare the steps instead" in caught.value.hint
 
 
 def test_a_first_recipe_has_one_size_where_the_processor_has_several(tmp_path):
-    processor = T.DPTImageProcessor(size=SMALL, keep_aspect_ratio=True, ensure_multiple_of=14)
-    size, said, why = one_size(saved(processor, tmp_path / "dpt"))
+    known = processor("DPTImageProcessor", size=SMALL, keep_aspect_ratio=True, ensure_multiple_of=14)
+    size, said, why = one_size(saved(known, tmp_path / "dpt"))
     assert (size, said["resize"]) == ((64, 48), (64, 48))
     assert "keeping the aspect ratio" in why
-    size, said, why = one_size(saved(T.DetrImageProcessor(), tmp_path / "detr"))
+    size, said, why = one_size(saved(processor("DetrImageProcessor"), tmp_path / "detr"))
     assert (size, said["resize"]) == ((800, 1056), (800, 1056))
     assert "several sizes" in why
-    assert one_size(saved(PROCESSORS["padded below and right"], tmp_path / "sam"))[::2] == (
+    assert one_size(saved(PROCESSORS["padded below and right"](), tmp_path / "sam"))[::2] == (
         (96, 96),
         "",
     )
@@ -130,7 +173,7 @@ def test_a_processor_is_in_the_key_by_content(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images/one.png").write_bytes(b"x")
     for name, size in (("a", 64), ("b", 64), ("c", 63)):
-        saved(T.ViTImageProcessor(size={"height": size, "width": 64}), tmp_path / name)
+        saved(processor("ViTImageProcessor", size={"height": size, "width": 64}), tmp_path / name)
     first, same, other = (key(tmp_path / name) for name in "abc")
     assert first == same != other
     assert "transformers" in first["versions"]

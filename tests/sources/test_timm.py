@@ -17,10 +17,14 @@ from optcli.models.formats import torch as torch_format
 from optcli.models.sources.timm import TimmSource
 from optcli.settings import TensorSpec
 
-timm = imported("timm")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("package", "timm")]
 
 IMAGE = [TensorSpec(name="image", shape=["batch", 3, 96, 96])]
+
+
+@pytest.fixture
+def timm():
+    return imported("timm")
 
 
 def source(tmp_path: Path, target: str = "test_resnet", **options) -> TimmSource:
@@ -32,7 +36,7 @@ def written(one: TimmSource, out: Path):
     return one.write(out, IMAGE)
 
 
-def test_a_network_is_written_and_opened_again(tmp_path):
+def test_a_network_is_written_and_opened_again(tmp_path, timm):
     facts = written(source(tmp_path, arguments={"num_classes": 7}), tmp_path / "out")
     assert facts.outputs == ("output",)
     assert facts.facts["weights"] == "random (seed 0)"
@@ -44,7 +48,7 @@ def test_a_network_is_written_and_opened_again(tmp_path):
         assert torch.equal(own(feed), again(feed))
 
 
-def test_local_weights_must_fit(tmp_path):
+def test_local_weights_must_fit(tmp_path, timm):
     torch.manual_seed(3)
     own = timm.create_model("test_resnet", num_classes=7).eval()
     torch.save(own.state_dict(), tmp_path / "own.pth")
@@ -110,7 +114,7 @@ def test_pretrained_weights_without_a_network(tmp_path, monkeypatch):
     assert "https://huggingface.co/timm/test_resnet" in caught.value.hint
 
 
-def test_pretrained_weights_from_the_hubs_cache(tmp_path, monkeypatch):
+def test_pretrained_weights_from_the_hubs_cache(tmp_path, monkeypatch, timm):
     import huggingface_hub
     from safetensors.torch import save_file
 
@@ -139,7 +143,7 @@ def test_without_timm_the_command_that_installs_it_is_named(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "test_vit", "inception_v3"])
-def test_its_preparation_is_timms_own(name):
+def test_its_preparation_is_timms_own(name, timm):
     from PIL import Image
     from timm.data import create_transform, resolve_data_config
 
@@ -157,7 +161,7 @@ def test_its_preparation_is_timms_own(name):
         assert np.abs(made - own(image).numpy()).max() <= 1e-6
 
 
-def test_a_preparation_that_cannot_be_told():
+def test_a_preparation_that_cannot_be_told(timm):
     from optcli.data import Preparation
     from optcli.data.preset import resolved
 
