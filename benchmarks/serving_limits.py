@@ -41,7 +41,7 @@ from serving_points import MODELS, RESULTS, answer, deploy
 
 from optcli.observer import Silent
 from optcli.serving.loadtest import Options
-from optcli.serving.loadtest import bundles as serving
+from optcli.serving.loadtest import opening as serving
 
 LIMITS = RESULTS.with_name("serving_limits.json")
 _TIMES, _PLANNED, _GOOD, _GROWTH, _BATCHED = 1.5, 0.7, 0.85, 0.05, 0.9
@@ -148,7 +148,9 @@ def _batches(bundle: Path) -> dict[str, Any] | None:
         samples = {name: archive[name] for name in archive.files}
     with (
         tempfile.TemporaryDirectory() as scratch,
-        serving.started(bundle, options, Path(scratch) / "log", Path(scratch), Silent()) as server,
+        serving.started_bundle(
+            bundle, options, Path(scratch) / "log", Path(scratch), Silent()
+        ) as server,
     ):
         os.sched_setaffinity(0, _CLIENT_CPUS)
         single, whole = (_body(samples, rows) for rows in (1, batch))

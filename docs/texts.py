@@ -32,7 +32,7 @@ _REFERENCE = (
     "data/",
     "accuracy/metrics/",
     "results/",
-    "serving/planning/settings",
+    "serving/planning/files",
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\[\"'(]|optcli)")
 

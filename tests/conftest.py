@@ -167,9 +167,9 @@ def hurried_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     from functools import partial
 
     from optcli.measure.queueing import demand
-    from optcli.serving.planning import demands
+    from optcli.serving.planning import configuring
 
-    monkeypatch.setattr(demands, "Demand", partial(demand.Demand, requests=6_000))
+    monkeypatch.setattr(configuring, "Demand", partial(demand.Demand, requests=6_000))
     for name, value in (("_MOST_REQUESTS", 24_000), ("_BURSTS", 12), ("_OF_A_REPLICA", 400)):
         monkeypatch.setattr(demand, name, value)
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from optcli.data import DataSettings
 from optcli.results.drift import Drift
-from optcli.serving.drift import comparing, input_statistics, reference
+from optcli.serving.drift import compared, comparing, input_statistics
+from optcli.serving.drift.compared import About
 from optcli.serving.drift.input_statistics import Statistics, unpacked
-from optcli.serving.drift.kept import About
 from optcli.settings import TensorSpec
 
 IMAGE = {"name": "image", "shape": ("batch", 3, 8, 8), "batch": {"min": 1, "opt": 2, "max": 8}}
@@ -41,7 +41,7 @@ def described(
     """What deploy writes for calibration data that are prepared already."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]
-    request = reference.ReferenceRequest(
+    request = compared.ReferenceRequest(
         model="net",
         role=role,
         data=DataSettings.model_validate({"source": "npz:data.npz"}),
@@ -49,7 +49,7 @@ def described(
         inputs=tuple(TensorSpec.model_validate(spec) for spec in specs or (IMAGE,)),
         out=folder / "reference.npz",
     )
-    count = reference.summarise(request, None)  # type: ignore[arg-type]
+    count = compared.summarise(request, None)  # type: ignore[arg-type]
     found = unpacked(request.out.read_bytes())
     assert count == len(found.reference[0])
     return found

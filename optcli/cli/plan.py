@@ -15,7 +15,7 @@ from optcli.files import registry
 
 if TYPE_CHECKING:
     from optcli.results.plan import Plan
-    from optcli.serving.planning.settings import PlanSettings
+    from optcli.serving.planning.files import PlanSettings
 
 _CODES = {
     "kept": ExitCode.DONE,

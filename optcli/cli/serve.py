@@ -72,11 +72,11 @@ def command(
     import json
     from contextlib import ExitStack
 
-    from optcli.serving import own_bundles
+    from optcli.serving import bundle
     from optcli.serving.running import running, wait
     from optcli.store import Store
 
-    own_bundles.require_own(folder, Store(Store.default_root(store)), trust=trust)
+    bundle.require_own(folder, Store(Store.default_root(store)), trust=trust)
     with ExitStack() as stack:
         with Progress() as progress:
             started = running(

@@ -1,19 +1,28 @@
-"""`bundle.json`: what a folder of `optcli deploy --target ray` serves, for the server and optcli."""
+"""A bundle of `optcli deploy --target ray`: what it says of itself, its settings, and who wrote it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError, TrustError, UsageError, excerpt, first_line, raised_as, strerror
 from optcli.files import regular_files
+from optcli.files.digest import files_below, of_file, of_value
 from optcli.results.outcomes import Result
+from optcli.store import Store
 
 BUNDLE_SCHEMA = 1
 FILE, CONFIG, SAMPLES, EXPECTED = "bundle.json", "serve_config.yaml", "samples.npz", "expected.npz"
 _AGAIN = "name a folder that `optcli deploy VARIANT --target ray` wrote"
+DEPLOYMENT = "Model"
+_NEEDED = ("launch.py", "app.py", "model.py", "pages.json", CONFIG)
+_CORRECT = "correct it, or deploy again"
+_KIND = "bundle-written"
+# Data, which people and load tests may change. bundle.json also names what the server imports.
+_DATA = frozenset({".json", ".npz", ".yaml", ".md", ".txt", ".log", ".jpg", ".png"})
 
 
 class BundleTensor(Result):
@@ -151,3 +160,140 @@ def read(folder: Path) -> Bundle:
             hint="deploy again with this optcli",
         )
     return bundle
+
+
+class UserConfig(Result):
+    """What can be changed while a server runs: `user_config` of each deployment of the model."""
+
+    max_batch_size: int = Field(ge=1)
+    batch_wait_timeout_s: float = Field(ge=0, allow_inf_nan=False)
+    max_in_flight: int = Field(ge=1)
+    deadline_ms: float = Field(gt=0, allow_inf_nan=False)
+
+
+def require_whole(folder: Path, made: Bundle) -> Bundle:
+    """The bundle `as_configured`; raises `InputError` where files are gone or settings are wrong."""
+    for name in (*_NEEDED, f"model/{made.file}"):
+        if not regular_files.is_file(folder / name):
+            raise InputError(f"the bundle has no {name}", place=str(folder), hint="deploy again")
+    return as_configured(folder, made)
+
+
+def as_configured(folder: Path, made: Bundle) -> Bundle:
+    """The bundle with the batches, waits and replicas of its serve_config.yaml, which may be edited.
+
+    Raises `InputError` for settings that are wrong.
+    """
+    path = folder / CONFIG
+    applications = {each.route_prefix: each for each in _checked(_read_config(path), path).applications}
+    settings = []
+    for route in [each.route or "/" for each in made.priorities] or ["/"]:
+        if (application := applications.get(route)) is None:
+            raise _wrong(f"it has no application with the route_prefix {route}", path)
+        module = application.import_path.partition(":")[0]
+        if not regular_files.is_file(folder / f"{module}.py"):
+            raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
+        models = [each for each in application.deployments if each.name == DEPLOYMENT]
+        if not models:
+            raise _wrong(f"the application {application.name} has no deployment {DEPLOYMENT}", path)
+        settings.append(_settings(models[0], path))
+    if not made.priorities:
+        return made.model_copy(update=settings[0])
+    lanes = [each.model_copy(update=its) for each, its in zip(made.priorities, settings, strict=True)]
+    whole = {"instances": sum(each.instances for each in lanes), "priorities": tuple(lanes)}
+    return made.model_copy(update={**settings[-1], **whole})
+
+
+def _settings(deployment: Any, path: Path) -> dict[str, Any]:
+    """What a deployment of the model is set to, as bundle.json names it."""
+    try:
+        config = UserConfig.model_validate(deployment.user_config, strict=True)
+    except ValidationError as error:
+        raise _wrong(f"user_config of {deployment.name}: {_first(error)}", path) from error
+    replicas = deployment.num_replicas
+    return {
+        "largest_batch": config.max_batch_size,
+        "wait_ms": round(1000 * config.batch_wait_timeout_s, 6),
+        "deadline_ms": config.deadline_ms,
+        # With autoscaling there is no fixed number.
+        **({"instances": replicas} if isinstance(replicas, int) else {}),
+    }
+
+
+def _read_config(path: Path) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe").load(regular_files.read(path).decode())
+    except (OSError, ValueError) as error:
+        raise _wrong(f"it cannot be read: {first_line(error)}", path) from error
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = "" if mark is None else f" in line {mark.line + 1}"
+        said = getattr(error, "problem", None) or first_line(error)
+        raise _wrong(f"it is no YAML{at}: {said}", path) from error
+
+
+def _checked(content: Any, path: Path) -> Any:
+    """The content in Ray's own form."""
+    from ray.serve.schema import ServeDeploySchema
+
+    if not isinstance(content, dict):
+        raise _wrong(f"found {excerpt(str(content))!r}, wanted a mapping of keys", path)
+    if not isinstance(content.get("http_options"), dict) or not content.get("applications"):
+        raise _wrong("it has no http_options or no applications", path)
+    try:
+        return ServeDeploySchema.model_validate(content)
+    except ValidationError as error:
+        raise _wrong(_first(error), path) from error
+    except (ValueError, TypeError) as error:
+        raise _wrong(first_line(error), path) from error
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def _wrong(message: str, path: Path) -> InputError:
+    return InputError(f"the server cannot take it: {message}", place=str(path), hint=_CORRECT)
+
+
+def remember(folder: Path, store: Store) -> None:
+    """Note in the store that this bundle was written here."""
+    key = _digest(folder)
+    with store.work(_KIND, key) as work:
+        store.put(_KIND, key, work, {}, {"bundle": key})
+
+
+def require_own(folder: Path, store: Store, *, trust: bool) -> None:
+    """Raise `TrustError` for a bundle whose code or model `store` did not write, without `trust`.
+
+    `UsageError` and `InputError` for a folder that is no bundle.
+    """
+    read(folder)
+    if trust or store.get(_KIND, _digest(folder)) is not None:
+        return
+    raise TrustError(
+        "this bundle is a program, and this store did not write it, or somebody changed it since",
+        place=str(folder),
+        hint="add --trust where you know who made it: its server can do whatever you can; or name the"
+        " --store that it was deployed from",
+    )
+
+
+def _digest(folder: Path) -> str:
+    """A digest of the bundle's code and model."""
+    with raised_as(InputError, "the bundle cannot be read", of=OSError, reason=strerror,
+                   place=str(folder), hint="deploy again"):  # fmt: skip
+        return of_value(
+            {
+                os.fspath(path.relative_to(folder)): of_file(path)
+                for path in files_below(folder)
+                if path.suffix.lower() not in _DATA
+                or path == folder / FILE
+                or path.is_relative_to(folder / "model")
+            }
+        )

@@ -24,7 +24,7 @@ from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.files import folders
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
-from optcli.serving.served_settings import require_whole
+from optcli.serving.bundle import require_whole
 
 STEP = "serve"
 _LAUNCH = "launch.py"

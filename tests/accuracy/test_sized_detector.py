@@ -10,9 +10,9 @@ from optcli.data.images import Images
 from optcli.outputs.postprocess import Postprocess
 from optcli.pipeline import build
 from optcli.pipeline.model_files.built_variant import open_built
+from optcli.serving.inference import ProbeRequest, probe
 from optcli.serving.inference.answering import Answering
 from optcli.serving.inference.listing import Stored
-from optcli.serving.inference.probe import ProbeRequest, probe
 from optcli.serving.prediction.of_recipe import image_serving
 from optcli.store import Store
 

@@ -14,7 +14,7 @@ from oip_server import serving
 
 from optcli import cli
 from optcli.results.loadtest import LOADTEST_SCHEMA, LoadTest
-from optcli.serving.loadtest import limit
+from optcli.serving.loadtest import workflow
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 
@@ -115,7 +115,7 @@ def test_several_rates(url, say):
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_limit_of_a_server_that_breaks(say, monkeypatch):
-    monkeypatch.setattr(limit, "PRECISION", 0.2)  # one bisection
+    monkeypatch.setattr(workflow, "PRECISION", 0.2)  # one bisection
     # 25 ms a call and one row a call: 40 a second at most, whatever the machine.
     with serving(batch=1, wait_ms=0, fixed_ms=25, per_image_ms=0) as url:
         code, out, err = say(

@@ -26,7 +26,7 @@ from optcli.pipeline import step_workers, trusting
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
 from optcli.results import RecipeSummary, Report
-from optcli.serving import own_bundles
+from optcli.serving import bundle
 from optcli.serving.deploy import plans
 from optcli.serving.inference import confined_model
 from optcli.serving.inference.shard_worker import ShardWorker, Work
@@ -315,7 +315,7 @@ def of_bundle(bench: Bench, verb: str, origin: str) -> str:
     described_alone(bench.folder / "deployed")
     store = Store(bench.folder / "artifacts" / ".store")
     if origin == "own store":
-        own_bundles.remember(bench.folder / "deployed", store)
+        bundle.remember(bench.folder / "deployed", store)
     ended = bench.optcli(verb, "deployed")
     return "asks" if "--trust" in ended.err else "free"
 

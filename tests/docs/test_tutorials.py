@@ -18,7 +18,7 @@ import pytest
 from commands import hurried, optcli_here
 from pages import REPOSITORY, Command, Tutorial, missing_lines
 
-from optcli.serving.loadtest import bundles
+from optcli.serving.loadtest import opening
 from optcli.tuning.strategy import Strategy
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
@@ -68,7 +68,7 @@ def run(command: Command, folder: Path, store: str, *, here: bool) -> tuple[int,
 @contextlib.contextmanager
 def one_server_a_bundle() -> Iterator[None]:
     """Load tests of this process share the server of a bundle, which takes seconds to start."""
-    start, found = bundles.running, {}
+    start, found = opening.running, {}
 
     @contextlib.contextmanager
     def running(folder: Path, **options: Any) -> Iterator[Any]:
@@ -77,7 +77,7 @@ def one_server_a_bundle() -> Iterator[None]:
         yield found[folder]
 
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as servers:
-        patch.setattr(bundles, "running", running)
+        patch.setattr(opening, "running", running)
         yield
 
 

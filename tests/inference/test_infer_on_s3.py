@@ -21,7 +21,7 @@ from optcli.serving.inference import InferenceSettings, infer
 from optcli.serving.inference.listing import listing
 from optcli.serving.inference.output import Output
 from optcli.serving.prediction import storage
-from optcli.serving.prediction.stored_answers import MANIFEST, recorded
+from optcli.serving.prediction.storage import MANIFEST, recorded
 from optcli.store import Store
 
 pytestmark = pytest.mark.slow

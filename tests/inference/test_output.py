@@ -11,7 +11,7 @@ from optcli.errors import InputError, StoreError, UsageError
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output
 from optcli.serving.prediction import storage
-from optcli.serving.prediction.stored_answers import MANIFEST, recorded
+from optcli.serving.prediction.storage import MANIFEST, recorded
 
 LISTING = Listing(
     "in",

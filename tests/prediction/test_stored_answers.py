@@ -12,9 +12,9 @@ import pytest
 from optcli.errors import InputError, StoreError, UsageError
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output
-from optcli.serving.prediction import stored_answers
+from optcli.serving.prediction import storage
 from optcli.serving.prediction.of_recipe import ImageServing
-from optcli.serving.prediction.stored_answers import deciding, opened
+from optcli.serving.prediction.storage import deciding, open_answers
 
 BUILT: Any = SimpleNamespace(
     name="plain",
@@ -61,7 +61,7 @@ def written(folder: Path, kind: str = "classes", form: Any = "jsonl", **others: 
 def test_rows_are_the_answers_of_a_server_to_the_last_byte(
     tmp_path: Path, kind: str, form: str
 ) -> None:
-    found = opened(written(tmp_path, kind, form), BUILT, SERVING, "--known-answers")
+    found = open_answers(written(tmp_path, kind, form), BUILT, SERVING, "--known-answers")
     assert (len(found.shards), found.missing) == (1, 1)
     rows = list(found.rows())
     assert [digest for digest, _ in rows] == [hashlib.sha256(id).digest() for id in (b"a", b"b")]
@@ -84,14 +84,14 @@ def test_answers_of_something_else_are_refused(
     tmp_path: Path, others: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        opened(written(tmp_path, **others), BUILT, SERVING, "--known-answers")
+        open_answers(written(tmp_path, **others), BUILT, SERVING, "--known-answers")
     assert caught.value.message == f"these are {message}"
     assert caught.value.place == "--known-answers"
     assert "optcli infer plain" in caught.value.hint
 
 
 def test_what_decides_answers_does_not_hold_the_formats_that_a_server_takes() -> None:
-    wide = stored_answers.taking_stored(SERVING)
+    wide = storage.taking_stored(SERVING)
     assert "BMP" in wide.images["formats"]
     assert deciding(BUILT, wide) == deciding(BUILT, SERVING)
     other = ImageServing({**SERVING.images, "input": "x"}, SERVING.postprocess)
@@ -100,11 +100,11 @@ def test_what_decides_answers_does_not_hold_the_formats_that_a_server_takes() ->
 
 def test_a_folder_without_answers_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no manifest\.json"):
-        opened(str(tmp_path), BUILT, SERVING, "--known-answers")
+        open_answers(str(tmp_path), BUILT, SERVING, "--known-answers")
 
 
 def test_a_broken_file_and_one_that_is_gone_are_named(tmp_path: Path) -> None:
-    found = opened(written(tmp_path), BUILT, SERVING, "--known-answers")
+    found = open_answers(written(tmp_path), BUILT, SERVING, "--known-answers")
     path = tmp_path / f"{SHARDS[0].name}.jsonl"
     path.write_text('{"id": "a"}\n')
     with pytest.raises(InputError, match="no answers of `optcli infer`") as caught:

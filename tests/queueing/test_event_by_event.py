@@ -5,7 +5,7 @@ import pytest
 from event_by_event import OldestAge, Sealed
 
 from optcli.measure.queueing import Arrivals, Batching, Curve, Overhead, simulate
-from optcli.measure.queueing.durations import Durations
+from optcli.measure.queueing.simulation import Durations
 
 MICROSECOND = 1e-3
 

@@ -15,9 +15,9 @@ from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read
-from optcli.serving.deploy import extras, ray_bundle, ray_lanes, ray_runtimes
+from optcli.serving.deploy import extras, ray_bundle, ray_config, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
-from optcli.serving.loadtest import bundles
+from optcli.serving.loadtest import opening
 from optcli.serving.running import Running
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
@@ -75,7 +75,7 @@ def bundled(
     interface = looked_at(built, out)
     recipe = RecipeSummary(name="small", path="small.yaml", digest="digest")
     runtime = ray_runtimes.runtime_of(built)
-    lanes = ray_lanes.lanes_of(plan, wait_ms, force=True)
+    lanes = ray_config.lanes_of(plan, wait_ms, force=True)
     prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
     more = extras.extras_of(built, interface, "small", out / "log", grpc=grpc)
     prepared = replace(prepared, bundle=more.applied(prepared.bundle))
@@ -117,5 +117,5 @@ def already_started(server: Running, patch: pytest.MonkeyPatch) -> list[str]:
         yield server
         seen.append(f"stopped {folder.name}")
 
-    patch.setattr(bundles, "running", instead)
+    patch.setattr(opening, "running", instead)
     return seen

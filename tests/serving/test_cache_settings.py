@@ -13,7 +13,7 @@ from small_variants import IMAGE, variant
 from optcli.artifact import Format
 from optcli.errors import UsageError
 from optcli.pipeline.model_files.built_variant import BuiltVariant
-from optcli.serving.deploy import caching
+from optcli.serving.deploy import extras
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from optcli.serving.deploy import caching
 )
 def test_places_of_a_cache(tmp_path: Path, place: str) -> None:
     one = variant(tmp_path, Format.ONNX, IMAGE)
-    caching.write(tmp_path, caching.cache_file(place, one, ttl_s=5.0))
+    extras._write_cache(tmp_path, extras.cache_file(place, one, ttl_s=5.0))
     settings = json.loads((tmp_path / "cache.json").read_text())
     assert (settings["place"], settings["ttl_s"]) == (place, 5.0)
     assert load("cache").opened(tmp_path, lambda hit: None).model == settings["model"]
@@ -46,7 +46,7 @@ def test_places_of_a_cache(tmp_path: Path, place: str) -> None:
 )
 def test_what_is_no_place_of_a_cache(place: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        caching.checked_place(place)
+        extras.checked_place(place)
     assert caught.value.place == "--cache"
     assert "secret" not in str(caught.value)
     assert "redis://" in caught.value.hint or "CACHE_URL" in caught.value.hint
@@ -56,7 +56,7 @@ def test_what_decides_an_answer_decides_the_keys(tmp_path: Path) -> None:
     one = variant(tmp_path, Format.ONNX, IMAGE)
 
     def model(built: BuiltVariant) -> str:
-        return str(json.loads(caching.cache_file("memory", built))["model"])
+        return str(json.loads(extras.cache_file("memory", built))["model"])
 
     other = replace(one, artifact=replace(one.artifact, digest="other"))
     threads = replace(one, options={"threads": 2})

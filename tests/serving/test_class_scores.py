@@ -12,12 +12,12 @@ from optcli.outputs import Exported
 from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import Samples
 from optcli.results.loadtest import Served
-from optcli.serving import class_scores
 from optcli.serving.bundle import Bundle, BundleTensor
-from optcli.serving.deploy import ray_pages
+from optcli.serving.deploy import ray_bundle
 from optcli.serving.loadtest import canary, endpoint
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options
+from optcli.serving.prediction import of_recipe
 from optcli.settings.postprocess import PostprocessSettings
 
 DETECTOR = Decoding(PostprocessSettings.model_validate({"boxes": {"scores": "scores"}}), "recipe")
@@ -46,7 +46,7 @@ CLASSIFIER = Decoding(None, "unknown", Exported("classify", ("cat", "dog")))
     ],
 )
 def test_the_recipe_says_which_output_holds_scores_of_classes(said, answers_classes, name):
-    found = class_scores.of_samples(
+    found = of_recipe.class_scores_of(
         Samples(**said), ["first", "second"], answers_classes=answers_classes
     )
     assert found == name
@@ -75,7 +75,7 @@ def test_both_bundles_of_a_canary_must_say_it(first, second, names):
 def test_a_server_says_it_at_its_url(scores, names, monkeypatch):
     tensors = [BundleTensor(name=each, datatype="FP32", shape=(-1, 2)) for each in ("scores", "boxes")]
     known = {"model": "m", "platform": "x", "inputs": tensors, "outputs": tensors}
-    about = ray_pages._metadata(Bundle.model_construct(**known, class_scores=scores))
+    about = ray_bundle._metadata(Bundle.model_construct(**known, class_scores=scores))
     for each in about["outputs"]:
         if scores == "unsaid":  # as another server answers
             del each["parameters"]

@@ -24,7 +24,8 @@ from optcli.artifact import Format
 from optcli.errors import UsageError
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan
-from optcli.serving.deploy import kserve, repository
+from optcli.serving.deploy import repository
+from optcli.serving.targets import kserve
 
 BATCH = {"batch": {"min": 1, "opt": 2, "max": 8}}
 CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -130,7 +131,7 @@ def test_triton_and_kserve_serve_what_the_artifact_takes(tmp_path, kind, change)
     assert one is not None
     interface = looked_at(built, tmp_path / "looked")
     served = repository.served_of("small", built, interface, one, repository.backend_for(built))
-    kserve.write(tmp_path / "service.yaml", kserve.inference_of(served, plan, URI))
+    kserve._write_manifest(tmp_path / "service.yaml", kserve.inference_of(served, plan, URI))
     manifest = YAML(typ="safe").load((tmp_path / "service.yaml").read_text())
     require_fields("V1beta1InferenceService", manifest, "InferenceService")
 

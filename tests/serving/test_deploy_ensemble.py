@@ -24,10 +24,11 @@ from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
-from optcli.serving.deploy import ensemble, golden_images, model_configuration, repository
+from optcli.serving.deploy import golden_images, model_configuration, repository
 from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 from optcli.serving.prediction.of_recipe import ImageServing
+from optcli.serving.targets import triton
 from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -50,7 +51,7 @@ def repository_of(built: BuiltVariant, out: Path, batch: int) -> ImageServing:
     served = repository.served_of("net", built, interface, made.recommended, backend)
     repository.write(out, built, served, made)
     serving = images_of(built, interface)
-    ensemble.write(out, "net", serving)
+    triton.write_ensemble(out, "net", serving)
     return serving
 
 
@@ -258,6 +259,6 @@ def test_the_dockerfile_installs_what_is_installed_here() -> None:
     import numpy
     import PIL
 
-    lines = ensemble.dockerfile().splitlines()
+    lines = triton.ensemble_dockerfile().splitlines()
     assert lines[0].startswith("FROM nvcr.io/nvidia/tritonserver:")
     assert lines[1].endswith(f"numpy=={numpy.__version__} pillow=={PIL.__version__}")

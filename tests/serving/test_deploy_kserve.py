@@ -20,11 +20,11 @@ from optcli.errors import UsageError
 from optcli.results import Report
 from optcli.results.plan import Plan
 from optcli.serving import deploy as deploying
-from optcli.serving.deploy import instructions, kserve, model_configuration
+from optcli.serving.deploy import instructions, model_configuration
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.interface import Interface
 from optcli.serving.deploy.model_configuration import Batching, Served
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import ServerOptions, kserve
 
 FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
 # What KServe takes from Kubernetes, as far as optcli writes it.
@@ -86,7 +86,7 @@ def require_fields(kind: str, value: object, place: str) -> None:
 
 
 def as_written(path: Path, manifest) -> dict:
-    kserve.write(path, manifest)
+    kserve._write_manifest(path, manifest)
     return YAML(typ="safe").load(path.read_text())
 
 

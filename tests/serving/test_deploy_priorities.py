@@ -17,7 +17,7 @@ from optcli.results import RecipeSummary, Report
 from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
-from optcli.serving.deploy import plans, ray_lanes
+from optcli.serving.deploy import plans, ray_config
 from optcli.serving.targets import ServerOptions
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -154,7 +154,7 @@ def test_what_does_not_go_together_is_refused_and_leaves_nothing(tmp_path, plan)
 @pytest.mark.parametrize("name", ["", "1", "2nd", "very urgent", "a/b", "a#b", "é", "x" * 33, "a\n"])
 def test_a_name_that_no_request_could_give_is_refused(name):
     with pytest.raises(UsageError, match="cannot be called") as caught:
-        ray_lanes.require_name(name)
+        ray_config.require_name(name)
     assert caught.value.place == "--priority"
 
 
@@ -164,12 +164,12 @@ def test_a_wait_that_is_too_short_names_the_priority(plan):
     high, low = plan.priorities
     low = low.model_copy(update={"configuration": low.configuration.model_copy(update=tight)})
     plan = plan.model_copy(update={"priorities": (high, low)})
-    assert [lane.wait_ms for lane in ray_lanes.lanes_of(plan, None, force=False)][1] == 10
+    assert [lane.wait_ms for lane in ray_config.lanes_of(plan, None, force=False)][1] == 10
     wait_ms = high.configuration.wait_ms
     with pytest.raises(UsageError, match="is too short") as caught:
-        ray_lanes.lanes_of(plan, min(wait_ms, 8.0), force=False)
+        ray_config.lanes_of(plan, min(wait_ms, 8.0), force=False)
     assert caught.value.place == "--wait"
-    notes = [lane.note for lane in ray_lanes.lanes_of(plan, min(wait_ms, 8.0), force=True)]
+    notes = [lane.note for lane in ray_config.lanes_of(plan, min(wait_ms, 8.0), force=True)]
     assert notes[1].startswith("for the priority low, a wait of ")
 
 

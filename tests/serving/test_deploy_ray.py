@@ -22,7 +22,7 @@ from optcli.measure.queueing import Curve, Forms, with_forms
 from optcli.observer import Silent
 from optcli.results import Report
 from optcli.serving import bundle
-from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
+from optcli.serving.deploy import plans, ray_bundle, ray_config, ray_runtimes
 
 
 @pytest.fixture(scope="module")
@@ -305,18 +305,18 @@ def test_a_variant_of_a_gpu_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan):
     one = plan.recommended.model_copy(update={"least_wait_ms": 30.0, "wait_ms": 40.0, "batch": 16})
-    assert ray_lanes.wait_of(one, None, force=False) == (40.0, "")
-    assert ray_lanes.wait_of(one, 30.0, force=False) == (30.0, "")
+    assert ray_config.wait_of(one, None, force=False) == (40.0, "")
+    assert ray_config.wait_of(one, 30.0, force=False) == (30.0, "")
     with pytest.raises(UsageError, match=r"a wait of 20 ms is too short.*below 30 ms") as caught:
-        ray_lanes.wait_of(one, 20.0, force=False)
+        ray_config.wait_of(one, 20.0, force=False)
     assert caught.value.place == "--wait"
-    wait, note = ray_lanes.wait_of(one, 20.0, force=True)
+    wait, note = ray_config.wait_of(one, 20.0, force=True)
     assert wait == 20.0
     assert "so that requests queue" in note
     below = one.model_copy(update={"wait_ms": 10.0})
     with pytest.raises(UsageError, match="a wait of 10 ms is too short"):
-        ray_lanes.wait_of(below, None, force=False)
-    assert ray_lanes.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
+        ray_config.wait_of(below, None, force=False)
+    assert ray_config.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
 
 
 def test_a_plan_for_another_server_is_made_again_with_all_that_it_asked_for(tmp_path):

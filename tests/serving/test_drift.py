@@ -13,7 +13,7 @@ from small_variants import variant
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.drift import Drift
-from optcli.serving.drift import comparing, input_statistics, reference, testing
+from optcli.serving.drift import compared, comparing, input_statistics
 from optcli.settings import TensorSpec
 
 
@@ -140,8 +140,8 @@ def test_the_p_value_is_never_too_small():
         even = [np.full(each, 1 / each) for each in (first, second)]
         found = np.array(
             [
-                testing.p_value(
-                    testing.distance(
+                comparing.p_value(
+                    comparing.distance(
                         rng.standard_normal(first), even[0], rng.standard_normal(second), even[1]
                     ),
                     first,
@@ -160,16 +160,16 @@ def test_the_distance_is_that_of_kolmogorov_and_smirnov_with_ties_too():
     rng = np.random.default_rng(0)
     for size in (1, 7, 50):
         first, second = rng.integers(0, 9, size), rng.integers(1, 12, size + 3)
-        found = testing.distance(
+        found = comparing.distance(
             first, np.full(size, 1 / size), second, np.full(size + 3, 1 / (size + 3))
         )
         assert found == pytest.approx(ks_2samp(first, second).statistic)
 
 
 def test_holm_corrects_for_the_number_of_tests():
-    assert testing.holm([0.01, 0.04, 0.03]) == [0.03, pytest.approx(0.06), pytest.approx(0.06)]
-    assert testing.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert testing.holm([]) == []
+    assert comparing.holm([0.01, 0.04, 0.03]) == [0.03, pytest.approx(0.06), pytest.approx(0.06)]
+    assert comparing.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert comparing.holm([]) == []
 
 
 def test_every_input_has_its_own_answer(tmp_path):
@@ -219,7 +219,7 @@ def test_another_size_is_a_drift(tmp_path):
     ],
 )
 def test_where_the_channels_are(spec, axis, channels, single):
-    how = reference.described(TensorSpec.model_validate({"name": "x", **spec}), None)
+    how = compared.described(TensorSpec.model_validate({"name": "x", **spec}), None)
     assert (how["axis"], how["channels"], how["single"]) == (axis, channels, single)
     sizes = [2 if isinstance(size, str) else size for size in spec["shape"]]
     row = np.zeros(sizes, np.float32)[0]
@@ -227,7 +227,7 @@ def test_where_the_channels_are(spec, axis, channels, single):
 
 
 def test_the_statistics_of_a_row():
-    how = reference.described(TensorSpec.model_validate(IMAGE), None)
+    how = compared.described(TensorSpec.model_validate(IMAGE), None)
     how |= {"low": [0.0, 0.0, 0.0], "high": [1.0, 1.0, 1.0]}
     row = np.zeros((3, 8, 8), np.float32)
     row[1, 0] = 2.0
@@ -280,7 +280,7 @@ def test_bytes_that_are_no_npz_are_refused():
 def test_a_recipe_without_data_is_refused(tmp_path: Path):
     built = variant(tmp_path, Format.ONNX, IMAGE)
     with pytest.raises(UsageError, match="no data that inputs could be compared with") as caught:
-        reference.made("net", built, tmp_path / "log")
+        compared.of_calibration("net", built, tmp_path / "log")
     assert "calibration" in caught.value.hint
 
 

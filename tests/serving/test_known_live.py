@@ -20,7 +20,7 @@ from optcli.pipeline import build
 from optcli.results.drift import Drift
 from optcli.results.loadtest import LoadTest
 from optcli.serving.drift import input_statistics
-from optcli.serving.prediction.stored_answers import MANIFEST
+from optcli.serving.prediction.storage import MANIFEST
 from optcli.serving.running import Running, running
 
 _HURRIED = pytest.mark.usefixtures("hurried_loads", "hurried_plans")

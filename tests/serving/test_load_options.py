@@ -17,7 +17,7 @@ from optcli.errors import InputError, UsageError
 from optcli.measure.queueing.demand import Demand
 from optcli.observer import Silent
 from optcli.results.loadtest import Served
-from optcli.serving.loadtest import inputs, load_options, payloads, predicting, workflow
+from optcli.serving.loadtest import load_options, payloads, predicting, workflow
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import TensorAbout
@@ -167,13 +167,15 @@ variants: {whole: []}
 def told(tmp_path, monkeypatch, *shape: int):
     """What the worker is told that takes samples for a server of this input."""
     asked_for = []
-    monkeypatch.setattr(inputs, "run", lambda _, request, *__, **___: asked_for.append(request) or 1)
+    monkeypatch.setattr(
+        load_options, "run", lambda _, request, *__, **___: asked_for.append(request) or 1
+    )
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "photos/cat").mkdir(parents=True)
     for name in ("net.onnx", "photos/cat/1.png"):
         (tmp_path / name).write_bytes(b"x")
     server = TensorAbout("image_pixels", "UINT8", (-1, *shape))
-    inputs.of_recipe(tmp_path / "recipe.yaml", [server], tmp_path)
+    load_options.recipe_samples(tmp_path / "recipe.yaml", [server], tmp_path)
     return asked_for[0]
 
 

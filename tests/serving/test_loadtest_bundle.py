@@ -13,7 +13,7 @@ from small_variants import IMAGE, onnx_model, variant
 from optcli import cli
 from optcli.artifact import Format
 from optcli.results.loadtest import LoadTest
-from optcli.serving.deploy import caching
+from optcli.serving.deploy import extras
 from optcli.serving.deploy.extras import Extras
 from optcli.serving.loadtest import calibrating
 
@@ -32,7 +32,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     bundled(built, plan, folder)
     # Its cache of answers, of which the load test sends the same again and again, must be switched off.
     kept = {"cache": "memory", "modules": ("cache",)}
-    Extras(**kept, _cache_file=caching.cache_file("memory", built)).write(folder, built)
+    Extras(**kept, _cache_file=extras.cache_file("memory", built)).write(folder, built)
     changed(folder, cache="memory", deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = set(psutil.Process().children(recursive=True))

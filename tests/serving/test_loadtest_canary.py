@@ -15,10 +15,10 @@ from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
 from optcli.serving.loadtest import agreement, canary, payloads, verdicts
 from optcli.serving.loadtest.canary import Shadow
-from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Records, share_interval
+from optcli.serving.loadtest.verdicts import Terms
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 

@@ -11,17 +11,9 @@ import pytest
 from optcli.errors import InputError, UsageError
 from optcli.measure.queueing import Poisson
 from optcli.results.loadtest import Calibration, Served
-from optcli.serving.loadtest import (
-    answers,
-    calibrating,
-    endpoint,
-    inputs,
-    metrics,
-    payloads,
-    predicting,
-)
-from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest import calibrating, endpoint, load_options, metrics, payloads, predicting
 from optcli.serving.loadtest.messages import Setup, TensorAbout
+from optcli.serving.loadtest.verdicts import Terms
 
 IMAGE = TensorAbout("image", "FP32", (-1, 2, 3))
 
@@ -100,27 +92,33 @@ def test_samples_that_do_not_fit_the_server_are_named(tmp_path):
 
 def test_an_answer_may_differ_by_the_tolerance_of_its_largest_value():
     wanted = {"scores": np.array([[100.0, 0.0]], np.float32)}
-    assert answers.difference({"scores": np.array([[100.05, 0.05]])}, wanted, 1e-3) is None
-    assert "0.2 away" in answers.difference({"scores": np.array([[100.0, 0.2]])}, wanted, 1e-3)
+    assert payloads.difference({"scores": np.array([[100.05, 0.05]])}, wanted, 1e-3) is None
+    assert "0.2 away" in payloads.difference({"scores": np.array([[100.0, 0.2]])}, wanted, 1e-3)
     detector = {"out": np.stack([np.full((4, 9), 300.0), np.full((4, 9), 0.5)], axis=1)}
     moved = {"out": detector["out"] + np.array([[[0.1], [0]]])}
-    assert answers.difference(moved, detector, 1e-3) is None  # of a box, not of a score
-    assert "0.1 away" in answers.difference({"out": detector["out"] + 0.1}, detector, 1e-3)
-    assert "missing" in answers.difference({"other": np.zeros(2)}, wanted, 1e-3)
-    assert "shape" in answers.difference({"scores": np.zeros((1, 3))}, wanted, 1e-3)
-    assert "not finite" in answers.difference({"scores": np.array([[100.0, np.nan]])}, wanted, 1e-3)
+    assert payloads.difference(moved, detector, 1e-3) is None  # of a box, not of a score
+    assert "0.1 away" in payloads.difference({"out": detector["out"] + 0.1}, detector, 1e-3)
+    assert "missing" in payloads.difference({"other": np.zeros(2)}, wanted, 1e-3)
+    assert "shape" in payloads.difference({"scores": np.zeros((1, 3))}, wanted, 1e-3)
+    assert "not finite" in payloads.difference({"scores": np.array([[100.0, np.nan]])}, wanted, 1e-3)
     labels = {"label": np.array([3, 4])}
-    assert answers.difference({"label": np.array([3, 4])}, labels, 1.0) is None
-    assert "1 of 2" in answers.difference({"label": np.array([3, 5])}, labels, 1.0)
+    assert payloads.difference({"label": np.array([3, 4])}, labels, 1.0) is None
+    assert "1 of 2" in payloads.difference({"label": np.array([3, 5])}, labels, 1.0)
 
 
 def test_answers_to_images_are_compared_value_by_value():
     wanted = {"classes": [{"label": "cat", "score": 0.5}]}
-    assert answers.unlike({"classes": [{"label": "cat", "score": 0.5001}]}, wanted, 1e-3) is None
-    assert "'dog'" in answers.unlike({"classes": [{"label": "dog", "score": 0.5}]}, wanted, 1e-3)
-    assert "0.6" in answers.unlike({"classes": [{"label": "cat", "score": 0.6}]}, wanted, 1e-3)
-    assert "entries" in answers.unlike({"classes": []}, wanted, 1e-3)
-    assert "keys" in answers.unlike({}, wanted, 1e-3)
+    assert (
+        payloads.json_difference({"classes": [{"label": "cat", "score": 0.5001}]}, wanted, 1e-3) is None
+    )
+    assert "'dog'" in payloads.json_difference(
+        {"classes": [{"label": "dog", "score": 0.5}]}, wanted, 1e-3
+    )
+    assert "0.6" in payloads.json_difference(
+        {"classes": [{"label": "cat", "score": 0.6}]}, wanted, 1e-3
+    )
+    assert "entries" in payloads.json_difference({"classes": []}, wanted, 1e-3)
+    assert "keys" in payloads.json_difference({}, wanted, 1e-3)
 
 
 METRICS = """
@@ -269,17 +267,17 @@ def test_what_is_no_address_is_refused(url):
 def test_a_golden_request_becomes_samples_with_expected_outputs(tmp_path):
     request = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
     response = {"outputs": [{"name": "scores", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}
-    (tmp_path / inputs.REQUEST).write_text(json.dumps(request))
+    (tmp_path / load_options.REQUEST).write_text(json.dumps(request))
     with pytest.raises(UsageError, match="no such file"):
-        inputs.of_golden(tmp_path, tmp_path)
-    (tmp_path / inputs.RESPONSE).write_text(json.dumps(response))
-    taken = inputs.of_golden(tmp_path, tmp_path)
+        load_options.golden_samples(tmp_path, tmp_path)
+    (tmp_path / load_options.RESPONSE).write_text(json.dumps(response))
+    taken = load_options.golden_samples(tmp_path, tmp_path)
     with np.load(taken.samples) as samples, np.load(taken.expected) as expected:
         assert samples["image"].tolist() == [[1, 2]]
         assert expected["scores"].tolist() == [[7]]
-    (tmp_path / inputs.RESPONSE).write_text("{}")
+    (tmp_path / load_options.RESPONSE).write_text("{}")
     with pytest.raises(InputError, match="holds no tensors"):
-        inputs.of_golden(tmp_path, tmp_path)
+        load_options.golden_samples(tmp_path, tmp_path)
 
 
 def test_a_stored_calibration_is_read_back_and_others_are_refused(tmp_path):

@@ -20,9 +20,9 @@ from optcli.measure.queueing import Constant, Poisson
 from optcli.observer import Observer, Silent
 from optcli.serving.loadtest import calibrating, driving, endpoint, predicting
 from optcli.serving.loadtest.driving import Driver
-from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Spans
+from optcli.serving.loadtest.verdicts import Terms
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 

@@ -9,8 +9,7 @@ import pytest
 
 from optcli.results import Estimate
 from optcli.results.loadtest import ClientFigures, LoadPoint, LoadWindow
-from optcli.serving.loadtest import limit, verdicts
-from optcli.serving.loadtest.judging import Terms, grows, is_steady, judged
+from optcli.serving.loadtest import verdicts, workflow
 from optcli.serving.loadtest.records import (
     Records,
     Spans,
@@ -18,6 +17,7 @@ from optcli.serving.loadtest.records import (
     over_windows,
     windows_of,
 )
+from optcli.serving.loadtest.verdicts import Terms, grows, is_steady, judged
 
 TERMS = Terms({"p95": 100.0})
 
@@ -191,7 +191,7 @@ def point(rate, *, breach=False, saturated=False, wrong=0, outcome="accept", pur
 
 
 def search(capacity, start, **options):
-    return limit.found(
+    return workflow.highest_rate(
         start, lambda rate, purpose: point(rate, breach=rate > capacity, purpose=purpose, **options)
     )
 
@@ -204,7 +204,7 @@ def test_the_limit_is_found_to_five_percent_from_below_and_from_above(start):
     assert points[-1].purpose == "confirm"
     rates = [each.rate_per_s for each in points if each.purpose == "ramp"]
     steps = {round(max(pair) / min(pair), 6) for pair in pairwise(rates)}
-    assert steps <= {limit.STEP}
+    assert steps <= {workflow.STEP}
 
 
 def test_a_limit_that_does_not_hold_for_a_minute_is_lowered():
@@ -212,7 +212,7 @@ def test_a_limit_that_does_not_hold_for_a_minute_is_lowered():
         capacity = 90.0 if purpose == "confirm" else 100.0
         return point(rate, breach=rate > capacity, purpose=purpose)
 
-    found, points = limit.found(40.0, attempt)
+    found, points = workflow.highest_rate(40.0, attempt)
     assert found.confirmed
     assert found.rate_per_s <= 90 < found.broken_per_s
     assert [each.purpose for each in points].count("confirm") > 1
@@ -229,7 +229,7 @@ def confirming(*outcomes):
             update={"short": outcome.startswith("short"), "breach": made.outcome == "reject"}
         )
 
-    found, points = limit.found(40.0, attempt)
+    found, points = workflow.highest_rate(40.0, attempt)
     return found, [each.rate_per_s for each in points if each.purpose == "confirm"], points
 
 
@@ -262,7 +262,7 @@ def test_a_minute_that_is_too_short_to_accept_is_not_repeated():
 
 def test_a_promised_rate_below_all_that_broke_is_not_rejected():
     broken = [point(100.0, breach=True, purpose="confirm")]
-    none = limit.LimitFound(rate_per_s=None, broken_per_s=100.0, confirmed=False)
+    none = workflow.LimitFound(rate_per_s=None, broken_per_s=100.0, confirmed=False)
     outcomes = [next(verdicts.of_limit(none, broken, rate)).outcome for rate in (50.0, 100.0, None)]
     assert outcomes == ["inconclusive", "reject", "reject"]
 
@@ -293,7 +293,7 @@ def test_a_wrong_answer_ends_the_search():
     [(None, "accept"), (90.0, "accept"), (97.5, "inconclusive"), (200.0, "reject")],
 )
 def test_the_limit_is_held_to_the_promised_rate(promised, outcome):
-    found = limit.LimitFound(rate_per_s=96.0, broken_per_s=100.0, confirmed=True)
+    found = workflow.LimitFound(rate_per_s=96.0, broken_per_s=100.0, confirmed=True)
     found = found.model_copy(update={"predicted_per_s": {"plan": 100.0, "calibration": 200.0}})
     first, near, far = verdicts.of_limit(found, [point(96.0)], promised)
     assert (first.outcome, first.blocking) == (outcome, True)

@@ -8,8 +8,7 @@ import optcli
 from optcli.errors import OptcliError, RecipeError, UsageError
 from optcli.serving import quantities
 from optcli.serving.planning import file_schema, schema
-from optcli.serving.planning.files import is_recipe, load
-from optcli.serving.planning.settings import PlanSettings
+from optcli.serving.planning.files import PlanSettings, is_recipe, load
 
 GOOD = 'version: 1\ncurve: "6ms+4ms*b"\nrate_per_s: 200\nslo: {p95_ms: 120}\n'
 

@@ -10,10 +10,10 @@ import optcli
 from optcli.measure.queueing import Batching, Curve, Overhead, Poisson, simulate
 from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
-from optcli.serving.deploy import ray_lanes
+from optcli.serving.deploy import ray_config
 from optcli.serving.loadtest import predicting
-from optcli.serving.loadtest.judging import Terms
-from optcli.serving.planning import demands
+from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.planning import configuring
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 
@@ -65,7 +65,7 @@ def test_one_bound_says_how_many_requests_are_let_in():
     # 60 ms, less 10 for a batch of 8, 1 behind it and 2 for the request itself; three quarters of it.
     assert one.max_in_flight == int(0.75 * (60 - 10 - 1 - 2) / 2) == 17
     assert one.queue_cap == 0  # the instances compute up to 64 at a time
-    (lane,) = ray_lanes.lanes_of(plan, None, force=False)
+    (lane,) = ray_config.lanes_of(plan, None, force=False)
     assert lane.most_in_flight == 17
     for asked in ({"target": "triton"}, {"overhead": {"ingress_ms": 0, "after_ms": 1}}):
         free = planned(**{"instances": 2, "batch": 8, **asked}).recommended
@@ -168,7 +168,7 @@ def test_the_plan_of_a_calibrated_server_predicts_with_its_ingress():
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["ray", "triton"])
 def test_a_load_test_predicts_the_numbers_that_the_plan_says(monkeypatch, target):
-    monkeypatch.setattr(predicting, "Demand", demands.Demand)
+    monkeypatch.setattr(predicting, "Demand", configuring.Demand)
     plan = planned(target=target, curve="1:3ms,4:6ms,8:10ms")
     again = Plan.model_validate_json(plan.to_json())
     one, model = again.recommended, predicting.of_plan(again)
@@ -198,7 +198,7 @@ def test_what_sealed_batches_refuse_at_the_planned_rate_is_within_the_error_budg
     plan = optcli.plan(**asked, slo=slo, target="ray", headroom=0, utilisation=1, overhead=beside)
     assert plan.is_kept
     one = plan.recommended
-    (lane,) = ray_lanes.lanes_of(plan, None, force=False)
+    (lane,) = ray_config.lanes_of(plan, None, force=False)
     batching = Batching(one.batch, one.wait_ms, one.instances, semantics="sealed")
     overhead = Overhead(ingress_ms=ingress_ms)
     run = simulate(

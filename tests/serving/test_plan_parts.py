@@ -12,8 +12,8 @@ from optcli.measure.queueing.arrivals import parse
 from optcli.report import html, terminal
 from optcli.report.plan import document
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving.planning import file_schema, priorities
-from optcli.serving.planning.traffic import part_of
+from optcli.serving.planning import configuring, file_schema
+from optcli.serving.planning.configuring import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 
@@ -69,10 +69,10 @@ def test_sealed_batches_give_each_priority_instances_of_its_own():
 
 @pytest.mark.slow
 def test_a_fixed_number_of_instances_is_shared_out_by_traffic():
-    assert priorities.shared_out(5, [0.2, 0.8]) == [1, 4]
-    assert priorities.shared_out(6, [0.5, 0.3, 0.2]) == [3, 2, 1]
-    assert priorities.shared_out(1, [0.2, 0.8]) == [1, 1]
-    assert priorities.shared_out(None, [0.2, 0.8]) == [None, None]
+    assert configuring.shared_out(5, [0.2, 0.8]) == [1, 4]
+    assert configuring.shared_out(6, [0.5, 0.3, 0.2]) == [3, 2, 1]
+    assert configuring.shared_out(1, [0.2, 0.8]) == [1, 1]
+    assert configuring.shared_out(None, [0.2, 0.8]) == [None, None]
     plan = optcli.plan(**SEALED, instances=5)
     assert [each.configuration.instances for each in plan.priorities] == [1, 4]
 

@@ -19,7 +19,7 @@ from optcli.observer import Silent
 from optcli.report import html, terminal
 from optcli.report.plan import document
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
+from optcli.serving.deploy import plans, ray_bundle, ray_config, ray_runtimes
 from optcli.serving.loadtest import predicting
 from optcli.settings.latency import SweepSettings
 
@@ -197,7 +197,7 @@ def test_runner_sweep_plan_and_bundle_of_a_real_model_agree(tmp_path, monkeypatc
     assert known.forms.compiled == (1, 8)
     built = replace(built, effective=effective)
     plan = sealed_plan(batch=8)
-    lanes = ray_lanes.lanes_of(plan, None, force=True)
+    lanes = ray_config.lanes_of(plan, None, force=True)
     bundled(built, plan, tmp_path / "out")
     interface, runtime = looked_at(built, tmp_path / "looked"), ray_runtimes.runtime_of(built)
     prepared = ray_bundle.prepared("small", built, found.recipe, interface, runtime, plan, lanes, known)

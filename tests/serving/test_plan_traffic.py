@@ -7,7 +7,7 @@ import pytest
 
 import optcli
 from optcli.measure.queueing import Bursts, Constant, Gamma, Poisson
-from optcli.serving.planning.traffic import part_of
+from optcli.serving.planning.configuring import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 

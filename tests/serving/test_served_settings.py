@@ -18,9 +18,9 @@ from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.observer import Silent
 from optcli.results.loadtest import Served
-from optcli.serving import running, served_settings
+from optcli.serving import bundle, running
 from optcli.serving.bundle import CONFIG, read
-from optcli.serving.loadtest import bundles, payloads
+from optcli.serving.loadtest import opening, payloads
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.running import Running
 
@@ -53,12 +53,12 @@ def started(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ca
         begin.variables = variables
         return nullcontext(Running("http://x", ()))
 
-    def begin(**options: object) -> AbstractContextManager[bundles.Endpoint]:
-        return bundles.started(folder, Options(**options), tmp_path / "log", tmp_path, Silent())
+    def begin(**options: object) -> AbstractContextManager[opening.Endpoint]:
+        return opening.started_bundle(folder, Options(**options), tmp_path / "log", tmp_path, Silent())
 
-    described = bundles.Endpoint(Served(url="http://x", model="small"), inputs=(), outputs=())
-    monkeypatch.setattr(bundles, "running", run)
-    monkeypatch.setattr(bundles.endpoint, "asked", lambda *_: described)
+    described = opening.Endpoint(Served(url="http://x", model="small"), inputs=(), outputs=())
+    monkeypatch.setattr(opening, "running", run)
+    monkeypatch.setattr(opening.endpoint, "asked", lambda *_: described)
     return begin
 
 
@@ -103,7 +103,7 @@ def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
     plan = sealed_plan(priorities={"high": 0.25, "low": 0.75})
     out = tmp_path / "bundle"
     bundled(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, out)
-    served_settings.require_whole(out, read(out))
+    bundle.require_whole(out, read(out))
     changed(out, lambda all: user_config(all).update(max_batch_size=0))
     assert cli.run(["serve", str(out), "--trust"]) == 2
     assert "user_config of Model: max_batch_size" in capsys.readouterr().err
@@ -114,7 +114,7 @@ def test_each_priority_has_settings_of_its_own(tmp_path, capsys):
 
 def test_what_was_deployed_is_read_back_as_it_was(folder):
     made = read(folder)
-    found = served_settings.as_configured(folder, made)
+    found = bundle.as_configured(folder, made)
     assert found.wait_ms == pytest.approx(made.wait_ms)
     assert found.model_copy(update={"wait_ms": made.wait_ms}) == made
 
@@ -147,7 +147,7 @@ def test_edited_settings_of_a_priority_are_its_own(tmp_path):
     made = read(out)
     changed(out, lambda all: user_config(all).update(max_batch_size=3))
     changed(out, lambda all: all["applications"][0]["deployments"][0].update(num_replicas=5))
-    found = served_settings.as_configured(out, made)
+    found = bundle.as_configured(out, made)
     high, low = found.priorities
     assert (high.largest_batch, high.instances) == (3, 5)
     assert (low.largest_batch, low.instances) == (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from needs import needs
 
-from optcli.serving.loadtest import bundles
+from optcli.serving.loadtest import opening
 
 WAITS = (
     "import sys, threading; t = threading.Thread(target=threading.Event().wait, daemon=True);"
@@ -27,7 +27,7 @@ def test_replicas_and_the_rest_of_the_server_are_kept_apart(monkeypatch):
     usable = os.sched_getaffinity(0)
     # On a machine of one processor both parts get that one.
     first, others = {min(usable)}, usable - {min(usable)} or usable
-    monkeypatch.setattr(bundles, "_others", lambda model_cpus: others)
+    monkeypatch.setattr(opening, "_others", lambda model_cpus: others)
     with ExitStack() as stack:
         started = [
             stack.enter_context(
@@ -45,7 +45,7 @@ def test_replicas_and_the_rest_of_the_server_are_kept_apart(monkeypatch):
         ]
         for process in started:
             process.stdout.readline()
-        bundles._pin((*(each.pid for each in started), 2**22 + 1), tuple(first))
+        opening._pin((*(each.pid for each in started), 2**22 + 1), tuple(first))
         replica, ingress, ray = (processors_of(each) for each in started)
         for process in started:
             process.stdin.close()

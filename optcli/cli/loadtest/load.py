@@ -200,11 +200,11 @@ def options_of(
 
 def require_own(targets: Sequence[str], store: Path | None, *, trust: bool) -> None:
     """Raise `TrustError` for a bundle from elsewhere, which starting it would run."""
-    from optcli.serving import own_bundles
+    from optcli.serving import bundle
     from optcli.store import Store
 
     for folder in (each for each in targets if "://" not in each):
-        own_bundles.require_own(Path(folder), Store(Store.default_root(store)), trust=trust)
+        bundle.require_own(Path(folder), Store(Store.default_root(store)), trust=trust)
 
 
 def tested(target: str, asked: Options) -> Answer:

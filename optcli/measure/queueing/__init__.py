@@ -20,9 +20,8 @@ from optcli.measure.queueing.batching import (
     Semantics,
     Simulation,
 )
-from optcli.measure.queueing.curve import Curve
-from optcli.measure.queueing.forms import Forms, with_forms
-from optcli.measure.queueing.search import Promise, highest_rate
+from optcli.measure.queueing.curve import Curve, Forms, with_forms
+from optcli.measure.queueing.demand import Promise, highest_rate
 from optcli.measure.queueing.simulation import replicate, simulate
 
 __all__ = [

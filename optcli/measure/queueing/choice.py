@@ -16,6 +16,8 @@ from optcli.measure.queueing.batching import Batching, Prediction, Simulation
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.demand import (
     Demand,
+    Promise,
+    highest_rate,
     offer,
     offered_batches,
     requests_for,
@@ -23,7 +25,6 @@ from optcli.measure.queueing.demand import (
     waits_ms,
     waits_too_little,
 )
-from optcli.measure.queueing.search import Promise, highest_rate
 from optcli.measure.queueing.simulation import replicate, simulate
 
 # Share of the best that counts as equal: of the traffic that a batch size carries, of latency.

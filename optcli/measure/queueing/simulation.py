@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from heapq import heapreplace
 from typing import TYPE_CHECKING
 
-from optcli.measure.queueing import recursion
 from optcli.measure.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.measure.queueing.batching import (
     Batches,
@@ -16,7 +18,6 @@ from optcli.measure.queueing.batching import (
     percentiles_ms,
 )
 from optcli.measure.queueing.curve import Curve
-from optcli.measure.queueing.durations import Durations
 from optcli.measure.queueing.quantities import share, whole
 from optcli.results import Estimate
 from optcli.results.statistics import t_interval
@@ -29,6 +30,89 @@ NO_OVERHEAD = Overhead()
 # many times the first's.
 _ALWAYS_BUSY = 0.99
 _RISE = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """For how long a batch keeps its worker.
+
+    `table` [largest batch, levels] in milliseconds: row B - 1 holds equally likely times of a batch.
+
+    One level means that nothing is drawn.
+    """
+
+    table: np.ndarray
+    seed: int
+
+    @classmethod
+    def of(cls, curve: Curve, largest: int, seed: int) -> Durations:
+        """Batches of 1 to `largest`."""
+        import numpy as np
+
+        table = curve.quantiles_ms(largest)
+        if table is None:
+            table = np.array(curve.times_ms(largest))[:, None]
+        return cls(table, seed)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether batches of one size all take the same time."""
+        return bool(self.table.shape[1] == 1)
+
+    def levels(self, count: int) -> np.ndarray:
+        """The level of each of up to `count` batches [count], uniform; the same in every call."""
+        import numpy as np
+
+        if self.is_fixed:
+            return np.zeros(count, dtype=np.int64)
+        return np.random.default_rng([self.seed, 4]).integers(self.table.shape[1], size=count)
+
+
+def _of_queue(times: np.ndarray, batching: Batching, workers: int, draw: Durations) -> Batches:
+    """What one queue sends: that of the server, or of one replica where batches are sealed.
+
+    First come, first served: a batch is a run of requests, and when the next one goes follows from the
+    one before.
+
+    `times` [requests] ascending. A batch that begins with request i closes at
+    min(a_i + D, a_{i+B-1}); with "oldest-age" no earlier than a worker is free. The first free worker
+    takes it.
+    """
+    import numpy as np
+
+    count, batch, wait_ms = times.size, batching.batch, batching.wait_ms
+    sealed = batching.semantics == "sealed"
+    # Nobody arrives after the last: then no batch is full.
+    arrivals = times.tolist() + [math.inf] * batch
+    levels = draw.levels(count)
+    rows, chosen, is_fixed = draw.table.tolist(), levels.tolist(), draw.is_fixed
+    fixed = [row[0] for row in rows]
+    free = [0.0] * workers
+    ends: list[int] = []
+    starts: list[float] = []
+    first = 0
+    while first < count:
+        worker, last = free[0], first + batch - 1
+        closed, full = arrivals[first] + wait_ms, arrivals[last]
+        if full < closed:
+            closed = full
+        if closed < worker and not sealed:
+            closed = worker
+        end = last + 1 if full <= closed else bisect_right(arrivals, closed, first + 1, last)
+        size = end - first - 1
+        took = fixed[size] if is_fixed else rows[size][chosen[len(ends)]]
+        started = closed if closed > worker else worker
+        heapreplace(free, started + took)
+        ends.append(end)
+        starts.append(started)
+        first = end
+    sizes = np.diff(ends, prepend=0)
+    return Batches(
+        members=np.arange(count),
+        sizes=sizes,
+        started_ms=np.array(starts),
+        took_ms=draw.table[sizes - 1, levels[: sizes.size]],
+    )
 
 
 def simulate(
@@ -142,7 +226,7 @@ def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> Batches:
     times = arrivals.times_ms
     if batching.semantics == "sealed":
         return _sealed(times, batching, draw)
-    return recursion.run(times, batching, batching.workers, draw)
+    return _of_queue(times, batching, batching.workers, draw)
 
 
 def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> Batches:
@@ -157,7 +241,7 @@ def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> Batches:
         mine = np.flatnonzero(replica_of == number)
         one = replace(draw, seed=draw.seed + number)
         if mine.size:
-            sent = recursion.run(times[mine], batching, batching.concurrency, one)
+            sent = _of_queue(times[mine], batching, batching.concurrency, one)
             parts.append(replace(sent, members=mine))
     names = Batches.__dataclass_fields__
     return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -22,7 +22,7 @@ from optcli.results import Report
 from optcli.results.document import Document, Items, Section
 from optcli.results.outcomes import Result
 from optcli.serving import targets
-from optcli.serving.deploy import instructions, plans, ray_lanes
+from optcli.serving.deploy import instructions, plans, ray_config
 from optcli.serving.deploy.interface import Interface, LookRequest
 from optcli.serving.targets import Deployment, ServerOptions, Target
 from optcli.store import Store
@@ -206,7 +206,7 @@ def _require_priorities(priorities: Mapping[str, float] | None, plan: Path | Non
             hint="leave it out, or plan again: optcli plan RECIPE --priority high=0.2,low=0.8",
         )
     for name in priorities or ():
-        ray_lanes.require_name(name)
+        ray_config.require_name(name)
 
 
 def _require_empty(out: Path) -> None:

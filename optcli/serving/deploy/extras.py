@@ -1,4 +1,4 @@
-"""What a bundle holds where it is asked for: images, the cache of answers, statistics of inputs."""
+"""What `deploy` adds to a Ray bundle on demand: images, a cache, statistics of inputs, gRPC."""
 
 from __future__ import annotations
 
@@ -7,23 +7,80 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from optcli import environment
-from optcli.errors import UsageError
+from optcli.errors import UsageError, excerpt
+from optcli.files.digest import of_value
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.serving import prediction
 from optcli.serving.bundle import Bundle
-from optcli.serving.deploy import caching, golden_images
+from optcli.serving.deploy import golden_images
 from optcli.serving.deploy.interface import Interface
-from optcli.serving.drift import COPIED, reference
-from optcli.serving.prediction import known_answers, stored_answers
+from optcli.serving.drift import COPIED, compared
+from optcli.serving.prediction import known_answers, storage
 from optcli.serving.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
-from optcli.serving.prediction.stored_answers import StoredAnswers
+from optcli.serving.prediction.storage import StoredAnswers
 
+CACHE_FILE = "cache.json"
+MEMORY = "memory"
+_SCHEMES = ("redis", "rediss", "unix")
+# The variable that takes the place of the file's address when the server starts, and what switches the
+# cache off.
+CACHE_VARIABLE, CACHE_OFF = "CACHE_URL", "off"
+CACHE_TTL_S = 3600.0
 _FILES = Path(__file__).parent / "ray_files"
 # A photograph of a telephone has 5 to 15 million bytes.
 _BODY_BYTES = 32 * 1024 * 1024
 _KNOWN = "--known-answers"
+
+
+def checked_place(place: str) -> str:
+    """`memory`, or the URL of a Redis. Raises `UsageError` for anything else, and for a password."""
+    if place == MEMORY:
+        return place
+    hint = f"wanted {MEMORY}, redis://HOST:6379/0, rediss://HOST or unix:///PATH"
+    try:
+        url = urlsplit(place)
+        known = url.scheme in _SCHEMES and bool(url.path if url.scheme == "unix" else url.hostname)
+        known = known and url.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        given = excerpt(place.partition("@")[2] or place)
+        raise UsageError(f"{given!r} is no cache that optcli knows", place="--cache", hint=hint)
+    if url.password or "password=" in url.query:
+        raise UsageError(
+            "the URL has a password, and it would stand in the bundle",
+            place="--cache",
+            hint=f"leave it out, and start the server with the whole URL in {CACHE_VARIABLE}",
+        )
+    return place
+
+
+def model_digest(built: BuiltVariant) -> str:
+    """A digest of all that decides an answer beside the request and its preparation."""
+    return of_value([built.artifact.digest, built.runner_name, built.options])
+
+
+def cache_file(place: str, built: BuiltVariant, ttl_s: float = CACHE_TTL_S) -> str:
+    """The content of `cache.json`.
+
+    Answers of another artifact or runner have other keys: a Redis may serve many.
+    """
+    content = {
+        "schema": 1,
+        "model": model_digest(built),
+        "place": checked_place(place),
+        "ttl_s": ttl_s,
+        "most_bytes": 256 * 1024 * 1024,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _write_cache(folder: Path, content: str) -> None:
+    """Write `cache.json`. Raises OSError."""
+    (folder / CACHE_FILE).write_text(content, encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -74,7 +131,7 @@ class Extras:
         with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
             requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
         if self.cache is not None:
-            caching.write(folder, self._cache_file)
+            _write_cache(folder, self._cache_file)
         if self.sample_inputs:
             from optcli.serving.drift.input_statistics import REFERENCE
 
@@ -94,7 +151,7 @@ class Extras:
         # What the server holds its own files against.
         settings = b"".join((folder / file).read_bytes() for file in (IMAGES, POSTPROCESS))
         path = folder / known_answers.FILE
-        count = known_answers.write(path, caching.model_digest(built), settings, rows())
+        count = known_answers.write(path, model_digest(built), settings, rows())
         if not count:
             raise UsageError(
                 f"{known.uri} holds no answer yet",
@@ -120,7 +177,7 @@ def extras_of(
     *,
     images: bool = False,
     cache: str | None = None,
-    cache_ttl_s: float = caching.TTL_S,
+    cache_ttl_s: float = CACHE_TTL_S,
     sample_inputs: int = 0,
     known: str | None = None,
     grpc: bool = False,
@@ -136,12 +193,12 @@ def extras_of(
         modules += ["images", *prediction.ANSWERING, "image_endpoint"]
         packages.append("pillow")
     if cache is not None:
-        content = caching.cache_file(cache, built, cache_ttl_s)
+        content = cache_file(cache, built, cache_ttl_s)
         modules.append("cache")
         # CACHE_URL may name a Redis when the server starts.
         packages.append("redis")
     if sample_inputs:
-        compared_with, said = reference.made(model, built, log)
+        compared_with, said = compared.of_calibration(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
             f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random; it keeps no"
@@ -157,7 +214,7 @@ def extras_of(
                 place=_KNOWN,
                 hint=f"add {missing}",
             )
-        answers = stored_answers.opened(known, built, serving, _KNOWN)
+        answers = storage.open_answers(known, built, serving, _KNOWN)
         modules.append("known_answers")
         if answers.missing:
             notes.append(

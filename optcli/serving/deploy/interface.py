@@ -19,11 +19,12 @@ from optcli.artifact import SCANNED, Artifact
 from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.measure.latency.feeds import make
+from optcli.runners import Runner
 from optcli.sample import collate
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving import targets
-from optcli.serving.deploy import samples
-from optcli.settings import TensorSpec, batch_range
+from optcli.serving.bundle import EXPECTED, SAMPLES
+from optcli.settings import TensorSpec, batch_range, size_bytes
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ PROTOCOL_TYPES = {
 # Largest error of an output, over the largest magnitude in it: another processor or another release of
 # the runtime rounds otherwise.
 _TOLERANCE_FP32, _TOLERANCE_LOWER = 1e-3, 0.05
+MOST_SAMPLES = 64
+_MOST_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def look(request: LookRequest, channel: Channel) -> Interface:
             follows = all(array.ndim and array.shape[0] == sizes[1] for array in more.values())
         count = 0
         if request.samples and request.data is not None:
-            count = samples.write(
+            count = write_samples(
                 request.out, _opened(request), runner, request.inputs, request.samples
             )
     computed = tuple(
@@ -194,3 +197,34 @@ def _opened(request: LookRequest) -> PreparedSet:
             "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
         )
     return dataset
+
+
+def write_samples(
+    out: Path, dataset: PreparedSet, runner: Runner, inputs: tuple[TensorSpec, ...], most: int
+) -> int:
+    """Write samples, drawn evenly, with their outputs, one sample a row. Gives how many: 0 for none.
+
+    None are written where a sample is no single row of each input and output, or sizes differ.
+    """
+    import numpy as np
+
+    if batch_range(inputs).min > 1 or any(
+        spec.shape[0] not in (spec.batch_symbol, 1) for spec in inputs
+    ):
+        return 0
+    count = min(most, MOST_SAMPLES, len(dataset), max(1, _MOST_BYTES // max(1, size_bytes(inputs, 1))))
+    feeds: list[dict[str, np.ndarray]] = []
+    results: list[dict[str, np.ndarray]] = []
+    for index in range(count):
+        sample = dataset.prepared(dataset.read(index * len(dataset) // count))
+        feeds.append(dict(collate([sample]).inputs))
+        results.append(runner.run(feeds[-1]))
+    for rows in (feeds, results):
+        for name in rows[0]:
+            shapes = {row[name].shape for row in rows}
+            if len(shapes) > 1 or shapes.pop()[:1] != (1,):
+                return 0
+    for file, rows in ((SAMPLES, feeds), (EXPECTED, results)):
+        arrays = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        np.savez(out / file, **arrays)  # type: ignore[arg-type]
+    return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import sys
@@ -20,9 +21,9 @@ from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving.bundle import Bundle, BundleInput, BundleRecipe, BundleRunner, BundleTensor
-from optcli.serving.deploy import model_configuration, ray_config, ray_pages
+from optcli.serving.deploy import model_configuration, ray_config
 from optcli.serving.deploy.interface import PROTOCOL_TYPES, Interface
-from optcli.serving.deploy.ray_lanes import Lane
+from optcli.serving.deploy.ray_config import Lane
 from optcli.serving.deploy.ray_runtimes import Runtime, served_forms, threads_of
 from optcli.settings import TensorSpec
 
@@ -53,6 +54,8 @@ HEALTHCHECK --interval=10s --timeout=6s --start-period=90s CMD ["python", "-c", 
 CMD ["python", "launch.py", "--host", "0.0.0.0"]
 """
 _NOT_IN_IMAGE = "Dockerfile\n.dockerignore\nREADME.md\nsamples.npz\nexpected.npz\n__pycache__\n"
+_PAGES = "pages.json"
+_EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def write(folder: Path, built: BuiltVariant, prepared: Prepared, plan: Plan) -> 
         shutil.copyfile(FILES / f"{file}.py", folder / f"{file}.py")
     shutil.copyfile(FILES / f"{runtime.model}.py", folder / "model.py")
     (folder / bundle.FILE).write_text(made.to_json(), encoding="utf-8")
-    ray_pages.write(folder, made)
+    _write_pages(folder, made)
     ray_config.write(folder, made, prepared.lanes, plan)
     requirements = "".join(f"{line}\n" for line in _requirements(built, made, runtime))
     (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
@@ -295,3 +298,50 @@ def _requirements(built: BuiltVariant, made: Bundle, runtime: Runtime) -> Iterat
     for name in packages:
         version = environment.version(name) or str(built.effective.get("version", ""))
         yield f"{name}=={version.partition('+')[0]}"
+
+
+def _write_pages(folder: Path, made: Bundle) -> None:
+    """Write the pages by their path. Raises OSError."""
+    model = f"/v2/models/{made.model}"
+    pages = {
+        "/v2": {"name": "ray-serve", "version": "1", "extensions": _EXTENSIONS},
+        "/v2/repository/index": [{"name": made.model, "version": "1", "state": "READY", "reason": ""}],
+        model: _metadata(made),
+        f"{model}/config": _config(made),
+    }
+    (folder / _PAGES).write_text(json.dumps(pages, indent=2) + "\n", encoding="utf-8")
+
+
+def _metadata(made: Bundle) -> dict[str, Any]:
+    """Names, types and shapes, and which output holds scores of classes."""
+    outputs = [
+        {**each, "parameters": {"class_scores": each["name"] == made.class_scores}}
+        for each in _described(made.outputs)
+    ]
+    about = {"name": made.model, "versions": ["1"], "platform": made.platform}
+    return {**about, "inputs": _described(made.inputs), "outputs": outputs}
+
+
+def _described(tensors: Sequence[BundleTensor]) -> list[dict[str, Any]]:
+    return [
+        {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)} for each in tensors
+    ]
+
+
+def _config(made: Bundle) -> dict[str, Any]:
+    """The same as Triton's clients ask for it: shapes without the batch."""
+    first = 1 if made.batched else 0
+    inputs, outputs = (
+        [
+            {
+                "name": each.name,
+                "data_type": f"TYPE_{each.datatype}",
+                "dims": list(each.shape[first:]),
+            }
+            for each in tensors
+        ]
+        for tensors in (made.inputs, made.outputs)
+    )
+    most = min((each.most[0] for each in made.inputs), default=0) if made.batched else 0
+    about = {"name": made.model, "platform": made.platform, "backend": "", "max_batch_size": most}
+    return {**about, "input": inputs, "output": outputs}

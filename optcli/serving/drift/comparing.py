@@ -13,8 +13,7 @@ from optcli.errors import counted
 from optcli.results import Verdict
 from optcli.results.drift import Drift, DriftChannel, DriftInput, DriftStatistic
 from optcli.results.outcomes import Outcome
-from optcli.serving.drift import testing
-from optcli.serving.drift.kept import About, Tensor, of_folder, of_url
+from optcli.serving.drift.compared import About, Tensor, of_folder, of_url
 from optcli.serving.loadtest import endpoint, verdicts
 
 if TYPE_CHECKING:
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
 
     from optcli.serving.drift.input_statistics import Statistics
 
+# Where fewer of the reference's rows differ, equal rows are nothing that was sent twice.
+_DISTINCT = 0.9
+# Of Wei and Dudley, in place of the 2 that is right for large samples.
+FACTOR = 2.16863
 # The probability that anything drifted by chance alone, over all statistics of all inputs.
 ALPHA = 0.01
 # Smaller distances do not matter, however sure they are: about a quarter of a standard deviation.
@@ -36,6 +39,78 @@ _UNTESTED = ("outside", "checksum")
 _ROUNDING = 1e-6
 # In order of what says most where several are far.
 _ORDER = ("mean", "std", "size", "max", "min")
+
+
+def distance(
+    first: np.ndarray, first_weights: np.ndarray, second: np.ndarray, second_weights: np.ndarray
+) -> float:
+    """The largest difference of two distribution functions (Kolmogorov and Smirnov), from 0 to 1.
+
+    Values and weights [rows]; each sample's weights add up to 1.
+    """
+    import numpy as np
+
+    values = np.concatenate([first, second])
+    order = np.argsort(values, kind="stable")
+    steps = np.concatenate([first_weights, -second_weights])[order]
+    ordered = values[order]
+    # Between equal values there is no step: the functions differ after the last of them.
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    return min(1.0, float(np.abs(np.cumsum(steps)[last]).max()))
+
+
+def p_value(found: float, first_rows: float, second_rows: float) -> float:
+    """The probability of such a distance or a larger one by chance, at most.
+
+    A bound that holds for two samples of any common size from four rows on: F. Wei and R. M. Dudley,
+    Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities, Statistics & Probability Letters 82 (2012)
+    636-644.
+    """
+    both = first_rows * second_rows / (first_rows + second_rows)
+    return min(1.0, FACTOR * math.exp(-2 * both * found**2))
+
+
+def detectable(alpha: float, tests: int, first_rows: float, second_rows: float) -> float:
+    """The distance from which on the first of `tests` tests rejects."""
+    both = first_rows * second_rows / (first_rows + second_rows)
+    return math.sqrt(math.log(FACTOR * max(tests, 1) / alpha) / (2 * both))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values corrected for their number: one of them is below alpha by chance with that probability.
+
+    S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of
+    Statistics 6 (1979) 65-70. Holds however the tests depend on each other.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    corrected, highest = [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> float:
+    """How many equally weighted, different rows say as much: L. Kish, Survey Sampling (1965).
+
+    `marks` [rows] are equal where rows are, weights add up to 1. With `repeated`, equal rows count as
+    one row that has the weight of all of them.
+    """
+    import numpy as np
+
+    if not len(marks):
+        return 0.0
+    if repeated:
+        _, places = np.unique(marks, return_inverse=True)
+        weights = np.bincount(places.ravel(), weights)
+    return float(1 / np.sum(weights**2))
+
+
+def are_distinct(marks: np.ndarray) -> bool:
+    """Whether rows of such data are hardly ever equal, so that equal ones are the same input again."""
+    import numpy as np
+
+    return len(np.unique(marks)) >= _DISTINCT * len(marks)
 
 
 @dataclass(frozen=True)
@@ -66,7 +141,7 @@ def compared(about: About, found: Statistics, target: str) -> Drift:
     """The verdict on every input of the model, and on all of them."""
     sides = [_sides(about, found, index) for index in range(len(about.inputs))]
     tested = [list(_tests(each)) for each in sides]
-    corrected = iter(testing.holm([p for tests in tested for _, _, p in tests]))
+    corrected = iter(holm([p for tests in tested for _, _, p in tests]))
     tests = sum(map(len, tested))
     inputs = tuple(
         _judged(one, [(place, far, next(corrected)) for place, far, _ in each], tests, about)
@@ -110,7 +185,7 @@ def _sides(about: About, found: Statistics, index: int) -> _Sides:
     )
     weights = weights / weights.sum() if len(weights) else weights
     marks = checksums(reference, how.raw())
-    repeated = testing.are_distinct(marks)
+    repeated = are_distinct(marks)
     even = np.full(len(reference), 1 / max(len(reference), 1))
     return _Sides(
         how=how,
@@ -118,8 +193,8 @@ def _sides(about: About, found: Statistics, index: int) -> _Sides:
         reference=reference,
         seen=seen,
         weights=weights,
-        rows=testing.effective(checksums(seen, how.raw()), weights, repeated=repeated),
-        reference_rows=testing.effective(marks, even, repeated=repeated),
+        rows=effective(checksums(seen, how.raw()), weights, repeated=repeated),
+        reference_rows=effective(marks, even, repeated=repeated),
     )
 
 
@@ -134,8 +209,8 @@ def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
         first, second = sides.reference[:, place], sides.seen[:, place]
         if name in _UNTESTED or (first.min() == first.max() == second.min() == second.max()):
             continue
-        far = testing.distance(first, even, second, sides.weights)
-        yield place, far, testing.p_value(far, sides.reference_rows, sides.rows)
+        far = distance(first, even, second, sides.weights)
+        yield place, far, p_value(far, sides.reference_rows, sides.rows)
 
 
 def _judged(
@@ -143,26 +218,26 @@ def _judged(
 ) -> DriftInput:
     statistics = _ranked([_statistic(sides, *each) for each in tests])
     drifted = [each for each in statistics if each.drifted]
-    detectable = None
+    shown = None
     if min(sides.rows, sides.reference_rows) > 0:
-        detectable = testing.detectable(ALPHA, all_tests, sides.reference_rows, sides.rows)
+        shown = detectable(ALPHA, all_tests, sides.reference_rows, sides.rows)
     outcome: Outcome = "accept"
     if drifted:
         outcome = "reject"
         reason = f"{_words(drifted[0], sides.how, about.reference.role)}; {len(drifted)} of"
         reason += f" {counted(len(statistics), 'statistic')} drifted"
-    elif detectable is None or min(sides.rows, sides.reference_rows) < FEWEST or detectable > COARSEST:
+    elif shown is None or min(sides.rows, sides.reference_rows) < FEWEST or shown > COARSEST:
         outcome, reason = "inconclusive", _too_few(sides, all_tests)
     else:
         reason = f"none of {counted(len(statistics), 'statistic')} drifted; {sides.rows:.0f} inputs"
-        reason += f" would have shown a distance of {detectable:.2f}"
+        reason += f" would have shown a distance of {shown:.2f}"
     return DriftInput(
         name=sides.how.name,
         outcome=outcome,
         reason=reason,
         rows=sides.rows,
         reference_rows=sides.reference_rows,
-        detectable=None if detectable is None else min(1.0, detectable),
+        detectable=None if shown is None else min(1.0, shown),
         tests=len(statistics),
         drifted=len(drifted),
         channels=tuple(_channels(sides)),
@@ -211,7 +286,7 @@ def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
 def _too_few(sides: _Sides, tests: int) -> str:
     """Why nothing is said, and what would do."""
     tests = tests or sum(name not in _UNTESTED for name, _ in sides.columns)
-    both = math.log(testing.FACTOR * tests / ALPHA) / (2 * COARSEST**2)
+    both = math.log(FACTOR * tests / ALPHA) / (2 * COARSEST**2)
     if sides.reference_rows <= max(both, FEWEST):
         return (
             f"the reference has {sides.reference_rows:.0f} different samples, too few: about"

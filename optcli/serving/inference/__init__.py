@@ -12,24 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment, runners
+from optcli.artifact import Artifact
 from optcli.errors import UsageError
-from optcli.measure.latency.feeds import choose_batch_sizes
+from optcli.measure.latency.feeds import choose_batch_sizes, make
+from optcli.measure.latency.memory import high_water_bytes
 from optcli.observer import Observer, Silent, left, rate
 from optcli.pipeline import ray_session
 from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.results import Report
 from optcli.results.inference import Inference
-from optcli.serving.inference import ray_data
+from optcli.scaffold.inspection.findings import Tensor
+from optcli.serving.inference import shard_worker
 from optcli.serving.inference.listing import Listing, listing
 from optcli.serving.inference.output import Form, Output, is_finished
-from optcli.serving.inference.probe import Probed, ProbeRequest
 from optcli.serving.inference.shard_worker import Work, packed, versions_of
-from optcli.serving.prediction import of_recipe, stored_answers
-from optcli.serving.prediction.stored_answers import BOXES, CLASSES
+from optcli.serving.prediction import of_recipe, storage
+from optcli.serving.prediction.storage import BOXES, CLASSES
+from optcli.settings import TensorSpec
 from optcli.store import Store
-from optcli.workers import run
+from optcli.workers import Channel, run
 from optcli.workers.memory import available_bytes
 
+_WARM_UP, _SECONDS, _MOST_CALLS = 3, 0.6, 200
 __all__ = ["InferenceSettings", "infer"]
 
 PER_SHARD = 500
@@ -45,6 +49,53 @@ _MOST_FAILURES = 5
 # another process has one of their cores: beside Ray and decoding, a copy of two threads lost 14 % of
 # ResNet-50's rate, and two copies of one thread 2 %.
 _LONG_S, _SHARDS_EACH, _MOST_MEMORY = 30.0, 4, 0.5
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """An artifact with its runner, and the batch sizes to try, ascending; `timed`: for their speed."""
+
+    artifact: Artifact
+    runner: str
+    options: dict[str, Any]
+    inputs: tuple[TensorSpec, ...]
+    batch_sizes: tuple[int, ...]
+    seed: int
+    timed: bool
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Outputs of the smallest batch with their sizes, images a second by batch size, and the memory."""
+
+    outputs: tuple[Tensor, ...]
+    images_per_s: dict[int, float]
+    memory_bytes: int
+
+
+def probe(request: ProbeRequest, channel: Channel) -> Probed:
+    """Run random batches of each size for about a second. Raises as runners do."""
+    kind = runners.find(request.runner)
+    rates: dict[int, float] = {}
+    outputs: tuple[Tensor, ...] = ()
+    with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
+        for size in request.batch_sizes:
+            feed = make(request.inputs, None, [size], request.seed)[size][0]
+            results = runner.run(feed)
+            outputs = outputs or tuple(
+                Tensor(name=name, dtype=str(array.dtype), shape=array.shape)
+                for name, array in results.items()
+            )
+            if not request.timed:
+                continue
+            for _ in range(_WARM_UP):
+                runner.run(feed)
+            calls, began = 0, time.perf_counter()
+            while calls < _MOST_CALLS and time.perf_counter() - began < _SECONDS:
+                runner.run(feed)
+                calls += 1
+            rates[size] = calls * size / (time.perf_counter() - began)
+    return Probed(outputs, rates, high_water_bytes())
 
 
 @dataclass(frozen=True)
@@ -92,21 +143,19 @@ def infer(
     began = time.monotonic()
     observer = observer or Silent()
     settings = settings or InferenceSettings()
-    ray_session.require(settings.address, "optcli infer", ray_data.PACKAGES)
+    ray_session.require(settings.address, "optcli infer", shard_worker.PACKAGES)
     named = source, target
     # Workers have another current folder.
     source, target = (each if "://" in each else os.path.abspath(each) for each in (source, target))
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     listed = listing(source, settings.per_shard)
-    recorded = {} if settings.restart else stored_answers.recorded(target)
+    recorded = {} if settings.restart else storage.recorded(target)
     size = settings.batch_size or _recorded(recorded, "batch_size")
     # Where every shard has its answers, no speed is of interest.
     timed = size is None or settings.restart or not is_finished(target, settings.form, listed)
     probed = _probed(built, path, size, timed=timed)
     chosen = size or _fastest(probed.images_per_s)
-    told = stored_answers.taking_stored(
-        of_recipe.image_serving(built, probed.outputs, raw=settings.raw)
-    )
+    told = storage.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=settings.raw))
     images_per_s = probed.images_per_s.get(chosen, math.inf)
     threads = _threads(
         built, listed, recorded, settings.workers, settings.address, probed.memory_bytes, images_per_s
@@ -147,7 +196,7 @@ def infer(
     if missing:
         with ray_session.started(settings.address, max(cores, count * threads)):
             run_of.carry_out(
-                ray_data.answered(
+                shard_worker.answered(
                     missing,
                     work,
                     packed(built.artifact) if settings.address != ray_session.LOCAL else None,
@@ -191,7 +240,7 @@ def _probed(built: BuiltVariant, path: Path, size: int | None, *, timed: bool) -
         )
     kind = runners.find(built.runner_name)
     return run(
-        "optcli.serving.inference.probe:probe",
+        "optcli.serving.inference:probe",
         ProbeRequest(
             built.artifact,
             built.runner_name,
@@ -258,7 +307,7 @@ def _identity(
     """What decides the answers, for the manifest."""
     return {
         "variant": built.name,
-        **stored_answers.deciding(built, told),
+        **storage.deciding(built, told),
         "input": found.digest,
         "batch_size": chosen,
         "format": form,

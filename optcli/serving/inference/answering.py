@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
 from optcli.serving.inference.listing import Stored
-from optcli.serving.prediction.stored_answers import DIGEST
+from optcli.serving.prediction.storage import DIGEST
 from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from optcli.errors import StoreError, UsageError, raised_as
 from optcli.serving.inference.listing import Listing
 from optcli.serving.prediction import storage
-from optcli.serving.prediction.storage import Place
-from optcli.serving.prediction.stored_answers import BOXES, CLASSES, DIGEST, MANIFEST, recorded
+from optcli.serving.prediction.storage import BOXES, CLASSES, DIGEST, MANIFEST, Place, recorded
 
 Form = Literal["parquet", "jsonl"]
 ERRORS = ".errors.jsonl"

@@ -1,14 +1,15 @@
-"""A worker of Ray Data: opens the artifact once, then answers shards and writes their files."""
+"""A worker of Ray Data: it opens the artifact once, then answers shards and writes their files."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,12 @@ import optcli
 from optcli import runners
 from optcli.artifact import Artifact
 from optcli.data.images import Images
-from optcli.errors import MissingError, StepError
+from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.outputs.postprocess import Postprocess
 from optcli.runners import Runner
 from optcli.serving.inference.answering import Answering
 from optcli.serving.inference.confined_model import ConfinedModel
-from optcli.serving.inference.listing import Stored
+from optcli.serving.inference.listing import Shard, Stored
 from optcli.serving.inference.output import Output
 from optcli.serving.prediction import storage
 from optcli.settings import TensorSpec
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 Files = Mapping[str, bytes]
 _ATTEMPTS = 3
+PACKAGES = ("ray", "pyarrow", "pandas")
+_MOST_BLOCKS = 20_000
 
 
 @dataclass(frozen=True)
@@ -183,3 +186,54 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
                 place=os.uname().nodename,
                 hint=f"pip install '{name}=={version}' on this node",
             )
+
+
+def answered(
+    shards: Sequence[Shard],
+    work: Work,
+    files: Mapping[str, bytes] | None,
+    *,
+    workers: int,
+    cores: int,
+    variables: Mapping[str, str],
+) -> Iterator[dict[str, Any]]:
+    """What each worker tells of a shard, in the order in which they end. Ray has been started.
+
+    `files` are the artifact's; None where every worker sees its folder. `cores` are those of one
+    worker, `variables` its environment. Raises the error of a worker.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    rows = [
+        {"name": shard.name, "images": json.dumps([astuple(image) for image in shard.images])}
+        for shard in shards
+    ]
+    dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MOST_BLOCKS))
+    done = dataset.map_batches(
+        ShardWorker,
+        fn_constructor_args=(work, ray.put(dict(files)) if files is not None else None),
+        batch_size=1,
+        compute=ActorPoolStrategy(size=min(workers, len(rows)), max_tasks_in_flight_per_actor=2),
+        num_cpus=cores,
+        runtime_env={"env_vars": dict(variables)},
+    )
+    try:
+        yield from done.iter_rows()
+    except ray.exceptions.RayError as error:
+        raise _told(error) from error
+
+
+def _told(error: Exception) -> OptcliError:
+    """The worker's own error, where it has one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OptcliError):
+            return cause
+        inner = getattr(cause, "cause", None)
+        cause = inner if isinstance(inner, BaseException) else cause.__cause__
+    return StepError(f"a worker failed: {first_line(error)}", place="optcli infer")

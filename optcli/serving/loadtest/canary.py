@@ -17,11 +17,10 @@ from optcli.results import Estimate
 from optcli.results.loadtest import Agreement, Canary, CanarySide
 from optcli.results.outcomes import Outcome, Verdict
 from optcli.results.statistics import t_interval
-from optcli.serving import bundle, class_scores
-from optcli.serving.loadtest import endpoint, inputs, payloads, verdicts
+from optcli.serving import bundle
+from optcli.serving.loadtest import endpoint, load_options, payloads, verdicts
 from optcli.serving.loadtest.agreement import agreed, verdict
 from optcli.serving.loadtest.driving import Driver, drawn, driver
-from optcli.serving.loadtest.judging import Terms, described
 from optcli.serving.loadtest.load_options import Options, process_of, rates_of, setup_of, terms_of
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.opening import opened
@@ -33,6 +32,8 @@ from optcli.serving.loadtest.records import (
     share_interval,
     windows_of,
 )
+from optcli.serving.loadtest.verdicts import Terms, described
+from optcli.serving.prediction import of_recipe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,7 +76,7 @@ def canary_test(
             terms = terms or terms_of(server, known)
             if index == 0:
                 known = _with_recipe(target, known)
-                setup, said = setup_of(server, known, scratch, inputs.MOST_COMPARED)
+                setup, said = setup_of(server, known, scratch, load_options.MOST_COMPARED)
                 source, rates = (setup.samples, said), rates_of(server, known)
                 # An output that the file of expected outputs lacks would not be compared.
                 setup = setup if payloads.expects_all(setup) else replace(setup, expected=None)
@@ -279,7 +280,7 @@ def _class_scores(drivers: Sequence[Driver], options: Options) -> Collection[str
     Of a server at a URL nothing is known, so that the other one's bundle suffices.
     """
     if options.recipe is not None:
-        name = class_scores.of_recipe(options.recipe, drivers[0].endpoint.outputs)
+        name = of_recipe.class_scores_in(options.recipe, drivers[0].endpoint.outputs)
         return () if name is None else (name,)
     told = [each.endpoint.class_scores for each in drivers if each.endpoint.class_scores is not None]
     return set(told[0]).intersection(*told[1:]) if told else ()

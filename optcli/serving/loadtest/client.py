@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.results.loadtest import Encoding
-from optcli.serving.loadtest import answers, payloads
+from optcli.serving.loadtest import payloads
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
 from optcli.serving.loadtest.payloads import Payload
 from optcli.workers import Channel
@@ -326,9 +326,9 @@ class _Run:
         tolerance, wanted = self.setup.tolerance, self.references[sample]
         try:
             if self.load.encoding == "image":
-                why = answers.unlike(payloads.json_in(body), wanted, tolerance)
+                why = payloads.json_difference(payloads.json_in(body), wanted, tolerance)
             else:
-                why = answers.difference(payloads.outputs_in(body, headers), wanted, tolerance)
+                why = payloads.difference(payloads.outputs_in(body, headers), wanted, tolerance)
         except ValueError as error:
             why = str(error)
         except Exception as error:  # what the server says can be of any form

@@ -12,13 +12,13 @@ from optcli.errors import UsageError
 from optcli.measure.queueing import Process
 from optcli.observer import Observer
 from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
-from optcli.serving.loadtest import judging, metrics
+from optcli.serving.loadtest import metrics, verdicts
 from optcli.serving.loadtest.endpoint import Endpoint
-from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Load, News, Sent, Setup
 from optcli.serving.loadtest.metrics import Reading
 from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows, windows_of
+from optcli.serving.loadtest.verdicts import Terms
 from optcli.workers import Child, spawn
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Driver:
             bytes_received=sent.bytes_received,
             most_in_flight=sent.most_in_flight,
         )
-        answer = judging.judged(
+        answer = verdicts.judged(
             shown,
             percentiles,
             self.terms,

@@ -21,8 +21,8 @@ from optcli.results.loadtest import (
 )
 from optcli.results.plan import Plan
 from optcli.results.statistics import monotone
-from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.records import QUANTILES
+from optcli.serving.loadtest.verdicts import Terms
 
 # What is predicted of the requests of a process.
 PredictsOf = Callable[[Process], Sequence[Predicted]]

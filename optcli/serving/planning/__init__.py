@@ -13,7 +13,7 @@ from optcli.results.plan import Plan
 
 if TYPE_CHECKING:
     from optcli.measure.latency.measured_curve import MeasuredCurve
-    from optcli.serving.planning.settings import PlanSettings
+    from optcli.serving.planning.files import PlanSettings
 
 __all__ = ["file_schema", "from_settings", "plan", "schema"]
 
@@ -122,6 +122,6 @@ def schema() -> dict[str, Any]:
 
 def file_schema() -> dict[str, Any]:
     """JSON Schema of a plan file."""
-    from optcli.serving.planning.settings import PlanSettings
+    from optcli.serving.planning.files import PlanSettings
 
     return PlanSettings.model_json_schema()

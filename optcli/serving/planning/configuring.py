@@ -1,20 +1,129 @@
-"""The recommended configuration in full: queue, timeout, machines, cost, its highest rate."""
+"""A configuration in full: what is asked of the queue, and what is served with at which cost."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optcli.measure.queueing import Batching, Curve, Prediction, Simulation, formulas
-from optcli.measure.queueing.choice import most_carried, simulated
-from optcli.measure.queueing.demand import Demand, sealed_least_ms
+from optcli.errors import UsageError
+from optcli.measure.queueing import (
+    Batching,
+    Bursts,
+    Curve,
+    Gamma,
+    Overhead,
+    Poisson,
+    Prediction,
+    Process,
+    Promise,
+    Simulation,
+    formulas,
+)
+from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing.choice import choose, most_carried, simulated
+from optcli.measure.queueing.demand import Demand, offered_batches, sealed_least_ms
 from optcli.results import Estimate
-from optcli.results.plan import Configuration, Interval
-from optcli.serving.planning.settings import PlanSettings
+from optcli.results.plan import Configuration, Interval, PriorityLatency
+from optcli.serving.planning.files import PlanSettings
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def part_of(process: Process, share: float) -> Process:
+    """The requests of a process that a share of them is, each by chance.
+
+    A random part of independent requests, or of bursts, is of the same kind. Other gaps are taken as
+    gamma distributed with the mean and the variance that they have.
+    """
+    if share == 1 or isinstance(process, Poisson | Bursts):
+        return process.scaled(share)
+    cv2 = process.cv2 if isinstance(process, Gamma) else 0.0
+    return Gamma(process.rate_per_s * share, share * cv2 + 1 - share)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests as they come, and those that the model sees at the rate that is planned for.
+
+    `mean_per_s` is what comes on average. `planned` has no requests that a cache answers.
+    """
+
+    mean_per_s: float
+    planned: Process
+
+
+def traffic_of(settings: PlanSettings, rate_per_s: float | None = None) -> Traffic:
+    """The traffic of a plan file; `rate_per_s` stands in where it names none.
+
+    Raises `UsageError` where neither does, `InputError` for a form that cannot be read.
+    """
+    known = settings.rate_per_s or rate_per_s
+    if known is None:
+        raise UsageError(
+            "the plan has no rate",
+            place="--rate",
+            hint="say how many requests come a second, such as --rate 600; with --instances it may"
+            " be left out: the answer is then the rate that these carry",
+        )
+    came = parse(settings.arrivals, known)
+    return Traffic(came.rate_per_s, part_of(came, 1 - settings.cache_hit_rate))
+
+
+def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
+    """What is asked of the queue; the ingress has as many processes as the rate takes, or as are given.
+
+    Requests that a cache answers pass the ingress as well: their work counts as that of the others.
+    """
+    assert settings.slo is not None
+    beside = settings.overhead_here
+    ingress_ms = beside.ingress_ms / (1 - settings.cache_hit_rate)
+    busy = traffic.planned.rate_per_s * (1 + settings.headroom) * ingress_ms / 1000
+    needed = max(1, math.ceil(busy / settings.utilisation - 1e-9)) if settings.server.scales else 1
+    return Demand(
+        process=traffic.planned,
+        promise=Promise(settings.slo.limits_ms),
+        overhead=Overhead(
+            beside.before_ms,
+            beside.after_ms,
+            ingress_ms,
+            beside.ingress_cv2,
+            beside.ingresses or needed,
+        ),
+        headroom=settings.headroom,
+        utilisation=settings.utilisation,
+        semantics=settings.semantics,
+        concurrency=settings.concurrency,
+        batch=settings.batch if settings.server.batches else 1,
+        waits_ms=settings.waits_ms,
+        instances=settings.instances,
+        largest_batch=settings.largest_batch,
+        seed=settings.seed,
+    )
+
+
+def carried_per_s(settings: PlanSettings, curve: Curve) -> float | None:
+    """The rate at the model that fixed instances carry at the utilisation cap; None: one is named."""
+    if settings.rate_per_s is not None or settings.instances is None:
+        return None
+    demand = demand_of(settings, Traffic(1.0, Poisson(1.0)))
+    # An ingress that can have more processes gets them.
+    fixed = settings.overhead.ingresses is not None or not settings.server.scales
+    batches = offered_batches(curve, demand) or [(curve.sizes or (1,))[0]]
+    workers = settings.instances * settings.concurrency
+    return settings.utilisation * max(
+        formulas.capacity_per_s(curve, batch, workers, ingress_ms=demand.ingress_ms if fixed else 0.0)
+        for batch in batches
+    )
+
+
+def asked_for_per_s(settings: PlanSettings, at_the_model: float | None) -> float | None:
+    """The rate that brings one to the model, without what a cache answers."""
+    if at_the_model is None:
+        return None
+    return at_the_model / (1 - settings.cache_hit_rate)
 
 
 def configuration(
@@ -142,3 +251,47 @@ def _cost(settings: PlanSettings, machines: int, mean_per_s: float) -> float | N
     if settings.price_per_hour is None:
         return None
     return settings.price_per_hour * machines / (3.6 * mean_per_s)
+
+
+def by_priority(settings: PlanSettings, curve: Curve, traffic: Traffic) -> Iterator[PriorityLatency]:
+    """A configuration for each priority, which keeps the promise for its part of the traffic.
+
+    Each is simulated by itself: it has an ingress, a queue and instances of its own, and none of the
+    others' processors. A fixed number of instances is shared out.
+    """
+    shares = settings.priorities
+    counts = shared_out(settings.instances, list(shares.values()))
+    for (name, share), instances in zip(shares.items(), counts, strict=True):
+        mean_per_s = share * traffic.mean_per_s
+        part = part_of(traffic.planned, share)
+        own = demand_of(settings, Traffic(mean_per_s, part))
+        own = replace(own, instances=instances)
+        choice = choose(curve, own)
+        if choice.best is None or choice.prediction is None:
+            yield PriorityLatency(name=name, share=share)
+            continue
+        batching = choice.best.batching
+        one = configuration(settings, curve, own, batching, choice.prediction, mean_per_s)
+        yield PriorityLatency(
+            name=name,
+            share=share,
+            p50_ms=one.p50_ms,
+            p95_ms=one.p95_ms,
+            p99_ms=one.p99_ms,
+            configuration=one,
+        )
+
+
+def shared_out(instances: int | None, shares: Sequence[float]) -> list[int | None]:
+    """A number of instances by shares of the traffic, at least one each; None: not fixed.
+
+    The next instance goes where the traffic for each is largest. Fewer instances than priorities give
+    one each.
+    """
+    if instances is None:
+        return [None] * len(shares)
+    counts = [1] * len(shares)
+    for _ in range(instances - len(shares)):
+        fullest = max(range(len(shares)), key=lambda place: shares[place] / counts[place])
+        counts[fullest] += 1
+    return list(counts)

@@ -1,11 +1,13 @@
-"""Reading plan files: YAML with places, options above; everything wrong at once."""
+"""Plan files: what they may say, and how they are read, with options above and all faults at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from optcli.errors import InputError, RecipeError
 from optcli.measure.queueing import Curve
@@ -15,8 +17,14 @@ from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
 from optcli.recipe.validation import checked, found
-from optcli.serving.planning.settings import PlanSettings
+from optcli.settings import Settings
+from optcli.settings.references import RecipePath
 
+if TYPE_CHECKING:
+    from optcli.results.plan import Semantics
+    from optcli.serving.targets import Target
+
+Milliseconds = Annotated[float, Field(ge=0)]
 # What a recipe has and no plan file.
 _OF_RECIPES = ("model", "variants", "extends", "matrix", "inputs", "data")
 # Sections that are merged key by key; of others the upper replaces the lower.
@@ -25,6 +33,198 @@ _MERGED = ("slo", "overhead")
 _ANY_RATE = 1e12
 # The last of these keys that is given removes the others from what lies below.
 _EXCLUSIVE = (("curve", "report"), ("curve", "variant"))
+
+
+class PromiseSettings(Settings):
+    """The promise: percentiles of the latency that a request sees, and the share that may be lost."""
+
+    p50_ms: float | None = Field(None, gt=0, description="half of the requests take at most this long")
+    p95_ms: float | None = Field(None, gt=0, description="95 of 100 requests take at most this long")
+    p99_ms: float | None = Field(None, gt=0, description="99 of 100 requests take at most this long")
+    error_budget: float = Field(
+        0.001, ge=0, lt=1, description="share of the requests that may be dropped"
+    )
+
+    @property
+    def limits_ms(self) -> dict[float, float]:
+        """Milliseconds by quantile, of what is promised."""
+        limits = {0.5: self.p50_ms, 0.95: self.p95_ms, 0.99: self.p99_ms}
+        return {q: limit for q, limit in limits.items() if limit is not None}
+
+
+class OverheadSettings(Settings):
+    """What a request takes before and after the model: decoding, network, drawing boxes."""
+
+    before_ms: Milliseconds = Field(0.0, description="milliseconds before the model")
+    after_ms: Milliseconds = Field(0.0, description="milliseconds after the model")
+    ingress_ms: Milliseconds = Field(
+        0.0,
+        description="milliseconds of work of each request at the server's ingress, which takes one"
+        " request after the other",
+    )
+    ingress_cv2: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="squared coefficient of variation of this work; 0: it is always the same"
+    )
+    ingresses: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="processes of the ingress; default: as many as the rate takes where a server can"
+        " have several, as Ray Serve has one on each machine",
+    )
+
+
+class PlanSettings(Settings):
+    """A plan file: the curve of a model, the traffic, the promise, and what is fixed already.
+
+    The curve is named by `curve`, or by `report` and `variant`: the sweep of a build.
+    """
+
+    version: Literal[1] = Field(1, description="version of the plan file's language")
+    name: str = Field("plan", min_length=1, max_length=100, description="name of the plan")
+    about: str | None = Field(
+        None, description="what the plan is for, in words", examples=["Thumbnails of the shop"]
+    )
+    curve: str | None = Field(
+        None,
+        description="t(B), the time of a batch of B: points, a line, or one time for single requests",
+        examples=["1:25ms,2:27ms,4:34ms,8:48ms", "6ms+4ms*b", "12ms"],
+    )
+    report: RecipePath | None = Field(
+        None,
+        description="report.json of a build, or its folder: optcli takes the curve that it measured",
+        examples=["artifacts/flowers"],
+    )
+    variant: str | None = Field(
+        None,
+        description="variant of the report; default: the recommended one",
+        examples=["onnx-int8"],
+    )
+    rate_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="requests a second; default: as many as `instances` carry, or an answer that needs"
+        " no rate",
+        examples=[600],
+    )
+    arrivals: str = Field(
+        "poisson",
+        description="how requests come: `poisson`, `constant`, `gamma:CV2` (CV2: squared coefficient of"
+        " variation), `bursts:BURST_PER_S,BASE,BURST` (rate in a burst, time between bursts, time of a"
+        " burst)",
+        examples=["gamma:4", "bursts:1400,1800ms,200ms"],
+    )
+    slo: PromiseSettings | None = Field(None, description="the promise")
+    freshness_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds that results may wait; beside `slo`, only a part of the results may",
+    )
+    overhead: OverheadSettings = Field(
+        OverheadSettings(), description="what a request takes beside the model"
+    )
+    headroom: float = Field(
+        0.2, ge=0, le=10, description="share of the rate that may come on top and is still carried"
+    )
+    utilisation: float = Field(
+        0.7, gt=0, le=1, description="largest load (rho) with full batches; above 0.8 queues grow fast"
+    )
+    target: Literal["kserve", "ovms", "ray", "triton"] = Field(
+        "triton",
+        description="the server that the plan is for, as in `optcli deploy --target`: it decides when"
+        " a batch is sent",
+    )
+    concurrency: int = Field(1, ge=1, le=1024, description="calls in parallel inside an instance")
+    batch: int | None = Field(
+        None, ge=1, le=4096, description="largest batch; default: optcli chooses it"
+    )
+    wait_ms: Milliseconds | tuple[Milliseconds, ...] | None = Field(
+        None,
+        description="longest wait for a batch, or several to compare; default: optcli chooses it",
+        examples=[10, [0, 5, 25]],
+    )
+    instances: int | None = Field(
+        None, ge=1, le=10_000, description="number of instances; default: optcli chooses it"
+    )
+    largest_batch: int = Field(64, ge=1, le=4096, description="the largest batch that optcli tries")
+    instances_per_machine: int = Field(1, ge=1, description="instances on one machine")
+    price_per_hour: float | None = Field(
+        None, ge=0, description="price of one machine for an hour, in any currency"
+    )
+    cache_hit_rate: float = Field(
+        0.0, ge=0, lt=1, description="share of the requests that a prediction cache answers"
+    )
+    priorities: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=dict,
+        description="share of the traffic by priority, the most urgent first; for `target: ray`, where"
+        " each is an application of its own",
+    )
+    seed: int = Field(
+        0, ge=0, le=2**31 - 1, description="seed of the simulation; the same seed gives the same plan"
+    )
+
+    @model_validator(mode="after")
+    def _one_curve(self) -> Self:
+        if self.curve is not None and self.report is not None:
+            raise ValueError("found curve beside report, wanted one of them")
+        if self.curve is not None and self.variant is not None:
+            raise ValueError("found curve beside variant, which names what a report measured")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_make_one(self) -> Self:
+        total = sum(self.priorities.values())
+        if self.priorities and abs(total - 1) > 1e-6:
+            raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
+        if self.priorities and self.semantics != "sealed":
+            raise ValueError(f"found priorities beside target {self.target}, which serves none apart")
+        if self.instances is not None and self.instances < len(self.priorities):
+            raise ValueError(
+                f"found instances {self.instances} beside {len(self.priorities)} priorities, wanted one"
+                " for each: in Ray Serve each priority is an application of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_wait(self) -> Self:
+        if self.wait_ms == ():
+            raise ValueError("found no wait in wait_ms, wanted at least one")
+        return self
+
+    @property
+    def promised(self) -> bool:
+        """Whether any percentile is promised."""
+        return self.slo is not None and bool(self.slo.limits_ms)
+
+    @property
+    def waits_ms(self) -> tuple[float, ...]:
+        """The waits to choose from, ascending; empty: any."""
+        if self.wait_ms is None:
+            return ()
+        return tuple(sorted(set(self.wait_ms))) if isinstance(self.wait_ms, tuple) else (self.wait_ms,)
+
+    @property
+    def names_rate(self) -> bool:
+        """Whether a rate is named, or follows from what is."""
+        return self.rate_per_s is not None or self.instances is not None
+
+    @property
+    def server(self) -> type[Target]:
+        """What the target says of its server."""
+        from optcli.serving import targets
+
+        return targets.find(self.target)
+
+    @property
+    def semantics(self) -> Semantics:
+        """When the server sends a batch."""
+        return self.server.semantics
+
+    @property
+    def overhead_here(self) -> OverheadSettings:
+        """The overhead, with what is known of the server's work where the file says nothing of it."""
+        given = self.overhead.model_dump(exclude_unset=True)
+        return OverheadSettings.model_validate({**self.server.overhead, **given})
 
 
 def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:

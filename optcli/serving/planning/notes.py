@@ -11,7 +11,7 @@ from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice
 from optcli.measure.queueing.demand import Demand, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
 from optcli.results.plan import Configuration, PlanNote, PriorityLatency
-from optcli.serving.planning.settings import PlanSettings
+from optcli.serving.planning.files import PlanSettings
 
 
 def promised(promise: Promise) -> dict[str, float]:

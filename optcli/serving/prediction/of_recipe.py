@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data
+from optcli.accuracy.metrics import reads
 from optcli.data import DataSettings, Preparation
 from optcli.data.names import names_in
 from optcli.data.preset import resolved
@@ -20,7 +21,9 @@ from optcli.data.samples import layout_of
 from optcli.data.steps import written_out
 from optcli.errors import InputError, OptcliError, UsageError, counted, did_you_mean
 from optcli.outputs import class_count
+from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
+from optcli.recipe import load
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.settings import TensorSpec, fed
 
@@ -279,3 +282,33 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
         why = f"the data have {counted(len(class_names), 'class', 'classes')}, the model {count}"
         return None, (f"answers have class numbers and no names: {why}; {mend}",)
     return class_names, ()
+
+
+def class_scores_of(samples: Samples, outputs: Sequence[str], *, answers_classes: bool) -> str | None:
+    """The output with the scores, None where the recipe does not say that there is one.
+
+    The recipe says it by its metric. Without a metric it does so by `class_names`, or where the server
+    answers images with classes; or the model's file says what it is for. What is decoded is something
+    else.
+    """
+    if samples.decoding.known is not None or not outputs:
+        return None
+    name = samples.output or outputs[0]
+    if samples.metric is None:
+        exporter = samples.decoding.exporter
+        classifies = exporter is not None and exporter.task == "classify"
+        named = answers_classes or classifies or samples.class_names is not None
+        return name if named else None
+    return name if name in outputs and reads(samples.metric) == "logits" else None
+
+
+def class_scores_in(path: Path, outputs: Sequence[str]) -> str | None:
+    """The same by the recipe of a server that has these outputs. Raises as `recipe.load`."""
+    recipe = load(path)
+    said = Samples(
+        decoding=Decoding(recipe.postprocess, "recipe"),
+        metric=recipe.accuracy.metric if recipe.accuracy else None,
+        output=recipe.accuracy.output if recipe.accuracy else None,
+        class_names=recipe.class_names,
+    )
+    return class_scores_of(said, outputs, answers_classes=False)

@@ -10,20 +10,19 @@ from typing import ClassVar
 from optcli.artifact import Artifact
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Plan, Semantics
-from optcli.serving import class_scores, own_bundles
+from optcli.serving import bundle
 from optcli.serving.deploy import (
-    caching,
     extras,
     instructions,
     monitoring,
     plans,
     ray_bundle,
     ray_config,
-    ray_lanes,
     ray_runtimes,
 )
-from optcli.serving.deploy import samples as samples_file
+from optcli.serving.deploy import interface as samples_file
 from optcli.serving.deploy.ray_runtimes import Runtime
+from optcli.serving.prediction import of_recipe
 from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
 from optcli.settings import TensorSpec
 from optcli.store import Store
@@ -41,21 +40,21 @@ class Ray(Target):
     takes: ClassVar[frozenset[str]] = frozenset(
         {"wait_ms", "images", "cache", "sample_inputs", "known_answers", "grpc"}
     )
-    samples: ClassVar[int] = samples_file.MOST
+    samples: ClassVar[int] = samples_file.MOST_SAMPLES
 
     def __init__(self, options: ServerOptions) -> None:
         ray_config.schema()
         if options.cache is not None:
-            options = replace(options, cache=caching.checked_place(options.cache))
+            options = replace(options, cache=extras.checked_place(options.cache))
         super().__init__(options)
         self._runtime: Runtime
-        self._lanes: tuple[ray_lanes.Lane, ...] = ()
+        self._lanes: tuple[ray_config.Lane, ...] = ()
 
     def take(self, built: BuiltVariant) -> None:
         self._runtime = ray_runtimes.runtime_of(built)
 
     def require(self, plan: Plan) -> None:
-        self._lanes = ray_lanes.lanes_of(plan, self.options.wait_ms, force=self.options.force)
+        self._lanes = ray_config.lanes_of(plan, self.options.wait_ms, force=self.options.force)
 
     @classmethod
     def declared(
@@ -86,7 +85,7 @@ class Ray(Target):
         )
         made = more.applied(prepared.bundle)
         outputs = [each.name for each in made.outputs]
-        scores = class_scores.of_samples(built.samples, outputs, answers_classes=more.answers_classes)
+        scores = of_recipe.class_scores_of(built.samples, outputs, answers_classes=more.answers_classes)
         prepared = replace(prepared, bundle=made.model_copy(update={"class_scores": scores}))
         ray_bundle.write(folder, built, prepared, plan)
         golden = more.write(folder, built)
@@ -101,4 +100,4 @@ class Ray(Target):
         return Written(about, steps, notes, ray_bundle.closing(prepared))
 
     def finish(self, folder: Path, store: Store) -> None:
-        own_bundles.remember(folder, store)
+        bundle.remember(folder, store)
