@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from copied_modules import RAY_FILES
 from needs import needs
 from ruamel.yaml import YAML
 from small_bundles import bundled, sealed_plan
@@ -171,7 +172,7 @@ def test_a_plan_with_batches_does_not_fit_one_fixed_row(tmp_path):
 def test_a_bundle_brings_in_the_compiler_for_a_package_that_needs_its_operators(monkeypatch):
     import torch
 
-    monkeypatch.syspath_prepend(str(Path(kserve.__file__).parent / "ray_files"))
+    monkeypatch.syspath_prepend(str(RAY_FILES))
     beside = ("forms", "memory", "torch_calls", "model_aoti")
     saved = {name: sys.modules.pop(name, None) for name in beside}
     imported = []

@@ -23,7 +23,7 @@ from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, 
 from optcli.settings import TensorSpec
 
 SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
-_HERE = Path(__file__).parent
+_FILES = Path(__file__).parents[1] / "deploy" / "triton_files"
 _PREPARE, _ANSWER, _ENSEMBLE = "prepare", "answer", "images"
 # Height and width of the original, vertical and horizontal scale, top and left of the padding.
 _PLACEMENT = 8
@@ -60,7 +60,7 @@ def write_ensemble(folder: Path, model: str, serving: ImageServing) -> None:
             serving.write_postprocess(place / "1")
         else:  # Triton wants the version's folder, and no storage of objects keeps an empty one
             (place / "1" / ".keep").touch()
-    shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
+    shutil.copyfile(_FILES / SENDER, folder / SENDER)
     (folder / DOCKERFILE).write_text(ensemble_dockerfile(), encoding="utf-8")
 
 
@@ -73,7 +73,7 @@ def ensemble_dockerfile() -> str:
 
 
 def _copy(place: Path, model: str, modules: Sequence[str]) -> None:
-    shutil.copyfile(_HERE / "triton_files" / f"{model}.py", place / "model.py")
+    shutil.copyfile(_FILES / f"{model}.py", place / "model.py")
     for module in modules:
         shutil.copyfile(prediction.COPIED[module], place / f"{module}.py")
 
