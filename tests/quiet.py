@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from optcli.measure.latency import fitness, summary
+from optcli.measure.latency import launches, summary
 from optcli.measure.latency.samples import Series
 
 BARS = ("NOT_FIT", "APART", "DISAGREE")
@@ -20,7 +20,7 @@ def _nothing_lost(_series: Series) -> float:
 
 
 LIFTED: list[tuple[Any, str, object]] = [
-    *((fitness, name, math.inf) for name in BARS),
+    *((launches, name, math.inf) for name in BARS),
     (summary, "lost_of", _nothing_lost),
 ]
 AS_EVER: list[tuple[Any, str, object]] = [

@@ -12,7 +12,7 @@ from typing import Any
 from optcli.artifact import Artifact
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
-from optcli.measure.latency.quantiles import quantiles
+from optcli.measure.latency.summary import quantiles
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
 from optcli.pipeline.places import LatencyOrder, Place

@@ -11,7 +11,7 @@ from typing import Any
 
 from optcli.errors import StoreError
 from optcli.files import regular_files
-from optcli.measure.latency.quantiles import quantiles_of
+from optcli.measure.latency.summary import quantiles_of
 from optcli.observer import Observer
 from optcli.pipeline import view
 from optcli.pipeline.devices import FOLDER

@@ -11,7 +11,7 @@ from needs import needs
 from tiny_networks import INPUTS, apply, feed, torch_artifact
 
 from optcli.artifact import Format
-from optcli.measure.latency.process import GpuMemory
+from optcli.measure.latency.machine_state import GpuMemory
 from optcli.passes import find as find_pass
 from optcli.runners import find
 

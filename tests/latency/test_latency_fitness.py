@@ -7,7 +7,7 @@ import pytest
 from handmade import measured, series
 
 from optcli.measure import latency
-from optcli.measure.latency import fitness
+from optcli.measure.latency import launches
 from optcli.results import flags
 
 ROUNDS, CALLS, TRUTH = 4, 12, 10.0
@@ -22,29 +22,29 @@ def launches_of(levels, **changed):
 
 def test_a_launch_that_was_slow_from_beginning_to_end_does_not_count():
     one = launches_of([2.0, 1.0, 1.05])
-    assert fitness.spread_of(one) < 0.03
-    assert fitness.counted_launches(one) == (1, 2)
-    assert not fitness.is_fit(measured(one, launches=3), one)
-    assert fitness.counted_launches(launches_of([1.1, 1.0, 1.05])) == (0, 1, 2)
+    assert launches.spread_of(one) < 0.03
+    assert launches.counted_launches(one) == (1, 2)
+    assert not launches.is_fit(measured(one, launches=3), one)
+    assert launches.counted_launches(launches_of([1.1, 1.0, 1.05])) == (0, 1, 2)
 
 
 def test_a_launch_without_a_processor_or_with_calls_that_spread_does_not_count():
     waited = [int(0.6 * row.sum()) if row_ < 4 else 0 for row_, row in enumerate(CALM)]
-    assert fitness.counted_launches(launches_of([1, 1, 1], waited_ns=tuple(waited))) == (1, 2)
+    assert launches.counted_launches(launches_of([1, 1, 1], waited_ns=tuple(waited))) == (1, 2)
     stolen = [0.0] * 8 + [0.6 * float(row.sum()) / 1e9 for row in CALM[8:]]
-    assert fitness.counted_launches(launches_of([1, 1, 1], steal_s=tuple(stolen))) == (0, 1)
+    assert launches.counted_launches(launches_of([1, 1, 1], steal_s=tuple(stolen))) == (0, 1)
     wild = CALM.copy()
     wild[4:8, ::2] *= 1.6
-    assert fitness.counted_launches(series(wild, launch=THREE)) == (0, 2)
+    assert launches.counted_launches(series(wild, launch=THREE)) == (0, 2)
 
 
 def test_three_launches_must_count_or_as_many_as_were_asked_for():
     one = launches_of([2.0, 1.0, 1.0])
-    assert fitness.is_fit(measured(one, launches=2), one)
-    assert not fitness.is_fit(measured(one, launches=5), one)
-    assert fitness.is_fit(measured(one, mode="gate"), one), "a gate judges by its own rule"
+    assert launches.is_fit(measured(one, launches=2), one)
+    assert not launches.is_fit(measured(one, launches=5), one)
+    assert launches.is_fit(measured(one, mode="gate"), one), "a gate judges by its own rule"
     alone = series(CALM[:4], launch=[0] * 4)
-    assert fitness.is_fit(measured(alone, launches=3), alone), (
+    assert launches.is_fit(measured(alone, launches=3), alone), (
         "what died later is judged by what it gave"
     )
 

@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 from optcli import environment
-from optcli.measure.latency import gpu_clocks
+from optcli.measure.latency import machine_state
 
 
 def nvml(**more):
@@ -32,7 +32,7 @@ def nvml(**more):
 
 
 def test_what_a_gpu_says_and_what_it_does_not():
-    assert gpu_clocks.look(nvml()) == [
+    assert machine_state.look(nvml()) == [
         {
             "name": "NVIDIA H200",
             "driver_version": "580.65.06",
@@ -51,19 +51,19 @@ def test_it_takes_the_place_of_nvidia_smi_where_it_can(monkeypatch):
         environment, "_asked_of_nvidia_smi", lambda fields: [{"name": "as nvidia-smi says"}]
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
-    assert gpu_clocks.conditions()["gpus"][0]["clocks.sm"] == "1980 MHz"
+    assert machine_state.conditions()["gpus"][0]["clocks.sm"] == "1980 MHz"
 
     def fails():
         raise RuntimeError("Driver Not Loaded")
 
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=fails))
-    assert gpu_clocks.conditions()["gpus"] == [{"name": "as nvidia-smi says"}]
+    assert machine_state.conditions()["gpus"] == [{"name": "as nvidia-smi says"}]
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_clocks.conditions()["gpus"] == [{"name": "as nvidia-smi says"}]
+    assert machine_state.conditions()["gpus"] == [{"name": "as nvidia-smi says"}]
 
 
 def test_without_a_gpu_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
-    assert gpu_clocks.told_by_nvml(gpu_clocks.look) is None
-    assert gpu_clocks.conditions()["gpus"] == []
+    assert machine_state.ask_nvml(machine_state.look) is None
+    assert machine_state.conditions()["gpus"] == []

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from optcli import environment
-from optcli.measure.latency.process import GpuMemory
+from optcli.measure.latency.machine_state import GpuMemory
 
 MB = 1024**2
 

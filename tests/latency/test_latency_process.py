@@ -10,7 +10,7 @@ import pytest
 from scripted import ScriptedChannel
 
 from optcli.artifact import Artifact, Format
-from optcli.measure.latency import feeds, memory, noise, process
+from optcli.measure.latency import feeds, machine_state, process
 from optcli.measure.latency.messages import Command, MeasureRequest, Ready
 from optcli.results import flags
 from optcli.settings import TensorSpec
@@ -116,9 +116,9 @@ def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, 
         (tmp_path / number).mkdir()
         (tmp_path / number / "schedstat").write_text(f"123 {waited} 4\n")
     (tmp_path / "gone").mkdir()
-    monkeypatch.setattr(noise, "_TASKS", tmp_path)
-    assert noise.waited_ns() == 12_000_000
-    before = noise.Noise()
+    monkeypatch.setattr(machine_state, "_TASKS", tmp_path)
+    assert machine_state.waited_ns() == 12_000_000
+    before = machine_state.Noise()
     (tmp_path / "2" / "schedstat").write_text("123 9000000 4\n")
     assert before.since().waited_ns == 2_000_000
 
@@ -128,7 +128,7 @@ def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(asked, monk
     """Two threads on one core wait for half of the time, and nobody else is there."""
     monkeypatch.setattr(process, "usable_cores", lambda: cores)
     waits = iter(range(0, 10**9, 10**8))
-    monkeypatch.setattr(noise, "waited_ns", lambda: next(waits))
+    monkeypatch.setattr(machine_state, "waited_ns", lambda: next(waits))
     turn = Command("round", 1, 2, lead_in=0)
     channel = ScriptedChannel(Command("open"), turn)
     process.serve(asked, channel)
@@ -141,9 +141,9 @@ def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(asked, monk
 @pytest.mark.parametrize("cores", [1, 2])
 def test_what_a_quota_takes_is_waiting_however_many_threads_there_are(asked, monkeypatch, cores):
     monkeypatch.setattr(process, "usable_cores", lambda: cores)
-    monkeypatch.setattr(noise, "waited_ns", lambda: 0)
+    monkeypatch.setattr(machine_state, "waited_ns", lambda: 0)
     throttled = iter([0.5, 0.75])
-    monkeypatch.setattr(noise, "throttled_s", lambda: next(throttled))
+    monkeypatch.setattr(machine_state, "throttled_s", lambda: next(throttled))
     channel = ScriptedChannel(Command("open"), Command("round", 1, 2, lead_in=0))
     process.serve(asked, channel)
     assert channel.answers[1].waited_ns == 0.25e9
@@ -200,11 +200,11 @@ def test_a_model_of_one_batch_size_is_measured_at_it():
 
 
 def test_memory_is_this_process_own():
-    marked = memory.mark_bytes()
+    marked = machine_state.mark_bytes()
     # Mapped anew: a test before may have left the C library keeping freed memory for what comes next.
     with mmap.mmap(-1, 30_000_000) as block:
         block.write(b"x" * 30_000_000)
-        assert memory.high_water_bytes() - marked >= 25_000_000
+        assert machine_state.high_water_bytes() - marked >= 25_000_000
     assert 0 < workers_memory.available_bytes() < 2**60
 
 

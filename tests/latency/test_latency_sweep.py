@@ -237,7 +237,7 @@ def test_too_few_calls_for_p99_are_said(run):
 
 
 def test_the_line_goes_without_points_that_other_work_disturbed(run, monkeypatch):
-    monkeypatch.setattr("optcli.measure.latency.fitness.NOT_FIT", 0.25)
+    monkeypatch.setattr("optcli.measure.latency.launches.NOT_FIT", 0.25)
     calls = {}
 
     def disturbed(size):

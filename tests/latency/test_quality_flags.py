@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from handmade import measured, series
 
-from optcli.measure.latency import fitness, quality_flags
+from optcli.measure.latency import launches, protocol
 from optcli.measure.latency.samples import LaunchStart
 from optcli.results import flags
 from optcli.results.statistics import spread
 
 
 def flags_of(one, **settings):
-    return list(quality_flags.flags_of(measured(one, **settings), one))
+    return list(protocol.flags_of(measured(one, **settings), one))
 
 
 CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(8, 50)))
@@ -27,13 +27,13 @@ def test_inputs_that_take_longer_than_others_are_no_noise():
     feed = (np.arange(50)[None, :] + np.array(first)[:, None]) % 16
     one = series(CALM * np.where(feed < 8, 1, 2), first_feed=first)
     assert spread(one.ns) > 0.5
-    assert fitness.spread_of(one) < 0.03
+    assert launches.spread_of(one) < 0.03
     assert flags_of(one) == []
 
 
 def test_too_few_calls_to_know_an_inputs_own_time_are_taken_as_they_are():
     one = series(CALM[:, :4])
-    assert fitness.spread_of(one) == pytest.approx(spread(one.ns))
+    assert launches.spread_of(one) == pytest.approx(spread(one.ns))
 
 
 def test_rounds_that_differ_are_noise():
@@ -62,7 +62,7 @@ def test_a_quota_is_named_where_it_may_be_what_threads_waited_for(share, named):
         "before": {"throttled_s": 7.0, "cpu_quota": 1.5},
         "after": {"throttled_s": 9.0, "cpu_quota": 1.5},
     }
-    doubts = quality_flags.flags_of(replace(measured(one), conditions=conditions), one)
+    doubts = protocol.flags_of(replace(measured(one), conditions=conditions), one)
     assert (flags.throttled(seconds=2.0, quota=1.5) in doubts) == named
 
 
@@ -96,7 +96,7 @@ def test_a_process_that_computes_while_others_are_timed_is_named():
     other = series(CALM, name="onnx")
     restless = series(CALM, idle_cpu_ns=tuple(int(0.2 * row.sum()) for row in CALM))
     found = measured(restless, other)
-    assert quality_flags.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
-    (doubt,) = quality_flags.flags_of(found, restless)
+    assert protocol.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
+    (doubt,) = protocol.flags_of(found, restless)
     assert (doubt.kind, doubt.figures) == ("restless", {"share": pytest.approx(0.2, rel=1e-3)})
-    assert quality_flags.flags_of(found, other) == ()
+    assert protocol.flags_of(found, other) == ()

@@ -188,7 +188,7 @@ def edit(monkeypatch):
     [
         ("measure/latency/session.py", False, True),
         ("measure/latency/process.py", False, True),
-        ("measure/latency/memory.py", False, True),
+        ("measure/latency/machine_state.py", False, True),
         ("accuracy/pairs.py", True, False),
         ("accuracy/metrics/top1.py", True, False),
         ("accuracy/metrics/map.py", False, False),  # another metric

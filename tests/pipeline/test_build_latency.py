@@ -4,7 +4,7 @@ import pytest
 from tiny_project import DATA, HEAD
 
 from optcli import environment
-from optcli.measure.latency import fitness, summary
+from optcli.measure.latency import launches, summary
 from optcli.pipeline import latency, measurement_lock
 from optcli.store.locks import held
 
@@ -73,7 +73,7 @@ def test_accuracy_alone_waits_for_no_other_measurement(project):
 def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatch):
     project.recipe(VARIANTS)
     with monkeypatch.context() as busy:
-        busy.setattr(fitness, "NOT_FIT", -1.0)
+        busy.setattr(launches, "NOT_FIT", -1.0)
         report = project.build()
     assert not any(row.fit for variant in report.variants.values() for row in variant.latency)
     assert report.variants["copied"].latency[0].speedup is None

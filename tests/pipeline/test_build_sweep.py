@@ -51,7 +51,7 @@ def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
 def test_a_disturbed_sweep_decides_nothing_and_is_not_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optcli.measure.latency.fitness.NOT_FIT", -1.0)
+    monkeypatch.setattr("optcli.measure.latency.launches.NOT_FIT", -1.0)
     project.recipe("  plain: []\n", head=f"{SWEPT}slo: {{p99_ms: 1000}}\n")
     found, _ = built(project)
     swept = found.variants["plain"].sweep

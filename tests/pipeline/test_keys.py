@@ -169,7 +169,7 @@ def test_what_only_another_process_imports_is_part_of_the_key():
         ("tensorrt", "models/engines/running/graphs.py"),
         ("onnxruntime", "models/formats/onnxruntime_providers.py"),
         ("torch", "models/formats/torch_calls.py"),
-        ("openvino", "measure/latency/memory.py"),
+        ("openvino", "measure/latency/machine_state.py"),
     ],
 )
 def test_a_measurement_is_another_one_where_the_code_that_runs_changed(monkeypatch, runner, file):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optcli.measure.profiling import Finding, OperatorTime, Profile, StageTime, document, findings
-from optcli.measure.profiling.events import OPAQUE
+from optcli.measure.profiling.profiler import OPAQUE
 from optcli.report.terminal import text as shown
 from optcli.results import ArtifactSummary, flags
 

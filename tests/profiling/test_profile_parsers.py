@@ -6,7 +6,7 @@ import pytest
 from recorded_profiles import ort_node, ort_profile, ort_run, torch_compute, torch_event
 
 from optcli.measure.profiling import onnxruntime, openvino, torch
-from optcli.measure.profiling.events import OPAQUE, OperatorEvent, ProfiledEvents, times
+from optcli.measure.profiling.profiler import OPAQUE, OperatorEvent, ProfiledEvents, times
 
 
 def named(events):

@@ -14,7 +14,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError, RunnerError
 from optcli.measure import profiling
 from optcli.measure.profiling import Profile
-from optcli.measure.profiling.events import OPAQUE
+from optcli.measure.profiling.profiler import OPAQUE
 from optcli.results import ArtifactSummary
 from optcli.settings.postprocess import PostprocessSettings
 

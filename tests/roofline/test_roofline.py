@@ -9,8 +9,7 @@ from optcli.errors import RunnerError, StepError
 from optcli.measure import roofline
 from optcli.measure.roofline import Bandwidth, Rate, Roofline, document, gpu, limit
 from optcli.measure.roofline.findings import computed_in
-from optcli.measure.roofline.shapes import CONVOLUTIONS, product_operations
-from optcli.measure.roofline.timing import RateRequest, best_s
+from optcli.measure.roofline.timing import CONVOLUTIONS, RateRequest, best_s, product_operations
 from optcli.observer import Silent
 from optcli.report.terminal import text as shown
 

@@ -140,7 +140,7 @@ def _points(name: str, variant: VariantReport, file: Path | None) -> tuple[list[
         return swept, "the sweep"
     shapes: dict[int, list[float]] = {}
     if file is not None:
-        from optcli.measure.latency.quantiles import quantiles_of
+        from optcli.measure.latency.summary import quantiles_of
 
         shapes = quantiles_of(file.with_name("samples.npz")).get(name, {})
     padded = (variant.runner or {}).get("padded_batch_sizes") or {}

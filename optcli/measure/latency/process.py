@@ -6,20 +6,18 @@ The parent speaks first; every command but `end` has one answer (`optcli.measure
 from __future__ import annotations
 
 import gc
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli import runners
 from optcli.environment import usable_cores
 from optcli.errors import RunnerError
-from optcli.measure.latency import feeds, memory
-from optcli.measure.latency.gpu_clocks import told_by_nvml
+from optcli.measure.latency import feeds
+from optcli.measure.latency.machine_state import GpuMemory, Noise, high_water_bytes, mark_bytes
 from optcli.measure.latency.messages import (
     Command,
     HeldMemory,
@@ -29,7 +27,6 @@ from optcli.measure.latency.messages import (
     Round,
     WarmUp,
 )
-from optcli.measure.latency.noise import Noise
 from optcli.results import flags
 from optcli.workers import Channel, libraries
 
@@ -42,8 +39,6 @@ _WINDOW_NS = 0.2e9
 _STEADY = 0.03
 # It must have lasted so long: what comes late is not seen in the first windows.
 _LEAST_NS = 0.5e9
-
-_EVERY_S = 0.02
 
 
 def serve(
@@ -99,7 +94,7 @@ class MeasuringProcess:
             return self._round(command.batch_size, command.calls, command.lead_in)
         return HeldMemory(
             observed=self._runner.observed(),
-            peak_memory_bytes=max(0, memory.high_water_bytes() - self._empty_bytes)
+            peak_memory_bytes=max(0, high_water_bytes() - self._empty_bytes)
             + self._runner.remote_peak_bytes(),
             peak_gpu_memory_bytes=self._gpu.peak_bytes if self._gpu else None,
         )
@@ -111,7 +106,7 @@ class MeasuringProcess:
     def _open(self) -> Opening:
         # An empty worker has its inputs, but neither a runtime nor a model.
         self._gpu = GpuMemory.here()
-        self._empty_bytes = memory.mark_bytes()
+        self._empty_bytes = mark_bytes()
         start = time.perf_counter_ns()
         libraries.bring_in(self._runner.requires().packages)
         imported = time.perf_counter_ns()
@@ -186,69 +181,6 @@ def _nanoseconds(times_ms: Sequence[float | None]) -> tuple[int, ...] | None:
     """None unless every call has a time: a series with holes would be another distribution."""
     times = [each for each in times_ms if each is not None]
     return tuple(round(each * 1e6) for each in times) if len(times) == len(times_ms) else None
-
-
-# How much GPU memory this process has held: looked at through NVML, since no runtime tells for all.
-#
-# PyTorch's own counters miss what TensorRT, ONNX Runtime and cuDNN allocate.
-
-
-class GpuMemory:
-    """The most that this process held on all GPUs together while somebody was looking.
-
-    Of the process where the driver tells, else what the devices hold more than at the start: in a
-    container processes are often not told apart. `nvml` is the module `pynvml`.
-    """
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        count = nvml.nvmlDeviceGetCount()
-        self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        self._before = self._held_by_all()
-        self.peak_bytes = 0
-
-    @staticmethod
-    def here() -> GpuMemory | None:
-        """None where there is no GPU, no driver or no `pynvml`."""
-        return told_by_nvml(GpuMemory)
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look every 20 ms while the block runs. Not while calls are timed: it would disturb them."""
-        done = threading.Event()
-
-        def look() -> None:
-            while not done.wait(_EVERY_S):
-                self.look()
-
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-            self.look()
-
-    def look(self) -> None:
-        """Note what is held now."""
-        with suppress(Exception):  # a device that is reset or lost
-            held = self._held_by_process()
-            if held is None:
-                held = self._held_by_all() - self._before
-            self.peak_bytes = max(self.peak_bytes, held)
-
-    def _held_by_process(self) -> int | None:
-        sizes = [
-            process.usedGpuMemory
-            for device in self._devices
-            for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
-            if process.pid == os.getpid()
-        ]
-        return sum(sizes) if sizes and None not in sizes else None
-
-    def _held_by_all(self) -> int:
-        return sum(int(self._nvml.nvmlDeviceGetMemoryInfo(device).used) for device in self._devices)
 
 
 # Warming up: until calls take what they usually take.

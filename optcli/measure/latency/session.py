@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.measure.latency import gpu_clocks
-from optcli.measure.latency.artifact_runs import ArtifactRun
+from optcli.measure.latency import machine_state
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.messages import (
     Command,
@@ -28,7 +27,7 @@ from optcli.measure.latency.messages import (
     WarmUp,
 )
 from optcli.measure.latency.plan import Candidate, LaunchPlan, plan
-from optcli.measure.latency.samples import LaunchStart, Measured, OpenedArtifact
+from optcli.measure.latency.samples import ArtifactRun, LaunchStart, Measured, OpenedArtifact
 from optcli.observer import Observer
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings
@@ -78,7 +77,7 @@ class Session:
         self._fixed_warm_up: dict[int, int] = {}
         self._launch = 0
         self._began = datetime.now(UTC)
-        self._before = gpu_clocks.conditions()
+        self._before = machine_state.conditions()
         self._clock = time.monotonic()
 
     def launch(
@@ -108,7 +107,7 @@ class Session:
 
     def measured(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
         """All that was measured, and the state of the machine before and after."""
-        after = gpu_clocks.conditions()
+        after = machine_state.conditions()
         return replace(self.so_far(groups), conditions={"before": self._before, "after": after})
 
     def so_far(self, groups: Sequence[Sequence[Candidate]]) -> Measured:

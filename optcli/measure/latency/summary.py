@@ -1,34 +1,38 @@
-"""From raw samples to what the report says: percentiles, intervals, speed-ups and flags."""
+"""From raw samples to what the report says: percentiles, intervals, speed-ups and their shape."""
 
 from __future__ import annotations
 
 import math
+import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from optcli.measure.latency.fitness import (
+from optcli.measure.latency.launches import (
+    MEMORY_SLACK_BYTES,
     agree,
     best_ratio,
     counted_together,
     counting,
-    is_fit,
-    lost_of,
-    spread_of,
-)
-from optcli.measure.latency.launches import (
-    MEMORY_SLACK_BYTES,
     in_ms,
     interval_over_launches,
+    is_fit,
+    lost_of,
     of_one_launch,
     percentile_over_launches,
     ratio_over_launches,
+    spread_of,
 )
-from optcli.measure.latency.quality_flags import device_flags_of, flags_of, notes_of
-from optcli.measure.latency.samples import Measured, Series
+from optcli.measure.latency.protocol import device_flags_of, flags_of, notes_of
+from optcli.measure.latency.samples import Measured, Series, load
 from optcli.results import Estimate, Flag, Latency, flags
 from optcli.results.statistics import log_ratios, needed, percentile, ratio_interval
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Region = Literal["host", "device"]
 
@@ -37,7 +41,7 @@ def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
     """What each artifact's row says, one entry per batch size; those with no samples are left out.
 
     Whole calls first (region `host`), then, where they were timed, the same calls on the device. Of
-    the launches that count (see `optcli.measure.latency.fitness`).
+    the launches that count (see `optcli.measure.latency.launches`).
     """
     latencies: dict[str, tuple[Latency, ...]] = {}
     for name in measured.names:
@@ -252,3 +256,49 @@ def _over_baseline(
     together = counted_together(measured, base, series)
     why: flags.NoSpeedup = "launches-disagree" if together else "not-fit-together"
     return None, [flags.no_speedup(why, name, launches=launches)]
+
+
+POINTS = 201
+# What NumPy, zipfile and zlib raise over what is no whole .npz of ours.
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def quantiles(measured: Measured) -> dict[str, dict[int, list[float]]]:
+    """Milliseconds at evenly spaced probabilities from 0 to 1, by variant and batch size.
+
+    Over the calls of an artifact's series that count, as in the table, whatever launch or round they
+    belong to; four significant digits, as no chart shows more.
+    """
+    return {
+        name: {
+            series.batch_size: milliseconds(counting(measured, series).ns)
+            for series in measured.of(name)
+        }
+        for name in measured.names
+    }
+
+
+def milliseconds(ns: np.ndarray) -> list[float]:
+    """Milliseconds at `POINTS` evenly spaced probabilities, of nanoseconds of any shape."""
+    import numpy as np
+
+    return [float(f"{ms:.4g}") for ms in np.quantile(ns, np.linspace(0.0, 1.0, POINTS)) / 1e6]
+
+
+def quantiles_of(samples: Path) -> dict[str, dict[int, list[float]]]:
+    """From the raw samples beside a report; nothing where they are not there, or not readable."""
+    try:
+        return quantiles(load(samples))
+    except _DAMAGED:
+        return {}

@@ -13,27 +13,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.measure.latency import fitness, quality_flags, quantiles
-from optcli.measure.latency.artifact_runs import ArtifactRun
 from optcli.measure.latency.fit import fit
-from optcli.measure.latency.launches import in_ms
+from optcli.measure.latency.launches import (
+    counted_launches,
+    in_ms,
+    is_quiet,
+    is_surely_over,
+    lost_of,
+    quiet_rounds,
+    spread_of,
+)
 from optcli.measure.latency.messages import Command, HeldMemory, MeasureRequest, Opening, Round, WarmUp
 from optcli.measure.latency.plan import Candidate, LaunchPlan
-from optcli.measure.latency.samples import Series
-from optcli.measure.latency.tails import is_surely_over
+from optcli.measure.latency.protocol import fitness_flags, too_few
+from optcli.measure.latency.samples import ArtifactRun, Series
+from optcli.measure.latency.summary import milliseconds
 from optcli.observer import Observer
 from optcli.results import Budget, Estimate, Sweep, SweepPoint
 from optcli.results.statistics import needed, percentile, percentile_over_rounds
 from optcli.settings import TensorSpec, batch_range
 from optcli.settings.latency import SweepSettings
 from optcli.workers import Child, memory
-
-if TYPE_CHECKING:
-    pass
 
 # A smaller batch that gives so much more is named.
 _WORTH_NAMING = 1.02
@@ -228,8 +232,8 @@ class _Run:
 
     def _point(self, series: Series) -> SweepPoint:
         """The point of one batch size, from the launches that count, or from all where too few do."""
-        quiet = fitness.is_quiet(series, self.settings.launches)
-        counted = series.rows(fitness.quiet_rounds(series)) if quiet else series
+        quiet = is_quiet(series, self.settings.launches)
+        counted = series.rows(quiet_rounds(series)) if quiet else series
         launches = list(counted.launches.values())
         p50, p99 = (percentile_over_rounds(launches, q) for q in (0.5, 0.99))
         assert p50 is not None
@@ -239,15 +243,15 @@ class _Run:
             p99_ms=p99 and in_ms(p99),
             throughput_per_s=series.batch_size * counted.ns.size / float(counted.ns.sum()) * 1e9,
             samples=int(counted.ns.size),
-            quantiles_ms=tuple(quantiles.milliseconds(counted.ns)),
+            quantiles_ms=tuple(milliseconds(counted.ns)),
             peak_memory_bytes=self.held_bytes[series.batch_size] or None,
-            spread=round(fitness.spread_of(counted), 4),
-            waited=round(fitness.lost_of(counted), 4),
+            spread=round(spread_of(counted), 4),
+            waited=round(lost_of(counted), 4),
             padded_to=self.padded.get(series.batch_size),
             fit=quiet,
             flags=(
-                *quality_flags.too_few(counted, (99,)),
-                *quality_flags.fitness_flags(series, counted, fit=quiet),
+                *too_few(counted, (99,)),
+                *fitness_flags(series, counted, fit=quiet),
             ),
         )
 
@@ -256,7 +260,7 @@ def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
     """By launch, the median at each batch size: of launches that count at all of them, or of all."""
     if not series:
         return []
-    counted = [set(fitness.counted_launches(each)) for each in series]
+    counted = [set(counted_launches(each)) for each in series]
     everywhere = sorted(set.intersection(*counted))
     launches = everywhere if len(everywhere) > 1 else sorted(series[0].launches)
     return [[percentile(each.launches[launch], 0.5) / 1e6 for each in series] for launch in launches]

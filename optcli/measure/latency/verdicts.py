@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optcli.measure.latency.tails import is_surely_over
+from optcli.measure.latency.launches import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL, SPEEDUP
 from optcli.results.statistics import needed

@@ -16,8 +16,7 @@ from optcli.errors import InputError, raised_as, strerror
 from optcli.files import folders, regular_files
 from optcli.measure.profiling.document import document
 from optcli.measure.profiling.findings import findings
-from optcli.measure.profiling.record import Finding, OperatorTime, Profile, StageTime
-from optcli.measure.profiling.request import ProfileRequest
+from optcli.measure.profiling.record import Finding, OperatorTime, Profile, ProfileRequest, StageTime
 from optcli.workers import run
 
 __all__ = [

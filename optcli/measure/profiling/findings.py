@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from optcli.measure.profiling.events import OPAQUE
+from optcli.measure.profiling.profiler import OPAQUE
 from optcli.measure.profiling.record import Finding, Profile
 
 OVERHEAD = 0.15

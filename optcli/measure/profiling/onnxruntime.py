@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from optcli.errors import RunnerError
-from optcli.measure.profiling.events import OperatorEvent, ProfiledEvents
-from optcli.measure.profiling.profiler import Profiler
+from optcli.measure.profiling.profiler import OperatorEvent, ProfiledEvents, Profiler
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 
 Record = Mapping[str, Any]

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from optcli.measure.profiling.events import OperatorEvent, ProfiledEvents
-from optcli.measure.profiling.profiler import Profiler
+from optcli.measure.profiling.profiler import OperatorEvent, ProfiledEvents, Profiler
 from optcli.runners.openvino import OpenvinoRunner
 
 Counter = Mapping[str, Any]

@@ -18,11 +18,9 @@ from optcli.accuracy.metrics import Predictions
 from optcli.data import DataSettings
 from optcli.errors import InputError, raised_as
 from optcli.measure.latency.feeds import make
-from optcli.measure.latency.noise import Noise
-from optcli.measure.profiling.events import ProfiledEvents, Times, times
-from optcli.measure.profiling.profiler import Profiler, of_runner
-from optcli.measure.profiling.record import Profile, StageTime
-from optcli.measure.profiling.request import ProfileRequest
+from optcli.measure.latency.machine_state import Noise
+from optcli.measure.profiling.profiler import ProfiledEvents, Profiler, Times, of_runner, times
+from optcli.measure.profiling.record import Profile, ProfileRequest, StageTime
 from optcli.results import Flag, flags
 from optcli.sample import Batch, collate
 from optcli.settings import TensorSpec

@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from optcli.measure.profiling.events import OPAQUE, OperatorEvent, ProfiledEvents
-from optcli.measure.profiling.profiler import Profiler
+from optcli.measure.profiling.profiler import OPAQUE, OperatorEvent, ProfiledEvents, Profiler
 
 if TYPE_CHECKING:
     from optcli.measure.profiling.profiler import Feed

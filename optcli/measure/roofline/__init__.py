@@ -16,8 +16,15 @@ from pathlib import Path
 
 from optcli import environment, workers
 from optcli.errors import OptcliError, RunnerError, counted
-from optcli.measure.roofline.document import document
-from optcli.measure.roofline.findings import PRECISIONS, Bandwidth, Limit, Rate, Roofline, limit
+from optcli.measure.roofline.findings import (
+    PRECISIONS,
+    Bandwidth,
+    Limit,
+    Rate,
+    Roofline,
+    document,
+    limit,
+)
 from optcli.measure.roofline.timing import RateRequest
 from optcli.observer import Observer
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from optcli.measure.roofline.findings import Rate
-from optcli.measure.roofline.shapes import product_operations, product_size
-from optcli.measure.roofline.timing import RateRequest
+from optcli.measure.roofline.timing import RateRequest, product_operations, product_size
 from optcli.workers import Channel
 
 _SIDES = (4096, 8192)

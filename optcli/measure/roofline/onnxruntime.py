@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optcli.measure.roofline.findings import Rate
-from optcli.measure.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
-from optcli.measure.roofline.timing import RateRequest, best_s
+from optcli.measure.roofline.timing import (
+    CONVOLUTIONS,
+    MATRICES,
+    RateRequest,
+    best_s,
+    product_operations,
+    product_size,
+)
 from optcli.models.formats import onnx as onnx_format
 from optcli.workers import Channel
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.environment import computes_in
 from optcli.measure.roofline.findings import Rate
-from optcli.measure.roofline.shapes import (
+from optcli.measure.roofline.timing import (
     CONVOLUTIONS,
     MATRICES,
     ConvolutionShape,
+    RateRequest,
+    best_s,
     product_operations,
     product_size,
 )
-from optcli.measure.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""The shortest of many repetitions: what disturbs a call can only make it longer."""
+"""What is computed to find the peaks, and the shortest time of many repetitions.
+
+Matrix products and convolutions that libraries do best, of a few milliseconds at most: on a machine
+that is not quiet some are left alone. What disturbs a call can only make it longer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from optcli.measure.roofline.findings import Operation, Rate
+
+MATRICES = (512, 1024)
+
+
+@dataclass(frozen=True)
+class ConvolutionShape:
+    """A 3 x 3 convolution that keeps its size, with as many channels in as out."""
+
+    batch: int
+    channels: int
+    side: int
+
+    @property
+    def operations(self) -> int:
+        """Two for each multiply-accumulate of the direct algorithm."""
+        return 2 * self.batch * self.side**2 * self.channels**2 * 9
+
+    @property
+    def size(self) -> str:
+        """For a report."""
+        return f"{self.batch} x {self.channels} x {self.side} x {self.side}, 3 x 3"
+
+
+CONVOLUTIONS = (ConvolutionShape(2, 64, 56), ConvolutionShape(4, 256, 14))
+
+
+def product_operations(side: int) -> int:
+    """Operations of a product of two square matrices."""
+    return 2 * side**3
+
+
+def product_size(side: int) -> str:
+    """For a report."""
+    return f"{side} x {side} x {side}"
+
 
 _FEWEST = 5
 # The shortest is believed once so many calls took hardly longer.

@@ -7,8 +7,14 @@ from typing import Any
 
 from optcli.environment import computes_in
 from optcli.measure.roofline.findings import Bandwidth, Operation, Rate
-from optcli.measure.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
-from optcli.measure.roofline.timing import RateRequest, best_s
+from optcli.measure.roofline.timing import (
+    CONVOLUTIONS,
+    MATRICES,
+    RateRequest,
+    best_s,
+    product_operations,
+    product_size,
+)
 from optcli.workers import Channel
 
 

@@ -15,7 +15,7 @@ from optcli import environment, runners
 from optcli.artifact import Artifact
 from optcli.errors import UsageError
 from optcli.measure.latency.feeds import choose_batch_sizes, make
-from optcli.measure.latency.memory import high_water_bytes
+from optcli.measure.latency.machine_state import high_water_bytes
 from optcli.observer import Observer, Silent, left, rate
 from optcli.pipeline import ray_session
 from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
