@@ -6,9 +6,15 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 
 from __future__ import annotations
 
-from optcli.accuracy.evaluation import Elsewhere, Evaluation, UnderWay, evaluate, evaluate_part
-from optcli.accuracy.label_orders import better_order
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.evaluation import (
+    Elsewhere,
+    Evaluation,
+    EvaluationRequest,
+    UnderWay,
+    evaluate,
+    evaluate_part,
+)
+from optcli.accuracy.labels import better_order
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few

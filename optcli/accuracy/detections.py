@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from optcli.accuracy import objects, polygons
+from optcli.accuracy import objects
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.objects import Objects
 from optcli.accuracy.parts import CONFIDENT
@@ -177,7 +177,7 @@ def matched(
         rotated = (
             side[4][rows[:, 6].astype(int)] for rows, side in zip((first, second), sides, strict=True)
         )
-        return polygons.overlaps(*rotated)
+        return objects.quadrangle_overlaps(*rotated)
 
     overlap = overlaps(sure, a, (reference, candidate))
     for index, row in enumerate(sure):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
-from optcli.accuracy import bounds, detections, interface, parts, resampling, scores
-from optcli.accuracy.distances import output_distances
+from optcli.accuracy import bounds, detections, parts
+from optcli.accuracy.differences import interface_changes, output_distances, paired, score_change
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.metrics.cosine import Cosine, cosines
 from optcli.accuracy.objects import Objects
@@ -61,7 +61,7 @@ def compare(
         "samples": variant.samples,
         "output_error": output_error(variant, baseline, meanings, score),
         "agreement": agreement,
-        "scores": scores.change_of(variant, baseline, score),
+        "scores": score_change(variant, baseline, score),
         "stability": variant.stability,
         "doubts": variant.doubts,
         "baseline_doubts": baseline.doubts,
@@ -147,7 +147,7 @@ def _embedded(variant: Evaluation, baseline: Evaluation, confidence: float) -> d
     own = {"cosine": cosines(reference, reference)}
     drops, without = (
         again(metric, own, clusters) - again(metric, cosine, clusters)
-        for again in (resampling.resampled, resampling.left_out)
+        for again in (bounds.resampled, bounds.left_out)
     )
     value = metric.value(cosine)
     drop = metric.value(own) - value
@@ -170,13 +170,13 @@ def _intervals(
 ) -> dict[str, Any]:
     """A drop with its bounds, by those of resamples and of the jackknife."""
     largest = _largest(variant, baseline)
-    if len(drops) < (1 - _MOST_UNDEFINED) * resampling.RESAMPLES or largest is None:
+    if len(drops) < (1 - _MOST_UNDEFINED) * bounds.RESAMPLES or largest is None:
         return {"drop": Estimate(value=value)}
     tails = (0.025, 1 - confidence)
     shares = [share for tail in tails for share in (tail, 1 - tail)]
-    bca_bounds = resampling.bca(value, drops, without, shares)
+    bca_bounds = bounds.bca(value, drops, without, shares)
     count = bounds.effective(_clusters(variant))
-    narrowest = [bounds.resampled(drops, largest, count, tail) for tail in tails]
+    narrowest = [bounds.of_drops(drops, largest, count, tail) for tail in tails]
     two_sided, one_sided = (
         Estimate(value=value, low=min(bca_bounds[2 * i], low), high=max(bca_bounds[2 * i + 1], high))
         for i, (low, high) in enumerate(narrowest)
@@ -281,10 +281,10 @@ def output_error(
     number of outputs, a shape or a kind of numbers differs, where values are NaN, and where the two are
     infinite at other places. Infinities that both have, as of a mask, are equal.
     """
-    pairs = interface.paired(variant.outputs, baseline.outputs)
+    pairs = paired(variant.outputs, baseline.outputs)
     constant = [candidate.constant and not reference.constant for candidate, reference in pairs]
     # What another machine answered may be classes or detections, and no outputs.
-    changed = interface.changes(variant.outputs, baseline.outputs) if variant.outputs else ()
+    changed = interface_changes(variant.outputs, baseline.outputs) if variant.outputs else ()
     stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
     comparable = stored and all(each.comparable for each in changed)
     facts: dict[str, Any] = {

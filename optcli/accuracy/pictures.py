@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data
-from optcli.accuracy import detections, interface, objects
+from optcli.accuracy import detections, objects
+from optcli.accuracy.differences import paired
 from optcli.accuracy.drawing import BOTH, LOST, NEW, DrawnBox, colours_of, jpeg, names_in
 from optcli.accuracy.evaluation import Evaluation
 from optcli.accuracy.objects import Objects
@@ -242,7 +243,7 @@ class _Mapped:
     def of(
         cls, variant: Evaluation, baseline: Evaluation, names: _Names, output: str | None
     ) -> _Mapped | None:
-        for candidate, reference in interface.paired(variant.outputs, baseline.outputs):
+        for candidate, reference in paired(variant.outputs, baseline.outputs):
             if reference.name == output and candidate.file is not None and reference.file is not None:
                 both = _classes_of(variant.rows(candidate)), _classes_of(baseline.rows(reference))
                 return cls(*both, names) if both[0].shape == both[1].shape else None

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
-from optcli.accuracy import bounds, resampling, shards
-from optcli.accuracy.evaluation import Evaluation
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy import bounds, shards
+from optcli.accuracy.evaluation import Evaluation, EvaluationRequest
 from optcli.accuracy.metrics import Metric, low_of, metric_names
 from optcli.accuracy.work import EvaluationWork
 from optcli.data import Preparation
@@ -168,11 +167,11 @@ def _least_gain(before: PreparationAnswers, after: PreparationAnswers) -> float:
         share = count / len(was)
         lost, gained = (share * float(np.sum(each)) for each in (was & ~then, then & ~was))
         return -bounds.counted(lost, gained, count, _TAIL)[1]
-    drawn = [resampling.resampled(metric, each.records, each.clusters) for each in (before, after)]
+    drawn = [bounds.resampled(metric, each.records, each.clusters) for each in (before, after)]
     drops = drawn[0] - drawn[1] if metric.better() == "higher" else drawn[1] - drawn[0]
     drops = drops[np.isfinite(drops)]
     largest = metric.largest_change(after.records) or 1.0
-    return -bounds.resampled(drops, largest, count, _TAIL)[1] if len(drops) else 0.0
+    return -bounds.of_drops(drops, largest, count, _TAIL)[1] if len(drops) else 0.0
 
 
 def others(prepare: Preparation | None) -> Iterator[tuple[str, Preparation]]:

@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
-from optcli.accuracy import (
-    answers,
-    decoding,
-    detections,
-    labels,
-    objects,
-    resampling,
-    saturation,
-    shards,
+from optcli.accuracy import answers, bounds, decoding, detections, labels, objects, saturation, shards
+from optcli.accuracy.evaluation import (
+    ABOUT,
+    SAMPLES,
+    AnswersFile,
+    EvaluationProgress,
+    EvaluationRequest,
 )
-from optcli.accuracy.evaluation import ABOUT, SAMPLES
-from optcli.accuracy.messages import AnswersFile, EvaluationProgress, EvaluationRequest
 from optcli.accuracy.metrics import Metric
 from optcli.accuracy.metrics.miou import PIXELS
 from optcli.accuracy.work import EvaluationWork
@@ -257,8 +253,8 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: 
         if right is not None:
             arrays["correct"] = right
         else:
-            arrays["resampled"] = resampling.resampled(metric, records, clusters)
-            arrays["left_out"] = resampling.left_out(metric, records, clusters)
+            arrays["resampled"] = bounds.resampled(metric, records, clusters)
+            arrays["left_out"] = bounds.left_out(metric, records, clusters)
         classes = metric.by_class(records)
         if classes is not None:
             arrays |= {f"class_{part}": array for part, array in vars(classes).items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import data, environment
 from optcli.accuracy import decoding, detections, metrics, shards
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.evaluation import EvaluationRequest
 from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError
 from optcli.files.sample_cache import SHARED_BYTES, CachedSampleSet, CachingSampleSet, digests_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from optcli import accuracy, environment, outputs
 from optcli.accuracy import Evaluation, EvaluationRequest
-from optcli.accuracy.messages import AnswersFile
+from optcli.accuracy.evaluation import AnswersFile
 from optcli.accuracy.metrics import reads
 from optcli.artifact import Artifact, own_inputs
 from optcli.errors import InputError, OptcliError

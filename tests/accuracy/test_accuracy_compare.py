@@ -5,7 +5,7 @@ import pytest
 from plain_network import BAR, Samples
 
 from optcli import accuracy
-from optcli.accuracy import bounds, distances
+from optcli.accuracy import bounds, differences
 from optcli.errors import InputError
 from optcli.results.statistics import drop_interval
 from optcli.settings.accuracy import AccuracySettings
@@ -43,7 +43,7 @@ def test_output_error_over_all_outputs(evaluate, monkeypatch):
     base = evaluate(lambda x: {"y": x, "z": x * 10})
     mine = evaluate(lambda x: {"a": x + 0.5, "b": x * 10})
     for chunk in (16 * 2**20, 48):  # the same, whatever the pieces
-        monkeypatch.setattr(distances, "_CHUNK_BYTES", chunk)
+        monkeypatch.setattr(differences, "_CHUNK_BYTES", chunk)
         error = accuracy.compare(mine, base).output_error
         x = Samples().x.astype(np.float64)
         theirs, ours = np.concatenate([x, x * 10]), np.concatenate([x + 0.5, x * 10])

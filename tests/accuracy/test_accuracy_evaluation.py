@@ -4,7 +4,7 @@ from plain_network import Network, Samples
 
 from optcli import accuracy
 from optcli.accuracy import evaluation, shards
-from optcli.accuracy.messages import EvaluationProgress
+from optcli.accuracy.evaluation import EvaluationProgress
 from optcli.errors import InputError, RunnerError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec

@@ -8,7 +8,7 @@ import pytest
 from plain_network import Samples
 
 from optcli import accuracy, data
-from optcli.accuracy.messages import AnswersFile
+from optcli.accuracy.evaluation import AnswersFile
 from optcli.errors import InputError, TrustError
 from optcli.sample import Sample
 from optcli.settings.accuracy import AccuracySettings

@@ -7,7 +7,7 @@ import pytest
 from plain_network import Samples
 
 from optcli import accuracy
-from optcli.accuracy import bounds, metrics, pairs, policies, resampling
+from optcli.accuracy import bounds, metrics, pairs, policies
 from optcli.accuracy.metrics._user import UserMetric
 from optcli.results import Accuracy, Estimate
 from optcli.settings.accuracy import AccuracySettings
@@ -148,12 +148,12 @@ def upper(metric, before, after, count):
     sign = -1 if metric.better() == "lower" else 1
     drops, without = (
         sign * (each(metric, before, clusters) - each(metric, after, clusters))
-        for each in (resampling.resampled, resampling.left_out)
+        for each in (bounds.resampled, bounds.left_out)
     )
     value = sign * (metric.value(before) - metric.value(after))
     largest = max(metric.largest_change(before), metric.largest_change(after))
-    bca = resampling.bca(value, drops, without, [1 - NOMINAL])[0]
-    return max(bca, bounds.resampled(drops, largest, count, NOMINAL)[1]), bca
+    bca = bounds.bca(value, drops, without, [1 - NOMINAL])[0]
+    return max(bca, bounds.of_drops(drops, largest, count, NOMINAL)[1]), bca
 
 
 # What is lost in so many samples that some sets show none of it, where a bootstrap fails.
@@ -170,7 +170,7 @@ CASES = [(8, 0.05), (8, 0.2), (20, 0.12), (20, 0.05), (50, 0.02), (50, 0.05), (1
 )
 def test_upper_bounds_of_every_metric_miss_as_rarely_as_they_say(monkeypatch, kind, count, rare):
     sets = 60 if kind is Boxes else SETS
-    monkeypatch.setattr(resampling, "RESAMPLES", 300 if kind is Boxes else 600)
+    monkeypatch.setattr(bounds, "RESAMPLES", 300 if kind is Boxes else 600)
     made, missed = kind(), 0
     for seed in range(sets):
         before, after = made.made(np.random.default_rng([seed, count]), count, rare)
@@ -179,7 +179,7 @@ def test_upper_bounds_of_every_metric_miss_as_rarely_as_they_say(monkeypatch, ki
 
 
 def test_a_bootstrap_alone_would_have_missed(monkeypatch):
-    monkeypatch.setattr(resampling, "RESAMPLES", 500)
+    monkeypatch.setattr(bounds, "RESAMPLES", 500)
     missed = [0, 0]
     for seed in range(100):
         before, after = Equal().made(np.random.default_rng(seed), 20, 0.05)
@@ -293,8 +293,8 @@ def test_one_content_among_many_counts_by_its_weight():
 
 def test_resamples_without_a_number_give_no_interval(evaluate, monkeypatch):
     made = evaluate(settings=AccuracySettings(metric="calibration_error"))
-    few = np.full(resampling.RESAMPLES, 0.01)
-    few[: resampling.RESAMPLES // 50] = np.nan
+    few = np.full(bounds.RESAMPLES, 0.01)
+    few[: bounds.RESAMPLES // 50] = np.nan
     arrays = {"resampled": few, "left_out": np.zeros(10)}
     monkeypatch.setattr(type(made), "array", lambda self, name: arrays.get(name))
     found = pairs._bootstrapped(made, made, 0.95)

@@ -5,7 +5,7 @@ import pytest
 from tiny_networks import INPUTS, Noise, apply, artifact, feed, onnx_file, torch_artifact
 
 from optcli import data, workers
-from optcli.accuracy.layers import LayersRequest, advice, compare, process
+from optcli.accuracy.layers import LayersRequest, compare, process
 from optcli.accuracy.layers.measured import Tally, worst_channel
 from optcli.artifact import Artifact, Format
 from optcli.models.formats import exported as exported_format
@@ -111,12 +111,12 @@ def test_layers_are_named_once_the_worst_first():
     ],
 )
 def test_one_action_in_the_words_of_the_pass(given, made_by, expected):
-    found = advice.of(row(**given), made_by)
+    found = process.advice_for(row(**given), made_by)
     assert expected in found if expected else not found
 
 
 def test_what_is_not_quantized_is_not_told_to_stay_in_floats():
-    assert advice.of(row(), {}, "fp32") == "leave conv as it was"
+    assert process.advice_for(row(), {}, "fp32") == "leave conv as it was"
 
 
 def test_what_cannot_be_compared_says_why():
@@ -356,7 +356,7 @@ def test_without_its_readers_a_tensor_is_no_longer_quantized(onnx_floats, layers
 def test_what_a_layer_gave_is_kept_though_the_next_one_writes_into_it():
     import torch
 
-    from optcli.accuracy.layers import exported as room
+    from optcli.accuracy.layers import torch as room
 
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(inplace=True)).eval()
@@ -364,7 +364,7 @@ def test_what_a_layer_gave_is_kept_though_the_next_one_writes_into_it():
     graph = torch.export.export(network, (image,)).module()
     nodes = {room._operator(node): node for node in graph.graph.nodes}
     assert "relu_" in nodes
-    found = room._run(graph, (image,), {})
+    found = room._run_program(graph, (image,), {})
     with torch.no_grad():
         assert torch.equal(found[nodes["conv2d"]], network[0](image))
     assert found[nodes["conv2d"]].min() < 0 == found[nodes["relu_"]].min()

@@ -9,14 +9,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from optcli import accuracy
-from optcli.accuracy import (
-    EvaluationRequest,
-    decoding,
-    labels,
-    process,
-    resampling,
-    shards,
-)
+from optcli.accuracy import EvaluationRequest, bounds, decoding, labels, process, shards
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.map import Map
 from optcli.artifact import Artifact, Format
@@ -128,7 +121,7 @@ def test_a_resample_is_the_set_with_its_images_repeated():
         chosen = np.sort(row)
         again = [truths[i] for i in chosen], [found[i] for i in chosen]
         assert value == pytest.approx(library_stats(range(12), *again)[0], abs=1e-9)
-    assert len(resampling.resampled(Map(), records, np.arange(12))) == resampling.RESAMPLES
+    assert len(bounds.resampled(Map(), records, np.arange(12))) == bounds.RESAMPLES
 
 
 def test_nothing_detected_is_zero_and_nothing_to_find_is_an_error():

@@ -5,8 +5,8 @@ import pytest
 from plain_network import Samples
 
 from optcli import accuracy
+from optcli.accuracy import bounds, metrics
 from optcli.accuracy import labels as guesses
-from optcli.accuracy import metrics, resampling
 from optcli.accuracy.metrics import Predictions
 from optcli.errors import InputError, UsageError
 from optcli.settings.accuracy import AccuracySettings
@@ -121,9 +121,9 @@ def test_two_evaluations_of_one_set_draw_the_same_resamples(monkeypatch):
     values, labels = scores(40)
     metric = made("calibration_error")
     records = metric.records(seen(values, labels))
-    whole = resampling.resampled(metric, records, np.arange(40))
+    whole = bounds.resampled(metric, records, np.arange(40))
     assert whole.shape == (5000,)
-    assert np.array_equal(whole, resampling.resampled(metric, records, np.arange(40)))
+    assert np.array_equal(whole, bounds.resampled(metric, records, np.arange(40)))
     spread = whole.std()
     assert 0.2 / np.sqrt(40) < spread < 1 / np.sqrt(40)
 
@@ -321,14 +321,14 @@ def test_segmentation_that_looks_at_nothing_is_guessing():
     records = metric.records(seen(constant, targets))
     value = metric.value(records)
     assert value <= metric.chance(records)
-    resampled = resampling.resampled(metric, records, np.arange(40))
+    resampled = bounds.resampled(metric, records, np.arange(40))
     assert (
         "hardly more than guessing"
         in guesses.doubts("miou", metric, records, np.arange(40), resampled)[0]
     )
     good, truths = maps(count=40)
     records = metric.records(seen(good, truths))
-    resampled = resampling.resampled(metric, records, np.arange(40))
+    resampled = bounds.resampled(metric, records, np.arange(40))
     assert guesses.doubts("miou", metric, records, np.arange(40), resampled) == []
 
 

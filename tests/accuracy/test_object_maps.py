@@ -11,7 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from optcli import data
-from optcli.accuracy import polygons, resampling, shards
+from optcli.accuracy import bounds, objects, shards
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.keypoint_map import KeypointMap
 from optcli.accuracy.metrics.map import Map
@@ -125,7 +125,7 @@ def test_mask_map_is_the_librarys(seed):
     assert MaskMap().value(records) == pytest.approx(wanted[0], abs=1e-12)
     assert figures["map50"] == pytest.approx(wanted[1], abs=1e-12)
     assert 0.05 < wanted[0] < 0.95
-    assert len(resampling.resampled(MaskMap(), records, np.arange(16))) == resampling.RESAMPLES
+    assert len(bounds.resampled(MaskMap(), records, np.arange(16))) == bounds.RESAMPLES
     # Masks as truth values are the same ones.
     plain = [{**each, "masks": [library.decode(mask) for mask in each["masks"]]} for each in found]
     again = records_of(MaskMap(), targets, plain)
@@ -289,7 +289,7 @@ def test_the_overlap_of_rotated_boxes_is_that_of_their_pixels():
 
     pixels = [[inside(corners) for corners in each] for each in (first, second)]
     wanted = [[(a & b).sum() / (a | b).sum() for b in pixels[1]] for a in pixels[0]]
-    assert np.allclose(polygons.overlaps(first, second), wanted, atol=5e-3)
+    assert np.allclose(objects.quadrangle_overlaps(first, second), wanted, atol=5e-3)
     assert (np.array(wanted) > 0.05).sum() > 5
 
 
@@ -301,18 +301,20 @@ def test_the_overlap_of_boxes_that_share_edges_is_exact():
         [upright(0, 0, 4, 4), upright(2, 0, 6, 4), upright(4, 0, 8, 4), upright(1, 1, 2, 3)]
     )
     wanted = [[1, 1 / 3, 0, 1 / 8], [1 / 3, 1, 1 / 3, 0], [0, 1 / 3, 1, 0], [1 / 8, 0, 0, 1]]
-    assert np.allclose(polygons.overlaps(boxes, boxes), wanted)
+    assert np.allclose(objects.quadrangle_overlaps(boxes, boxes), wanted)
     # In either order of the corners, beginning with any, far from the origin, and turned.
     for turn in (0.0, 0.7, np.pi / 4):
         cos, sin = np.cos(turn), np.sin(turn)
         moved = boxes @ np.array([[cos, sin], [-sin, cos]]) + 5000
-        assert np.allclose(polygons.overlaps(moved, moved), wanted, atol=1e-6)
-        assert np.allclose(polygons.overlaps(moved, moved[:, ::-1]), wanted, atol=1e-6)
-        assert np.allclose(polygons.overlaps(moved, np.roll(moved, 1, axis=1)), wanted, atol=1e-6)
+        assert np.allclose(objects.quadrangle_overlaps(moved, moved), wanted, atol=1e-6)
+        assert np.allclose(objects.quadrangle_overlaps(moved, moved[:, ::-1]), wanted, atol=1e-6)
+        assert np.allclose(
+            objects.quadrangle_overlaps(moved, np.roll(moved, 1, axis=1)), wanted, atol=1e-6
+        )
     flat = np.array([upright(0, 0, 4, 0)])
-    assert polygons.overlaps(flat, boxes).max() == 0
-    assert polygons.overlaps(flat, flat).max() == 0
-    assert polygons.overlaps(boxes[:0], boxes).shape == (0, 4)
+    assert objects.quadrangle_overlaps(flat, boxes).max() == 0
+    assert objects.quadrangle_overlaps(flat, flat).max() == 0
+    assert objects.quadrangle_overlaps(boxes[:0], boxes).shape == (0, 4)
 
 
 @pytest.mark.slow

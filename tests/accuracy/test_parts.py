@@ -6,7 +6,7 @@ import pytest
 from optcli import accuracy
 from optcli.accuracy.detections import compare, records
 from optcli.accuracy.parts import part_distances
-from optcli.accuracy.unlabelled import dead, doubt, scope
+from optcli.accuracy.verdicts import dead_parts, doubt, scope
 from optcli.outputs import OutputMeaning, OutputPart
 from optcli.results.outcomes import DetectionChange, OutputError
 
@@ -31,7 +31,7 @@ def judged(mine, theirs, meaning=UNKNOWN, score=0.0, **facts):
     parts = part_distances(meaning, mine, theirs, score)
     error = OutputError(finite=True, constant=False, samples=len(mine), parts=parts, **facts)
     verdict = doubt(error)
-    return dead(error), verdict.reason if verdict else None
+    return dead_parts(error), verdict.reason if verdict else None
 
 
 def test_scores_that_one_scale_with_boxes_has_killed_are_dead():

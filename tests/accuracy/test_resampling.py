@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from optcli.accuracy import resampling
+from optcli.accuracy import bounds
 
 
 class Ratio:
@@ -30,9 +30,9 @@ class Variance:
 
 def interval(metric, count, shares=(0.05, 0.95)):
     value = float(metric.resampled({}, np.ones((1, count)))[0])
-    drawn = resampling.resampled(metric, {}, np.arange(count))
-    without = resampling.left_out(metric, {}, np.arange(count))
-    return resampling.bca(value, drawn, without, shares), np.quantile(drawn, shares)
+    drawn = bounds.resampled(metric, {}, np.arange(count))
+    without = bounds.left_out(metric, {}, np.arange(count))
+    return bounds.bca(value, drawn, without, shares), np.quantile(drawn, shares)
 
 
 def test_it_is_scipys():
@@ -72,24 +72,24 @@ def test_both_ends_miss_more_alike_than_percentiles_do():
 
 def test_no_difference_has_no_interval_around_it():
     same = np.zeros(100)
-    assert resampling.bca(0.0, same, same[:10], (0.025, 0.975)) == [0.0, 0.0]
+    assert bounds.bca(0.0, same, same[:10], (0.025, 0.975)) == [0.0, 0.0]
 
 
 def test_a_value_beyond_all_resamples_still_has_an_interval():
     drawn = np.linspace(0.1, 0.2, 100)
     for value in (0.0, 0.5):
-        low, high = resampling.bca(value, drawn, np.array([0.1, 0.2, 0.9]), (0.025, 0.975))
+        low, high = bounds.bca(value, drawn, np.array([0.1, 0.2, 0.9]), (0.025, 0.975))
         assert 0.1 <= low <= high <= 0.2
 
 
 def test_each_sample_is_left_out_once(monkeypatch):
     x = np.arange(7.0)
-    found = resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
+    found = bounds.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
     assert found == pytest.approx((x.sum() - x) / 6)
-    monkeypatch.setattr(resampling, "_CELLS", 14)
-    assert np.array_equal(resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7)), found)
-    monkeypatch.setattr(resampling, "GROUPS", 3)
+    monkeypatch.setattr(bounds, "_CELLS", 14)
+    assert np.array_equal(bounds.left_out(Ratio(x, np.ones(7)), {}, np.arange(7)), found)
+    monkeypatch.setattr(bounds, "GROUPS", 3)
     parts = [x[0] + x[3] + x[6], x[1] + x[4], x[2] + x[5]]
     sizes = np.array([3, 2, 2])
-    grouped = resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
+    grouped = bounds.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
     assert grouped == pytest.approx((x.sum() - parts) / (7 - sizes))

@@ -9,8 +9,8 @@ from plain_network import BAR, Network, Samples
 from scipy.special import bdtrc
 
 from optcli import accuracy, environment
-from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
-from optcli.accuracy.messages import EvaluationProgress, EvaluationRequest
+from optcli.accuracy import bounds, evaluation, labels, metrics, saturation
+from optcli.accuracy.evaluation import EvaluationProgress, EvaluationRequest
 from optcli.accuracy.work import EvaluationWork
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
@@ -311,7 +311,7 @@ def test_a_metric_of_ones_own_that_guessing_reaches(tmp_path, value, attributes,
     right = (np.arange(40) < 22).astype(np.float32)[:, None]
     names = tuple(map(str, range(40)))
     records = metric.records(metrics.Predictions(names, tuple(targets), ({},) * 40, {"y": right}))
-    resampled = resampling.resampled(metric, records, np.arange(40))
+    resampled = bounds.resampled(metric, records, np.arange(40))
     found = labels.doubts("mine", metric, records, np.arange(40), resampled)
     assert bool(found) is told
     assert not told or "hardly more than guessing" in found[0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from optcli import accuracy
-from optcli.accuracy.scores import _change, advice
+from optcli.accuracy.differences import _change, score_advice
 
 
 def changed(mine, theirs, of="detections", threshold=0.25):
@@ -17,16 +17,16 @@ SCORES = np.linspace(0.05, 0.95, 91)
 def test_halved_scores_are_named_with_the_threshold_that_lets_as_many_through():
     change = changed(SCORES / 2, SCORES)
     assert (change.count, change.baseline, change.equal) == (46, 71, pytest.approx(0.125))
-    assert advice(change) == (
+    assert score_advice(change) == (
         "scores moved: a fixed threshold of 0.25 lets 46 detections through where the baseline has 71,"
         " 35% fewer; 0.12 would let as many through"
     )
-    assert "63% more" in advice(changed(SCORES * 2, SCORES - 0.2))
+    assert "63% more" in score_advice(changed(SCORES * 2, SCORES - 0.2))
 
 
 def test_little_is_no_advice():
-    assert advice(changed(SCORES - 0.01, SCORES)) is None
-    assert advice(changed(SCORES[:10] / 9, SCORES[:10] * 9)) is None  # of few one is a large share
+    assert score_advice(changed(SCORES - 0.01, SCORES)) is None
+    assert score_advice(changed(SCORES[:10] / 9, SCORES[:10] * 9)) is None
     assert changed([], SCORES).equal is None
     assert changed(SCORES, SCORES * 0).equal is None
 

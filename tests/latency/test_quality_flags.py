@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from handmade import measured, series
 
-from optcli.measure.latency import launches, protocol
+from optcli.measure.latency import launches, quality
 from optcli.measure.latency.samples import LaunchStart
 from optcli.results import flags
 from optcli.results.statistics import spread
 
 
 def flags_of(one, **settings):
-    return list(protocol.flags_of(measured(one, **settings), one))
+    return list(quality.flags_of(measured(one, **settings), one))
 
 
 CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(8, 50)))
@@ -62,7 +62,7 @@ def test_a_quota_is_named_where_it_may_be_what_threads_waited_for(share, named):
         "before": {"throttled_s": 7.0, "cpu_quota": 1.5},
         "after": {"throttled_s": 9.0, "cpu_quota": 1.5},
     }
-    doubts = protocol.flags_of(replace(measured(one), conditions=conditions), one)
+    doubts = quality.flags_of(replace(measured(one), conditions=conditions), one)
     assert (flags.throttled(seconds=2.0, quota=1.5) in doubts) == named
 
 
@@ -96,7 +96,7 @@ def test_a_process_that_computes_while_others_are_timed_is_named():
     other = series(CALM, name="onnx")
     restless = series(CALM, idle_cpu_ns=tuple(int(0.2 * row.sum()) for row in CALM))
     found = measured(restless, other)
-    assert protocol.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
-    (doubt,) = protocol.flags_of(found, restless)
+    assert quality.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
+    (doubt,) = quality.flags_of(found, restless)
     assert (doubt.kind, doubt.figures) == ("restless", {"share": pytest.approx(0.2, rel=1e-3)})
-    assert protocol.flags_of(found, other) == ()
+    assert quality.flags_of(found, other) == ()

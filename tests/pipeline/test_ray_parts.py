@@ -12,7 +12,7 @@ from needs import REPOSITORY
 from tiny_project import DATA, Heard
 
 from optcli import environment
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.evaluation import EvaluationRequest
 from optcli.artifact import Artifact, Format
 from optcli.errors import MissingError, UsageError
 from optcli.files.digest import FileDigests, of_bytes

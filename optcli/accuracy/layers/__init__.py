@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optcli import workers
-from optcli.accuracy.layers import advice
-from optcli.accuracy.layers.process import SAMPLES, LayersRequest
+from optcli.accuracy.layers.process import SAMPLES, LayersRequest, incomparable
 from optcli.results.layers import Layers
 
 
@@ -22,7 +21,7 @@ def compare(
     Where the two cannot be compared `reason` of the result says why. Raises `InputError` for data that
     cannot be read, `StepError` where the process dies.
     """
-    unlike = advice.incomparable(request.baseline, request.child)
+    unlike = incomparable(request.baseline, request.child)
     if unlike is not None:
         return Layers(reason=unlike)
     return workers.run(

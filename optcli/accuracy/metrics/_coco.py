@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from optcli.accuracy.objects import quadrangle_overlaps
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -126,8 +127,6 @@ def _evaluated(
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    from optcli.accuracy import polygons
-
     class Rotated(COCOeval):  # type: ignore[misc]
         def computeIoU(self, image: int, label: int) -> Any:  # noqa: N802
             objects, marks = self._gts[image, label], self._dts[image, label]
@@ -136,7 +135,7 @@ def _evaluated(
             if not objects or not best:
                 return []
             sides = (np.stack([each["corners"] for each in side]) for side in (best, objects))
-            return polygons.overlaps(*sides)
+            return quadrangle_overlaps(*sides)
 
     classes = sorted(
         {int(label) for part in (*truths, *detections) for label in part["labels"]},

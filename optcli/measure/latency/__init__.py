@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from optcli.measure.latency.measure import LaunchPairs, measure
 from optcli.measure.latency.plan import Candidate
-from optcli.measure.latency.protocol import protocol
+from optcli.measure.latency.quality import protocol
 from optcli.measure.latency.samples import Measured, Series, load, save
 from optcli.measure.latency.summary import lost_p99, pair_log_ratios, speedup, to_results, undecided
 from optcli.measure.latency.sweep import sweep

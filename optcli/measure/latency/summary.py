@@ -26,7 +26,7 @@ from optcli.measure.latency.launches import (
     ratio_over_launches,
     spread_of,
 )
-from optcli.measure.latency.protocol import device_flags_of, flags_of, notes_of
+from optcli.measure.latency.quality import device_flags_of, flags_of, notes_of
 from optcli.measure.latency.samples import Measured, Series, load
 from optcli.results import Estimate, Flag, Latency, flags
 from optcli.results.statistics import log_ratios, needed, percentile, ratio_interval

@@ -29,7 +29,7 @@ from optcli.measure.latency.launches import (
 )
 from optcli.measure.latency.messages import Command, HeldMemory, MeasureRequest, Opening, Round, WarmUp
 from optcli.measure.latency.plan import Candidate, LaunchPlan
-from optcli.measure.latency.protocol import fitness_flags, too_few
+from optcli.measure.latency.quality import fitness_flags, too_few
 from optcli.measure.latency.samples import ArtifactRun, Series
 from optcli.measure.latency.summary import milliseconds
 from optcli.observer import Observer

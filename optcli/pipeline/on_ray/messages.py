@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.evaluation import EvaluationRequest
 from optcli.pipeline.messages import News, PassRequest
 from optcli.pipeline.remote_devices.messages import Contents
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optcli.accuracy.messages import EvaluationRequest
+from optcli.accuracy.evaluation import EvaluationRequest
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.accuracy_elsewhere import Asked

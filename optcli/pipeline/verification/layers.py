@@ -10,7 +10,7 @@ from typing import Any
 
 from optcli import data, environment
 from optcli.accuracy import layers
-from optcli.accuracy.layers.advice import FULL, incomparable
+from optcli.accuracy.layers.process import FULL, incomparable
 from optcli.artifact import SCANNED, Artifact
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
 from optcli.errors.paths import shown
