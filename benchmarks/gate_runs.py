@@ -22,7 +22,7 @@ from typing import cast
 
 import measuring
 
-from optcli.gate.gating import Gating
+from optcli.gate.side import Gating
 from optcli.gate.latency import compare
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent

@@ -286,9 +286,8 @@ def _exit_codes() -> str:
 def _written() -> dict[str, tuple[str, str, type[BaseModel]]]:
     """Title, first line and model of each page; a definition is told on the first that has it."""
     from optcli.results import Report
-    from optcli.results.drift import Drift
     from optcli.results.gate import GateReport
-    from optcli.results.loadtest import Canary, LoadTest
+    from optcli.results.loadtest import Canary, Drift, LoadTest
     from optcli.results.plan import Plan
 
     return {

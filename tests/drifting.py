@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optcli.data import DataSettings
-from optcli.results.drift import Drift
+from optcli.results.loadtest import Drift
 from optcli.serving.drift import compared, comparing, input_statistics
 from optcli.serving.drift.compared import About
 from optcli.serving.drift.input_statistics import Statistics, unpacked

@@ -24,9 +24,9 @@ from optcli.errors import (
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.gate import baselines, other_interpreter
-from optcli.gate.baseline import interpreter_of, versions_in
 from optcli.gate.baselines import Baseline, CheckedOut
-from optcli.gate.choosing import suggested_by
+from optcli.gate.other_interpreter import interpreter_of, versions_in
+from optcli.gate.terms import suggested_by
 from optcli.observer import Observer
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
@@ -34,8 +34,7 @@ from optcli.pipeline.plan import source_of
 from optcli.pipeline.terms import judging_code, judging_files, terms_of
 from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
-from optcli.results.gate import Change, ChangeKind, Unversioned
-from optcli.results.terms import Terms
+from optcli.results.gate import Change, ChangeKind, Terms, Unversioned
 from optcli.settings import user_code
 from optcli.store import Store
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import optcli
 from optcli import environment, pipeline
-from optcli.errors import MissingError, NoModuleError, OptcliError
+from optcli.errors import InputError, MissingError, NoModuleError, OptcliError
 from optcli.gate.baselines import Baseline
-from optcli.gate.choosing import suggested_by
 from optcli.gate.side import kept_of, why_not_built
+from optcli.gate.terms import suggested_by
 from optcli.observer import Observer, Silent
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import make, planned
@@ -22,6 +26,9 @@ from optcli.store.remote_place import RemotePlace
 from optcli.workers import Channel, run
 
 T = TypeVar("T")
+
+# The folder in which this very optcli lies.
+_BESIDE = Path(optcli.__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,38 @@ def serve(request: BuildRequest, channel: Channel) -> Baseline:
 def serve_suggestion(request: BuildRequest, channel: Channel) -> tuple[str, ...]:
     """Say what the baseline's build recommends; runs in the other interpreter."""
     return suggested(request, Silent())
+
+
+def interpreter_of(place: Path) -> str:
+    """The Python of a virtual environment's folder, or the one named itself."""
+    if place.is_dir():
+        for name in ("bin/python", "Scripts/python.exe"):
+            if (place / name).exists():
+                return str((place / name).absolute())
+    if place.is_file():
+        return str(place.absolute())
+    raise InputError(
+        "there is no Python interpreter here",
+        place=str(place),
+        hint="name a virtual environment's folder, or its bin/python",
+    )
+
+
+def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | None]:
+    """Versions of packages that another interpreter has. Raises `MissingError` where it cannot say."""
+    code = (
+        f"import json, sys; sys.path[:] = [*filter(None, sys.path), {str(_BESIDE)!r}]\n"
+        "from optcli.environment import versions\n"
+        "print(json.dumps(versions(json.loads(sys.argv[1]))))"
+    )
+    command = [interpreter, "-c", code, json.dumps(list(packages))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise MissingError(
+            f"the baseline's interpreter cannot run optcli: {lines[-1] if lines else done.returncode}",
+            place=interpreter,
+            hint="install optcli's requirements into that environment",
+        )
+    versions: dict[str, str | None] = json.loads(done.stdout)
+    return versions

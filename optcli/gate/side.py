@@ -1,4 +1,4 @@
-"""The two sides of a comparison: what is judged and what it is compared with."""
+"""One run of the gate, and the two sides of a comparison: what is judged and what it is compared with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from optcli import environment
 from optcli.errors import MissingError, OptcliError, UsageError
 from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.pipeline.making import Made, made_by
@@ -126,3 +127,37 @@ def why_not_built(made: Made, name: str) -> OptcliError:
         if done is not None and done.error is not None:
             return done.error
     return UsageError(f"{name} was not built", place=name, hint="run `optcli build` to see why")
+
+
+def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
+    """Why the baseline's artifact cannot be run here; None where it can."""
+    assert side.before is not None
+    other_cpu = of_another_cpu(side, before, now)
+    if other_cpu is not None:
+        return other_cpu
+    missing = environment.missing(find_runner(side.before.runner).needs)
+    if missing:
+        return f"the baseline cannot run here: {missing[0].what}"
+    return None
+
+
+def of_another_cpu(side: Side, before: Baseline, environment: dict[str, Any]) -> str | None:
+    """Why a baseline does not run on the CPU of the machine `environment`; None where it does."""
+    assert side.before is not None
+    bound = any("device" in step for step in side.before.made_by)
+    then, there = before.environment.get("cpu", {}), environment["cpu"]
+    if bound and (then.get("machine"), then.get("flags")) != (there["machine"], there["flags"]):
+        lacking = sorted(set(then.get("flags", ())) - set(there["flags"]))
+        what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
+        return f"the baseline's artifact is bound to the CPU it was made on: {what}"
+    return None
+
+
+def other_versions(side: Side, before: Baseline, now: dict[str, Any]) -> list[str]:
+    """Libraries of the runner that had another version when the baseline was made."""
+    then = before.environment.get("versions", {})
+    return [
+        f"{name} {then[name]} then, {now['versions'].get(name)} now"
+        for name in side.packages
+        if name in then and then[name] != now["versions"].get(name)
+    ]

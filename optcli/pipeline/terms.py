@@ -11,7 +11,7 @@ from optcli.errors import InputError
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests, of_value
 from optcli.recipe import Recipe
-from optcli.results.terms import Terms, VariantTerms
+from optcli.results.gate import Terms, VariantTerms
 from optcli.settings import user_code
 from optcli.settings.accuracy import AccuracySettings
 

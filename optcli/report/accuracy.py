@@ -11,8 +11,7 @@ from optcli.report import wording
 from optcli.report.junit import Case
 from optcli.results import Accuracy, Report, VariantReport, Verdict
 from optcli.results.document import Cell, Column, Document, Items, Part, Section, Table, table_of_texts
-from optcli.results.layers import LayerError, Layers
-from optcli.results.outcomes import ACCURACY_VERDICTS, ClassFigure
+from optcli.results.outcomes import ACCURACY_VERDICTS, ClassFigure, LayerError, Layers
 
 _MOST_CLASSES = 200
 _WORST = 10

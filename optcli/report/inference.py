@@ -8,7 +8,7 @@ from optcli.errors import counted, plural
 from optcli.observer import rate
 from optcli.report.wording import number
 from optcli.results.document import Document, Items, Section, table_of_texts
-from optcli.results.inference import Inference
+from optcli.results.serving import Inference
 
 
 def document(result: Inference) -> Document:

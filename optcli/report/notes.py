@@ -13,10 +13,9 @@ from optcli.errors.paths import shown
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report, VariantReport
-from optcli.results.layers import Layers
-from optcli.results.outcomes import ACCURACY_VERDICTS, POLICIES
-from optcli.results.repair import Repair
+from optcli.results.outcomes import ACCURACY_VERDICTS, POLICIES, Layers
 from optcli.results.serving import ServingChoice
+from optcli.results.tuning import Repair
 
 # How many operators a line names; the others are counted.
 _LISTED = 3

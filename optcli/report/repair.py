@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from optcli.report import wording
 from optcli.results.document import Code, Document, Section, Table, table_of_texts
-from optcli.results.repair import Repair, Trial
+from optcli.results.tuning import Repair, Trial
 
 _OUTCOMES = {"repaired": "accept", "accurate": "inconclusive"}
 

@@ -13,11 +13,11 @@ from pydantic import Field, NonNegativeInt, ValidationError
 
 from optcli.errors import ExitCode, UsageError, first_line
 from optcli.results.flags import Flag
-from optcli.results.layers import Layers
 from optcli.results.outcomes import (
     Accuracy,
     Against,
     Estimate,
+    Layers,
     Outcome,
     OutputError,
     Result,
@@ -25,9 +25,8 @@ from optcli.results.outcomes import (
 )
 from optcli.results.pictures import Picture
 from optcli.results.reading import record_of
-from optcli.results.repair import Repair
 from optcli.results.serving import ServingChoice
-from optcli.results.tuning import Tuning
+from optcli.results.tuning import Repair, Tuning
 
 __all__ = [
     "SCHEMA",

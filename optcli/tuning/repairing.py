@@ -22,7 +22,7 @@ from optcli.pipeline import report_files
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
-from optcli.results.repair import Repair, Trial
+from optcli.results.tuning import Repair, Trial
 from optcli.store import Store
 from optcli.tuning import patch
 from optcli.tuning.components import QUANTIZING, Component, beginnings, calibrations, groups, worst

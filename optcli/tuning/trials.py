@@ -25,8 +25,7 @@ from optcli.measure import latency
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
-from optcli.results.repair import Trial
-from optcli.results.tuning import TuningTrial
+from optcli.results.tuning import Trial, TuningTrial
 from optcli.tuning.built_facts import blocks_gone, early_end, family_of
 from optcli.tuning.candidates import TrialCandidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst

@@ -20,7 +20,7 @@ from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.passes.to_openvino import ToOpenvino
-from optcli.results.layers import LayerError, Layers
+from optcli.results.outcomes import LayerError, Layers
 from optcli.settings import TensorSpec
 
 INPUT = INPUTS["Conv"]

@@ -14,7 +14,7 @@ import pytest
 from bare_bundles import described_alone
 from drifting import described, normalized, photographs, seen
 
-from optcli.results.drift import DRIFT_SCHEMA, Drift
+from optcli.results.loadtest import DRIFT_SCHEMA, Drift
 from optcli.serving.drift.input_statistics import Statistics
 
 FORMS = {"report.json", "report.html", "report.md", "junit.xml"}

@@ -7,8 +7,7 @@ from tiny_project import DATA
 
 from optcli import tuning
 from optcli.results import Estimate, Report
-from optcli.results.repair import Repair, Trial
-from optcli.results.tuning import Finalist, Tuning
+from optcli.results.tuning import Finalist, Repair, Trial, Tuning
 
 FINALIST = Finalist(variant="best", trial=0, why="the fastest", outcome="accept", certain=True)
 INT8 = "  int8: [quantize_onnxruntime]   # static\n"

@@ -10,7 +10,7 @@ from optcli.gate import accuracy as judging
 from optcli.gate.baselines import Baseline, BaselineVariant
 from optcli.gate.side import Side
 from optcli.results import Accuracy, Estimate
-from optcli.results.terms import Terms
+from optcli.results.gate import Terms
 from optcli.settings.accuracy import AccuracySettings
 
 

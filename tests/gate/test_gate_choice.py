@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from optcli.gate.choosing import chosen, suggested_by
+from optcli.gate.terms import chosen, suggested_by
 from optcli.results import (
     ArtifactSummary,
     Estimate,
@@ -12,7 +12,7 @@ from optcli.results import (
     Report,
     VariantReport,
 )
-from optcli.results.terms import Terms, VariantTerms
+from optcli.results.gate import Terms, VariantTerms
 
 
 def variant(speedup=None, fit=True):

@@ -17,7 +17,7 @@ from optcli.gate import history
 from optcli.gate import variant as gating_variant
 from optcli.gate.origins import GateRun
 from optcli.gate.terms import changes
-from optcli.results.terms import Terms
+from optcli.results.gate import Terms
 from optcli.settings.gate import GateSettings
 from optcli.store import Store
 

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 from optcli.errors import ExitCode
 from optcli.gate import comparisons
 from optcli.gate.latency import latencies, service_level
-from optcli.gate.rule import decide, planned
+from optcli.gate.rule import ComparedFigure, decide, planned
 from optcli.gate.running import answer
-from optcli.gate.sequence import ComparedFigure
 from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant
 from optcli.settings.gate import GateBar, GateSettings

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from optcli.gate.rule import planned
-from optcli.gate.sequence import ComparedFigure, until_decided
+from optcli.gate.rule import ComparedFigure, planned, until_decided
 from optcli.settings.gate import GateBar, GateSettings
 
 P50, P95 = ComparedFigure(0.5, 1), ComparedFigure(0.95, 1)

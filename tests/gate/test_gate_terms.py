@@ -4,7 +4,7 @@ import pytest
 
 from optcli.errors import UsageError
 from optcli.gate import terms
-from optcli.results.terms import Terms, VariantTerms
+from optcli.results.gate import Terms, VariantTerms
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.gate import GateBar, GateSettings

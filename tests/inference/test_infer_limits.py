@@ -10,7 +10,7 @@ import pytest
 from optcli.observer import Silent
 from optcli.report import terminal
 from optcli.report.inference import document
-from optcli.results.inference import Inference
+from optcli.results.serving import Inference
 from optcli.serving import inference
 from optcli.serving.inference.listing import Listing, Shard, Stored
 from optcli.serving.inference.output import Output

@@ -16,7 +16,7 @@ from optcli.environment import usable_cores
 from optcli.errors import InputError, StoreError, UsageError
 from optcli.pipeline import ray_session
 from optcli.results import Report
-from optcli.results.inference import Inference
+from optcli.results.serving import Inference
 from optcli.serving.inference import InferenceSettings, infer
 from optcli.serving.inference.listing import listing
 from optcli.serving.inference.output import Output

@@ -20,7 +20,7 @@ from tiny_project import DATA, HEAD, write_images, write_model
 from optcli.environment import usable_cores
 from optcli.pipeline import build, ray_session
 from optcli.results import Report
-from optcli.results.inference import Inference
+from optcli.results.serving import Inference
 from optcli.serving.inference import InferenceSettings, infer
 from optcli.store import Store
 

@@ -16,7 +16,7 @@ from optcli.report.html import html
 from optcli.report.rows import rows
 from optcli.results import Operations, Share
 from optcli.results.document import Cell, Column, Layout
-from optcli.results.layers import LayerError, Layers
+from optcli.results.outcomes import LayerError, Layers
 
 WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120, Layout.NARROW: 80}
 

@@ -9,7 +9,7 @@ from report_forms import page, text
 from optcli.observer import Silent
 from optcli.pipeline import report_files
 from optcli.results import RecipeSummary, Report
-from optcli.results.layers import LayerError, Layers
+from optcli.results.outcomes import LayerError, Layers
 
 WORST = LayerError(
     tensor="t1",

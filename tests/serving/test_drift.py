@@ -12,7 +12,7 @@ from small_variants import variant
 
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
-from optcli.results.drift import Drift
+from optcli.results.loadtest import Drift
 from optcli.serving.drift import compared, comparing, input_statistics
 from optcli.settings import TensorSpec
 

@@ -17,8 +17,7 @@ from tiny_project import weights, write_recipe
 import optcli
 from optcli.cli import run
 from optcli.pipeline import build
-from optcli.results.drift import Drift
-from optcli.results.loadtest import LoadTest
+from optcli.results.loadtest import Drift, LoadTest
 from optcli.serving.drift import input_statistics
 from optcli.serving.prediction.storage import MANIFEST
 from optcli.serving.running import Running, running

@@ -27,7 +27,7 @@ from optcli.accuracy.metrics._classes import best
 from optcli.data import DataSettings
 from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import BuiltVariant
-from optcli.results.drift import Drift
+from optcli.results.loadtest import Drift
 from optcli.sample import SampleSet
 from optcli.settings.postprocess import PostprocessSettings
 

@@ -8,7 +8,7 @@ import pytest
 
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.results import Estimate
-from optcli.results.repair import Trial
+from optcli.results.tuning import Trial
 from optcli.tuning.components import calibrations, groups, worst
 from optcli.tuning.layers import NetworkOperator, layers_of, onnx_layers, openvino_layers
 from optcli.tuning.repairing import Proposals

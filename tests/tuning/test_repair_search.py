@@ -13,7 +13,7 @@ from optcli.pipeline import report_files
 from optcli.report import repair as of_repair
 from optcli.report import terminal
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
-from optcli.results.repair import Repair, Trial
+from optcli.results.tuning import Repair, Trial
 from optcli.tuning import repairing as room
 from optcli.tuning.layers import NetworkOperator
 from optcli.tuning.repairing import Proposals

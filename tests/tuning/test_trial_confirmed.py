@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optcli.results import Estimate
-from optcli.results.repair import Trial
+from optcli.results.tuning import Trial
 from optcli.tuning.trials import Repairs
 
 FIRST = Trial(number=0, label="as it is", options={}, operators=8, seconds=1.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from optcli import workers
 from optcli.accuracy.layers.process import SAMPLES, LayersRequest, incomparable
-from optcli.results.layers import Layers
+from optcli.results.outcomes import Layers
 
 
 def compare(

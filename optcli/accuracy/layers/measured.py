@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from optcli.results.layers import LayerError
+from optcli.results.outcomes import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from optcli.files import folders
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.operators import PRODUCT_OF, is_static, weight_position
 from optcli.models.onnx_graphs.quantized import along, dequantize, numbers
-from optcli.results.layers import LayerError
+from optcli.results.outcomes import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from optcli.artifact import Artifact
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import openvino_zero_points
 from optcli.models.formats.openvino import values_of
-from optcli.results.layers import LayerError
+from optcli.results.outcomes import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from optcli.accuracy.layers.measured import MeasuredLayers
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.models.formats import operator_libraries
-from optcli.results.layers import LayerError, Layers
+from optcli.results.outcomes import LayerError, Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel

@@ -13,7 +13,7 @@ from optcli.errors import StepError, raised_as
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_calls, torch_modules
-from optcli.results.layers import LayerError
+from optcli.results.outcomes import LayerError
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

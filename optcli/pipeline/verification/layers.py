@@ -30,7 +30,7 @@ from optcli.pipeline.trusting import (
 )
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
-from optcli.results.layers import Layers
+from optcli.results.outcomes import Layers
 from optcli.store import Entry, Store, key_of
 
 _KIND = "layers"

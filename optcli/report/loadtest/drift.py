@@ -8,7 +8,7 @@ from optcli.report import junit as junit_xml
 from optcli.report import wording
 from optcli.report.terminal import figures
 from optcli.results.document import Document, Items, Names, Section, Table, table_of_texts
-from optcli.results.drift import Drift, DriftInput, DriftStatistic
+from optcli.results.loadtest import Drift, DriftInput, DriftStatistic
 
 WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}
 CHANNELS = (

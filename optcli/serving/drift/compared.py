@@ -17,7 +17,7 @@ from optcli.data.samples import layout_of
 from optcli.errors import InputError, UsageError, counted
 from optcli.files import folders, regular_files
 from optcli.pipeline.model_files.built_variant import BuiltVariant
-from optcli.results.drift import DriftReference, Line
+from optcli.results.loadtest import DriftReference, Line
 from optcli.results.outcomes import Result
 from optcli.serving import bundle as bundles
 from optcli.serving.loadtest import endpoint

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optcli.errors import counted
 from optcli.results import Verdict
-from optcli.results.drift import Drift, DriftChannel, DriftInput, DriftStatistic
+from optcli.results.loadtest import Drift, DriftChannel, DriftInput, DriftStatistic
 from optcli.results.outcomes import Outcome
 from optcli.serving.drift.compared import About, Tensor, of_folder, of_url
 from optcli.serving.loadtest import endpoint, verdicts

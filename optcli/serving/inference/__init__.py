@@ -20,7 +20,7 @@ from optcli.observer import Observer, Silent, left, rate
 from optcli.pipeline import ray_session
 from optcli.pipeline.model_files.built_variant import BuiltVariant, open_built
 from optcli.results import Report
-from optcli.results.inference import Inference
+from optcli.results.serving import Inference
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.inference import shard_worker
 from optcli.serving.inference.listing import Listing, listing
