@@ -22,8 +22,8 @@ from typing import cast
 
 import measuring
 
-from optcli.gate.side import Gating
 from optcli.gate.latency import compare
+from optcli.gate.side import Gating
 from optcli.measure.latency import Candidate
 from optcli.observer import Silent
 from optcli.settings.gate import GateSettings

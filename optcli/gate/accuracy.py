@@ -14,8 +14,7 @@ from optcli.errors import OptcliError
 from optcli.files.digest import FileDigests
 from optcli.gate import comparisons
 from optcli.gate.baselines import BaselineVariant
-from optcli.gate.side import Gating
-from optcli.gate.side import Side, kept_of
+from optcli.gate.side import Gating, Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe

@@ -10,9 +10,8 @@ from statistics import median
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
 from optcli.gate.baselines import BaselineVariant
-from optcli.gate.side import Gating
 from optcli.gate.rule import ComparedFigure, Decision, Rule, planned, until_decided
-from optcli.gate.side import Side
+from optcli.gate.side import Gating, Side
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.measure.latency.feeds import choose_batch_sizes

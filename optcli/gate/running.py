@@ -13,10 +13,9 @@ from optcli.errors.paths import shown
 from optcli.files.digest import FileDigests
 from optcli.gate import baselines, history, other_interpreter, terms
 from optcli.gate.explain import of_samples
-from optcli.gate.side import Gating
 from optcli.gate.latency import threads_of
 from optcli.gate.origins import GateRun, Origin, opened
-from optcli.gate.side import Side, candidates, runner_changes, sides
+from optcli.gate.side import Gating, Side, candidates, runner_changes, sides
 from optcli.gate.terms import chosen
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent

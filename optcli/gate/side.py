@@ -1,18 +1,62 @@
-"""One run of the gate, and the two sides of a comparison: what is judged and what it is compared with."""
+"""One run of the gate, and the two sides of each comparison: what is judged, and against what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from optcli import environment
 from optcli.errors import MissingError, OptcliError, UsageError
 from optcli.gate.baselines import Baseline, BaselineVariant
+from optcli.observer import Observer
 from optcli.pipeline.making import Made, made_by
+from optcli.pipeline.places import HERE, Place
 from optcli.pipeline.plan import PlannedVariant
-from optcli.results.gate import Change
+from optcli.results.gate import Change, ChangeKind
 from optcli.runners import find as find_runner
+from optcli.settings.gate import GateSettings
+from optcli.settings.slo import SloSettings
+from optcli.store import Store
+
+if TYPE_CHECKING:
+    from optcli.gate.origins import GateRun, Origin
+
+
+@dataclass
+class Gating:
+    """One run of the gate: both sides, what is demanded, and what was spent.
+
+    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ. `places`
+    are the devices whose latency decides. `samples` says by role how the settings of the data that
+    artifacts are made with differ.
+    """
+
+    made: Made
+    before: Baseline
+    origin: Origin
+    settings: GateSettings
+    slo: SloSettings | None
+    changes: Sequence[Change]
+    options: GateRun
+    store: Store
+    folder: Path
+    observer: Observer
+    places: tuple[Place, ...] = (HERE,)
+    samples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> frozenset[ChangeKind]:
+        """The kinds of change that whoever runs the gate accepts."""
+        return self.options.accept
+
+    @property
+    def logs(self) -> Path:
+        """Where the measuring processes write."""
+        return self.folder / "logs"
+
 
 # The gate sets the threads itself. Which shapes are faster is measured on each side.
 _OWN = ("threads", "shapes", "batch_sizes")

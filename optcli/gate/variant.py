@@ -11,9 +11,8 @@ from optcli.errors import StepError
 from optcli.gate import accuracy, comparisons
 from optcli.gate.accuracy import Incomparable
 from optcli.gate.explain import explain
-from optcli.gate.side import Gating
 from optcli.gate.latency import STEP, Timed, alone, candidate, compare, service_level
-from optcli.gate.side import Side, cannot_run, of_another_cpu, other_versions
+from optcli.gate.side import Gating, Side, cannot_run, of_another_cpu, other_versions
 from optcli.measure import latency
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.pipeline.places import Place

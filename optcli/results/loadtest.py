@@ -1,7 +1,7 @@
 """What `optcli loadtest` found. The JSON forms of `LoadTest` and `Drift` are public.
 
-Each has a schema version of its own. Times are in milliseconds, rates in requests a second, shares are fractions. None: cannot be said. A row
-is one input of the model without its batch, such as an image.
+Each has a schema version of its own. Times are in milliseconds, rates in requests a second, shares are
+fractions. None: cannot be said. A row is one input of the model without its batch, such as an image.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from optcli import environment, workers
 from optcli.errors import RunnerError, StepError
 from optcli.measure import roofline
-from optcli.measure.roofline import Bandwidth, Rate, Roofline, document, gpu, limit
+from optcli.measure.roofline import Bandwidth, Rate, Roofline, document, limit, torch
 from optcli.measure.roofline.findings import computed_in
 from optcli.measure.roofline.timing import CONVOLUTIONS, RateRequest, best_s, product_operations
 from optcli.observer import Silent
@@ -205,7 +205,7 @@ def test_a_gpu_is_asked_for_every_precision():
         def best_s(self, call, repetitions):
             return 1.0 if call[1] == "fp32" else 0.25
 
-    found = gpu.of(Fake(), threads=2)
+    found = torch.rates_of_device(Fake(), threads=2)
     assert {each.precision for each in found} == {"fp32", "tf32", "fp16", "int8"}
     assert all(each.device == "gpu" for each in found)
     best = {each.precision: each.per_s for each in found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from optcli.accuracy.metrics._depth import Depth
+from optcli.accuracy.metrics._maps import Depth
 
 if TYPE_CHECKING:
     from optcli.accuracy.metrics import Records

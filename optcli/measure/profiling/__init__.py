@@ -14,8 +14,7 @@ from pathlib import Path
 from optcli import runners
 from optcli.errors import InputError, raised_as, strerror
 from optcli.files import folders, regular_files
-from optcli.measure.profiling.document import document
-from optcli.measure.profiling.findings import findings
+from optcli.measure.profiling.findings import document, findings
 from optcli.measure.profiling.record import Finding, OperatorTime, Profile, ProfileRequest, StageTime
 from optcli.workers import run
 

@@ -116,7 +116,7 @@ def _tasks(
         if environment.version("torch") is not None:
             yield f"memory {cores}", "optcli.measure.roofline.torch:bandwidths", request
     if environment.has_gpu() and environment.version("torch") is not None:
-        yield "gpu", "optcli.measure.roofline.gpu:rates", RateRequest(counts[-1], seconds)
+        yield "gpu", "optcli.measure.roofline.torch:gpu_rates", RateRequest(counts[-1], seconds)
 
 
 def last_level_cache_bytes() -> int:
