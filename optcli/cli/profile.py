@@ -62,6 +62,7 @@ def command(
     and calls it with and without the runtime's profiler in turns. chrome://tracing and Perfetto open
     the trace.
     """
+    from optcli.measure.profiling import document
     from optcli.pipeline.profiled_variant import profile
 
     place = reports.find(recipe, artifacts)
