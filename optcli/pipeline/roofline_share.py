@@ -17,7 +17,7 @@ from optcli.store import Store, key_of
 
 _KIND = "roofline"
 # What measures the machine; one module for each library, found by its name.
-_LIBRARIES = ("__init__", "torch", "onnxruntime", "openvino", "gpu")
+_LIBRARIES = ("__init__", "torch", "onnxruntime", "openvino")
 _MEASURING = [f"measure/roofline/{name}.py" for name in _LIBRARIES]
 
 
