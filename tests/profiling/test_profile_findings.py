@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optcli.measure.profiling import Finding, OperatorTime, Profile, StageTime, findings
+from optcli.measure.profiling import Finding, OperatorTime, Profile, StageTime, document, findings
 from optcli.measure.profiling.profiler import OPAQUE
 from optcli.report.terminal import text as shown
 from optcli.results import ArtifactSummary, flags
@@ -166,14 +166,14 @@ def test_three_at_most_the_largest_first():
 def test_stages_alone_where_no_profiler_is_read():
     bare = profile().model_copy(update={"operators_ms": None, "outside_ms": None, "profiler": None})
     assert findings(bare) == ()
-    assert "compute" in shown(findings(bare, 5))
+    assert "compute" in shown(document(bare, 5))
 
 
 def test_the_text_shows_types_the_slowest_and_the_findings():
     many = [operator(f"conv{n}", "Conv", 0.05) for n in range(10)]
     relu = operator("relu", "Relu", 0.5)
     found = profile(relu, *many, trace="t.json", profiler_adds=0.1)
-    text = shown(findings(found.model_copy(update={"findings": findings(found)}), 3))
+    text = shown(document(found.model_copy(update={"findings": findings(found)}), 3))
     assert "Slowest 3 of 11 operators" in text
     assert "conv2" not in text
     conv = next(line for line in text.splitlines() if line.startswith("Conv "))
@@ -187,7 +187,7 @@ def test_operators_outside_and_unexplained_come_to_compute():
     found = profile(CONV).model_copy(
         update={"operators_ms": 3.15, "outside_ms": 0.25, "unexplained_ms": 6.6}
     )
-    text = shown(findings(found, 3)).splitlines()
+    text = shown(document(found, 3)).splitlines()
 
     def figures(label):
         return next(line for line in text if line.startswith(f"{label} ")).split()[-3:]
@@ -204,7 +204,7 @@ def test_what_the_profiler_adds_is_no_unexplained_time():
     found = profile(CONV).model_copy(update={"operators_ms": 12.0, "outside_ms": 0.0})
     found = found.model_copy(update={"unexplained_ms": -2.0})
     assert "unexplained" not in kinds(findings(found))
-    lines = shown(findings(found, 3)).splitlines()
+    lines = shown(document(found, 3)).splitlines()
     line = next(line for line in lines if line.startswith("added by the profiler"))
     assert line.split()[-1] == "-2.000"
 
