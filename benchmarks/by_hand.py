@@ -103,8 +103,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     """What `optcli build` makes: by method its artifact, runner and options, or why there is none."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import BuildSettings
-    from optcli.pipeline.making import make, planned
-    from optcli.pipeline.phases import Phases
+    from optcli.pipeline.making import Phases, make, planned
     from optcli.store import Store
     from optcli.workers import messages
 

@@ -253,8 +253,7 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
     """The steps of a build with an empty store; timed from the training's first word to its last."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import BuildSettings
-    from optcli.pipeline.making import make, planned
-    from optcli.pipeline.phases import Phases
+    from optcli.pipeline.making import Phases, make, planned
     from optcli.store import Store
 
     heard: list[tuple[float, str]] = []
@@ -342,8 +341,7 @@ def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Top-1 on `test` after pruning and fine-tuning, in FP32 and in bfloat16, by seed."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import BuildSettings
-    from optcli.pipeline.making import make, planned
-    from optcli.pipeline.phases import Phases
+    from optcli.pipeline.making import Phases, make, planned
     from optcli.store import Store
 
     store = Store(folder / "store")

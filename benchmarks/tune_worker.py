@@ -61,8 +61,7 @@ def winner(payload: dict[str, Any]) -> dict[str, Any]:
     """The artifact and the runner of a variant of the tuned recipe, from the search's store."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import BuildSettings
-    from optcli.pipeline.making import make, planned
-    from optcli.pipeline.phases import Phases
+    from optcli.pipeline.making import Phases, make, planned
     from optcli.store import Store
     from optcli.workers import messages
 

@@ -14,7 +14,7 @@ from optcli.artifact import Artifact, Format
 from optcli.measure.latency import Candidate, process
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.pipeline import ray_session
-from optcli.pipeline.on_ray import device_nodes, sharing
+from optcli.pipeline.on_ray import device_nodes, parcels
 from optcli.pipeline.places import LatencyOrder
 from optcli.pipeline.remote_devices.messages import DeviceOrder, Travelling
 from optcli.settings import TensorSpec
@@ -53,7 +53,7 @@ def main(address: str, model: str, seed: int, max_seconds: float) -> None:
     candidate = Candidate(
         "tiny", artifact, "onnxruntime", {"threads": 1}, serve=f"{Path(__file__).stem}:serve"
     )
-    mark, content = sharing.mark_of(Store(folder / "store"))
+    mark, content = parcels.mark_of(Store(folder / "store"))
     order = DeviceOrder(
         step="latency",
         travelling=Travelling(url=None, files={}, mark=str(mark), content=content),

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optcli.errors import InputError, Problem
-from optcli.errors.paths import place, shown
+from optcli.errors import InputError, Problem, shown_path, shown_place
 
 
 @pytest.fixture
@@ -34,21 +33,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_path_without_detours(here, path, wanted):
-    assert shown(path.format(root=here)) == wanted.format(root=here)
+    assert shown_path(path.format(root=here)) == wanted.format(root=here)
 
 
 def test_a_detour_through_a_link_is_followed(here):
     (here / "other" / "deep").mkdir()
     (here / "other" / "x").touch()
     (here / "project" / "link").symlink_to(here / "other" / "deep")
-    assert shown("link/../x") == f"{here}/other/x"
+    assert shown_path("link/../x") == f"{here}/other/x"
 
 
 @pytest.mark.parametrize(
     "text", ["onnx › to_openvino", "--set a.b=1", "", "samples of x", "http://a/b"]
 )
 def test_a_place_that_is_no_path_stays(text):
-    assert place(text) == text
+    assert shown_place(text) == text
 
 
 def test_errors_and_problems_print_it(here):
@@ -64,4 +63,4 @@ def test_a_folder_that_is_gone(here, monkeypatch):
         raise FileNotFoundError(2, "No such file or directory")
 
     monkeypatch.setattr("os.getcwd", gone)
-    assert shown("a/../b") == "b"
+    assert shown_path("a/../b") == "b"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from optcli.cli import options, reports
-from optcli.errors.paths import shown
+from optcli.errors import shown_path
 
 
 @click.group("baseline")
@@ -68,7 +68,7 @@ def save(
     if as_json:
         click.echo(json.dumps({"name": name, "path": str(pack), "size_bytes": size}, indent=2))
     else:
-        click.echo(f"{shown(pack)}  ({wording.megabytes(size)})")
+        click.echo(f"{shown_path(pack)}  ({wording.megabytes(size)})")
     return 0
 
 
@@ -92,5 +92,5 @@ def ls(artifacts: Path | None, as_json: bool) -> int:
         click.echo("no baseline here; `optcli baseline save NAME` keeps the last build")
     else:
         for name, path in paths.items():
-            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {shown(path)}")
+            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {shown_path(path)}")
     return 0

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import click
 
+from optcli import workers
 from optcli.cli import options, show
 from optcli.cli.progress import Progress
 from optcli.environment import usable_cores
 from optcli.files import regular_files
 from optcli.store import Store
-from optcli.workers import early, environment_of_steps
+from optcli.workers import environment_of_steps
 
-# What every worker of a build needs, whatever the recipe says: `optcli.pipeline.orders` has it, too,
+# What every worker of a build needs, whatever the recipe says: `optcli.pipeline.messages` has it, too,
 # and importing that would take as long as what is to be saved.
 GROUND = ("numpy", "optcli.pipeline.step")
 # Sources of models that PyTorch reads.
@@ -109,8 +110,7 @@ def command(
         # Not before: the early workers import at the same time.
         from optcli.cli import reports
         from optcli.pipeline import build
-        from optcli.pipeline.execute import BuildSettings
-        from optcli.pipeline.jobs import usual_jobs
+        from optcli.pipeline.execute import BuildSettings, usual_jobs
         from optcli.report.build import document
         from optcli.report.notes import ending
 
@@ -146,7 +146,7 @@ def early_workers(store: Store, recipe: Path) -> AbstractContextManager[None]:
     if cores < 2 or store.remote_place is not None or (store.root / "entries").exists():
         return nullcontext()
     modules = (*GROUND, "torch") if _names_torch_source(recipe) else GROUND
-    return early.waiting(modules, environment_of_steps(cores))
+    return workers.early_server(modules, environment_of_steps(cores))
 
 
 def _names_torch_source(recipe: Path) -> bool:

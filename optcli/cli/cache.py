@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optcli.cli import options
-from optcli.errors import ExitCode, UsageError, counted
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, UsageError, counted, shown_path
 from optcli.store import Entry, Store
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
     """The entries, and the place that they are in; what is damaged in a remote store is warned of."""
     if opened.remote is None:
         entries = sorted(opened.entries(kind), key=lambda entry: entry.last_used())
-        return entries, shown(opened.root)
+        return entries, shown_path(opened.root)
     from optcli.store.remote import upkeep
 
     listed, damaged = upkeep.entries(opened.remote, kind)

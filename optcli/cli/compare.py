@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optcli.cli import options, reports, show
-from optcli.errors import NotComparableError, UsageError
-from optcli.errors.paths import shown
+from optcli.errors import NotComparableError, UsageError, shown_path
 
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
@@ -178,4 +177,4 @@ def _give(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     options.write(output, text)
-    click.echo(f"wrote {shown(output)}", err=True)
+    click.echo(f"wrote {shown_path(output)}", err=True)

@@ -122,7 +122,7 @@ def command(
     """
     from optcli.gate.running import GateRun, gate
     from optcli.gate.terms import accepted
-    from optcli.pipeline.jobs import usual_jobs
+    from optcli.pipeline.execute import usual_jobs
     from optcli.report import gate as shown
     from optcli.report import markdown_text
 

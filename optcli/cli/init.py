@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optcli.cli import options
-from optcli.errors import OptcliError, RecipeError, UsageError
-from optcli.errors.paths import shown
+from optcli.errors import OptcliError, RecipeError, UsageError, shown_path
 
 if TYPE_CHECKING:
     from optcli.scaffold import Draft
@@ -68,7 +67,7 @@ def command(
     recipe_draft = draft(
         what, folder, inputs=read, weights=weights, data=data, overrides=overrides, trust=trust
     )
-    command_line = f"optcli build {shlex.quote(shown(out))}" if out is not None else ""
+    command_line = f"optcli build {shlex.quote(shown_path(out))}" if out is not None else ""
     if out is not None:
         _write(out, recipe_draft, command_line, overrides)
     for note in recipe_draft.notes:
@@ -79,7 +78,7 @@ def command(
     elif out is None:
         click.echo(recipe_draft.recipe, nl=False)
     else:
-        click.echo(f"wrote {shown(out)}: {command_line}")
+        click.echo(f"wrote {shown_path(out)}: {command_line}")
 
 
 def _write(out: Path, recipe_draft: Draft, command_line: str, overrides: tuple[str, ...]) -> None:

@@ -9,8 +9,7 @@ import click
 
 from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
-from optcli.errors import ExitCode, UsageError
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, UsageError, shown_path
 from optcli.files import registry
 
 if TYPE_CHECKING:
@@ -247,4 +246,4 @@ def _give(plan: Plan, html: Path | None, as_json: bool) -> None:
         options.write(html, pages.html(document(plan)))
     show(plan, document(plan), as_json=as_json)
     if html is not None:
-        click.echo(f"wrote {shown(html)}", err=True)
+        click.echo(f"wrote {shown_path(html)}", err=True)

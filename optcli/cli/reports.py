@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.cli import committed_links
-from optcli.errors import UsageError, did_you_mean
-from optcli.errors.paths import shown
+from optcli.errors import UsageError, did_you_mean, shown_path
 from optcli.files import regular_files
 from optcli.results import Report
 
@@ -116,7 +115,7 @@ def _places(recipe: Path | None, explicit: Path | None) -> list[Path]:
         return [root(explicit)]
     begin = [Path.cwd()]
     if recipe is not None:
-        begin.append(Path(shown(recipe)).absolute().parent)
+        begin.append(Path(shown_path(recipe)).absolute().parent)
     folders = [folder for start in begin for folder in (start, *start.parents)]
     candidates = dict.fromkeys(folder / _FOLDER for folder in folders)
     return [place for place in candidates if place.is_dir() or place == begin[0] / _FOLDER]
@@ -160,7 +159,7 @@ def _read(path: Path, place: Path) -> FoundReport:
         above = [place.parent] if place.name == _FOLDER else []
         files = [each / recorded for each in (*above, Path.cwd(), place.parent)]
         file = next((each for each in files if each.is_file()), Path(recorded))
-        summary = report.recipe.model_copy(update={"path": shown(file)})
+        summary = report.recipe.model_copy(update={"path": shown_path(file)})
         report = report.model_copy(update={"recipe": summary})
     return FoundReport(report, path, place)
 
@@ -183,6 +182,6 @@ def _is_like(recorded: str, recipe: Path) -> bool:
 def _nothing(name: str, places: Sequence[Path]) -> UsageError:
     """The error for a report that is missing: it names the folders that were searched."""
     names = sorted({path.parent.name for place in places for path in _reports(place)})
-    looked = ", ".join(shown(place / name) for place in places)
+    looked = ", ".join(shown_path(place / name) for place in places)
     hint = (did_you_mean(name, names) if name else "") or _AGAIN
     return UsageError("no report here yet", place=looked, hint=hint)

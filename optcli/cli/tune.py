@@ -10,8 +10,7 @@ import click
 
 from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
-from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, OptcliError, TrustError, UsageError, shown_path
 from optcli.settings.tuning import Objective
 
 
@@ -124,11 +123,10 @@ def command(
         raise TrustError(
             "this report is from elsewhere, and tuning builds the recipe that it names",
             place=str(built.path),
-            hint=f"look into {shown(recipe)} and name that, or add --trust",
+            hint=f"look into {shown_path(recipe)} and name that, or add --trust",
         )
     from optcli import tuning
-    from optcli.pipeline.execute import BuildSettings
-    from optcli.pipeline.jobs import usual_jobs
+    from optcli.pipeline.execute import BuildSettings, usual_jobs
 
     root = built.own_store(store) if built else store
     common: dict[str, Any] = {
@@ -199,7 +197,7 @@ def _recipe_and_report(
     recipe = Path(built.report.recipe.path)
     if not recipe.is_file():
         raise UsageError(
-            f"the recipe of this report is gone: {shown(recipe)}",
+            f"the recipe of this report is gone: {shown_path(recipe)}",
             place=str(built.path),
             hint="optcli tune RECIPE",
         )

@@ -229,8 +229,8 @@ def _of_build(
     """The report of a build, with the layers of its rejected variants."""
     from optcli.pipeline import report_files
     from optcli.pipeline.reporting import exit_code
+    from optcli.pipeline.verification.answers import rejudged
     from optcli.pipeline.verification.layers import with_layers
-    from optcli.pipeline.verification.rejudging import rejudged
 
     report, path = place.report, place.path
     if not any(variant.accuracy is not None for variant in report.variants.values()):

@@ -7,14 +7,14 @@ and back, so that a failure inside a worker reaches the person with its place an
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, ClassVar
-
-from optcli.errors import paths
 
 # What the operating system says where nothing more can be written.
 NO_ROOM = {
@@ -98,7 +98,7 @@ class OptcliError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        where = f"{paths.place(self.place)}: " if self.place else ""
+        where = f"{shown_place(self.place)}: " if self.place else ""
         return f"{where}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
 
     def to_record(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        file = paths.place(self.file)
+        file = shown_place(self.file)
         where = f"{file}:{self.line}:{self.column}" if self.line else file
         text = f"{where}: {self.message}"
         return text + (f"\n  hint: {self.hint}" if self.hint else "")
@@ -301,3 +301,39 @@ def ended_by(number: int) -> tuple[str, str]:
     except ValueError:  # a real-time signal, of which Python names the first and the last
         name = f"signal {number}"
     return _DEATHS.get(number, "was ended"), name
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path as messages print it: relative where it lies below the current folder, else absolute.
+
+    `a/../b` becomes `b`, and doubled slashes go. Where a symbolic link makes the two differ, the real
+    path is taken.
+    """
+    text = os.fspath(path)
+    try:
+        here = os.getcwd()
+        whole = os.path.join(here, os.path.expanduser(text))
+        plain = os.path.normpath(whole)
+        if os.pardir in text.split(os.sep) and not _same(plain, whole):
+            plain = os.path.realpath(whole)
+    except (OSError, ValueError):  # the current folder is gone, or the name can be none of a file
+        return os.path.normpath(text)
+    relative = os.path.relpath(plain, here)
+    return plain if relative.split(os.sep)[0] == os.pardir else relative
+
+
+def shown_place(text: str) -> str:
+    """The place of a message: a path, with or without line and column, as `shown`; else as it is.
+
+    Places are paths or names (`onnx › to_openvino`, `--set`); of names none begins with a slash or has
+    a part `..` or `.`.
+    """
+    if os.path.isabs(text) or {os.pardir, os.curdir} & set(text.split(os.sep)):
+        return shown_path(text)
+    return text
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two paths lead to the same file, or neither leads to any."""
+    there = os.path.lexists(other)
+    return os.path.samefile(one, other) if there and Path(one).exists() else not there

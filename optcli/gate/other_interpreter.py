@@ -18,8 +18,7 @@ from optcli.gate.side import kept_of, why_not_built
 from optcli.gate.terms import suggested_by
 from optcli.observer import Observer, Silent
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.making import make, planned
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Phases, make, planned
 from optcli.recipe import load
 from optcli.store import Store
 from optcli.store.remote_place import RemotePlace

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment
-from optcli.errors import ExitCode, UsageError
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, UsageError, shown_path
 from optcli.files.digest import FileDigests
 from optcli.gate import baselines, history, other_interpreter, terms
 from optcli.gate.explain import of_samples
@@ -20,14 +19,12 @@ from optcli.gate.terms import chosen
 from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.pipeline import labels, view
-from optcli.pipeline.devices import device_of
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.making import make, planned
+from optcli.pipeline.making import Phases, make, planned
 from optcli.pipeline.on_devices import joined
-from optcli.pipeline.phases import Phases
 from optcli.pipeline.places import HERE as THIS_MACHINE
 from optcli.pipeline.places import Here, Place
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import Plan, device_of
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
 from optcli.report.gate.changes import kinds_of, together
@@ -188,7 +185,7 @@ def _committed(reference: str, root: Path, store: Store) -> list[Change]:
     pack = None if reference.startswith("git:") else baselines.local_file(reference, root)
     places += [pack.absolute()] if pack is not None else []
     return [
-        Change(kind="committed", place=shown(place), files=(shown(place),))
+        Change(kind="committed", place=shown_path(place), files=(shown_path(place),))
         for place in places
         if baselines.committed(place)
     ]
@@ -299,8 +296,8 @@ def _sentence(
         return _cannot_tell(variants, undeclared, baseline, code, decisive)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
     besides = f"; {', '.join(new)} is new and was not compared" if new else ""
-    shown = (each for variant in variants.values() for each in variant.comparisons)
-    if not any(each.metric == "accuracy" and each.blocking for each in shown):
+    shown_path = (each for variant in variants.values() for each in variant.comparisons)
+    if not any(each.metric == "accuracy" and each.blocking for each in shown_path):
         besides += "; accuracy was not judged"
     nothing = f"nothing became worse than {baseline} beyond its limit{besides}"
     better = [(name, each) for name, each in decisive if each.improved]

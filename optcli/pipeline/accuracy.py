@@ -21,10 +21,10 @@ from optcli.errors import InputError, OptcliError
 from optcli.files.digest import of_value
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
-from optcli.pipeline.accuracy_elsewhere import Asked, Nodes
 from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.decoding import least_score, of_own_form, own_postprocess, with_decoding
 from optcli.pipeline.doubted_answers import Looking, remarks_of
+from optcli.pipeline.places import EvaluationOrder, Nodes
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import PreparedSamples
 from optcli.pipeline.terms import code_of, evaluated_on, judged_by, judging_code, judging_files
@@ -400,7 +400,7 @@ class _Judging:
         nodes = None if judging_files(context.recipe) else context.nodes  # such files stay here
         if nodes is None or subject.interpreter is not None or runner.requires().gpu:
             return None
-        asked = Asked(
+        asked = EvaluationOrder(
             step=step,
             key=key_of(ingredients),
             artifact=subject.artifact,

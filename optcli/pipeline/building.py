@@ -11,11 +11,10 @@ from pathlib import Path
 from optcli import environment
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import device_reports, devices, labels, on_devices, pictures, report_files, view
+from optcli.pipeline import device_reports, labels, on_devices, pictures, plan, report_files, view
 from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
-from optcli.pipeline.making import made_by, make, planned
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Phases, made_by, make, planned
 from optcli.recipe import Recipe
 from optcli.results import Report
 from optcli.results.serving import ServingChoice
@@ -57,7 +56,7 @@ def build(
         initial_plan = planned(Path(recipe), store, overrides, only)
         labels.say(initial_plan.recipe, observer)
         if settings.at_home:
-            initial_plan = replace(initial_plan, recipe=devices.at_home(initial_plan.recipe))
+            initial_plan = replace(initial_plan, recipe=plan.at_home(initial_plan.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / initial_plan.recipe.name
         devices_reached = stack.enter_context(
             on_devices.reached(settings.ray, initial_plan, store, observer)

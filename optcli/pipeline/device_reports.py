@@ -12,9 +12,9 @@ from optcli.pipeline.execute import StepResult
 from optcli.pipeline.exit_status import exit_status
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.on_devices import OnDevice
-from optcli.pipeline.parents import changes_network, parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.pipeline.terms import terms_of
+from optcli.pipeline.verdicts import changes_network, parent_of
 from optcli.recipe import Recipe
 from optcli.report import wording
 from optcli.report.recommendation import Advice, recommend

@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from optcli import environment
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
-from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.decoding import decoding_of, require_outputs
 from optcli.pipeline.entries import artifact_of
-from optcli.pipeline.jobs import usual_jobs
-from optcli.pipeline.local_maker import LocalMaker
-from optcli.pipeline.logs import log_of
+from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_of
 from optcli.pipeline.messages import (
+    GROUND,
     Call,
     DataRequest,
+    Maker,
     News,
+    Order,
     PassRequest,
     SampleCounts,
     SourceFindings,
     SourceRequest,
     Written,
 )
-from optcli.pipeline.orders import GROUND, Maker, Order
+from optcli.pipeline.places import Nodes
 from optcli.pipeline.plan import Plan, Step, prepared_role
-from optcli.pipeline.step_workers import StepWorkers
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Admission, Entry, Store
-from optcli.workers import libraries
+from optcli.workers import libraries, memory
 
 # What this process imports once the steps are done, for the figures of latency and the table.
 _FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
@@ -48,6 +48,9 @@ _FOR_LATER = ("numpy.ma", "scipy.special", "rich.console", "rich.table")
 _LAST_WORDS_S = 10.0
 
 _diagnosis = logging.getLogger(__name__)
+# Memory for two steps of a large network side by side.
+_ROOM_BYTES = 8 << 30
+_JOBS_ON_RAY = 16
 
 
 @dataclass(frozen=True)
@@ -381,3 +384,14 @@ def _packages(step: Step) -> tuple[str, ...]:
     )
     ahead = step.traits.imports_ahead if step.traits is not None else ()
     return (*GROUND, *step.needs.packages, *of_check, *ahead)
+
+
+def usual_jobs(ray: str | None = None) -> int:
+    """How many steps a build does side by side where nobody says: one, or two where there is room.
+
+    Most of a step is Python on one core. With `ray` many: it keeps those waiting that find no room.
+    """
+    if ray is not None:
+        return _JOBS_ON_RAY
+    room = memory.available_bytes() >= _ROOM_BYTES
+    return 2 if room and environment.usable_cores() >= 2 else 1

@@ -40,7 +40,6 @@ NOT_COUNTED: Mapping[str, str] = {
     "pipeline/keys.py": "makes keys",
     "pipeline/model_files": "finds artifacts for the verbs that look at them",
     "pipeline/plan.py": "makes keys",
-    "pipeline/measurement_lock.py": "waits for other measurements",
     "pipeline/places.py": "says where; what measures is in the modules that it calls",
     "recipe": "what it reads is in keys as values",
     "report": "shows results",

@@ -1,31 +1,110 @@
-"""Makes results in the local store: a worker gets copies of its inputs, and what it did is checked."""
+"""Makes results in the local store, in worker processes that are forked or started afresh.
+
+A worker gets copies of its inputs, and what it did is checked.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError, raised_as, strerror
 from optcli.files import digest
-from optcli.pipeline.logs import log_of
-from optcli.pipeline.messages import PassRequest, StepRequest
-from optcli.pipeline.orders import Order
+from optcli.pipeline.messages import News, Order, PassRequest, StepRequest
 from optcli.pipeline.prepared import PreparedSamples, Roles
-from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Entry, Store, disk
-from optcli.workers import messages
+from optcli.workers import (
+    Child,
+    ForkServer,
+    Listener,
+    environment_of_steps,
+    messages,
+    spawn,
+    take_early_server,
+)
 from optcli.workers.memory import available_bytes
 
 _HINT = "read `source.path` only; write into `job.out`, or copy what must be changed"
+_MOST_LOG_BYTES = 256 * 1024
+# After so long the digest of a file that was just written is remembered (`FileDigests`).
+_SETTLED_S = 0.2
+
+
+class StepWorkers:
+    """Starts a worker for each request; the fork server starts with the first that is forked."""
+
+    def __init__(
+        self,
+        threads: int,
+        timeout_s: float,
+        preload: Callable[[], Sequence[str]],
+        hear: Callable[[str, News], None],
+    ) -> None:
+        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
+        self._threads, self._timeout_s = threads, timeout_s
+        self.preload, self._hear = preload, hear
+        self._server: ForkServer | None = None
+        self._starting = threading.Lock()
+        self._running: set[Child] = set()
+        self._stopped = False
+
+    def carry_out(self, order: Order, request: StepRequest, log: Path) -> Any:
+        """What the order's function gives for this request, in a worker that ends with it."""
+        call = order.call
+        temporary: Path | None = getattr(request, "temporary", None)
+        writable = (request.out, temporary) if temporary else (request.out,)
+        options: dict[str, Any] = {"log": log, "confined": writable if order.confined else None}
+        if order.forked_after is None:
+            child = spawn(call.function, request, environment=self._environment(), **options)
+        else:
+            child = self._fork_server().start(
+                call.function, request, after=order.forked_after, **options
+            )
+        self._running.add(child)
+        try:
+            with child:
+                if self._stopped:  # while it was started: whoever ended the others has not seen it
+                    child.kill()
+                listener = Listener(News, partial(self._hear, order.label))
+                return child.result(call.gives, self._timeout_s, listener)
+        finally:
+            self._running.discard(child)
+
+    def stop(self) -> None:
+        """End the workers, those that are being started among them."""
+        self._stopped = True
+        for child in list(self._running):
+            child.kill()
+
+    def close(self) -> None:
+        """End the workers and the fork server."""
+        for child in list(self._running):
+            child.kill()
+        if self._server is not None:
+            self._server.close()
+
+    def _fork_server(self) -> ForkServer:
+        with self._starting:
+            if self._server is None:
+                modules, environment = list(dict.fromkeys(self.preload())), self._environment()
+                self._server = take_early_server(environment) or ForkServer(modules, environment)
+                self._server.import_also(modules)
+            return self._server
+
+    def _environment(self) -> dict[str, str]:
+        return environment_of_steps(self._threads)
 
 
 @dataclass(frozen=True)
@@ -89,13 +168,7 @@ class StepInputs:
             raise
 
 
-# After so long the digest of a file that was just written is remembered (`FileDigests`).
-_SETTLED_S = 0.2
-
-
 Carry = Callable[[Order, StepRequest, Path], Any]
-
-
 """Carries out an order's function for a request whose folders are set, its log in a file."""
 
 
@@ -250,3 +323,24 @@ def _copy(original: Path, copy: Path) -> None:
 def _mark(path: Path) -> tuple[int, ...]:
     status = path.lstat()
     return status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def log_of(store: Store, key: str) -> Path:
+    """Where the log of a step lies; the call that repeats it lies beside."""
+    return store.log_folder(key) / "log.txt"
+
+
+def repeat_command(store: Store, key: str) -> str:
+    """The command that carries out one recorded step again, into a folder of one's choice."""
+    call = log_of(store, key).with_name("call.json")
+    return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
+
+
+def log_end(path: Path) -> str:
+    """The end of a log; empty where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

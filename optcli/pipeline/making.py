@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,7 @@ from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import BuildSettings, Execution, StepResult
 from optcli.pipeline.labels import with_labels
-from optcli.pipeline.logs import log_of
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.local_maker import log_of
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.terms import judging_files
 from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
@@ -145,3 +146,20 @@ def _with_log(error: StepError, place: str, store: Store, key: str | None) -> St
     hint = f"log: {log_of(store, key)}" if key else ""
     hint = "; ".join(filter(None, (error.hint, hint)))
     return StepError(error.message, place=error.place or place, hint=hint)
+
+
+class Phases:
+    """Seconds by phase: `with phases.take("latency"): ...`, several times if need be."""
+
+    def __init__(self) -> None:
+        self.took_s: dict[str, float] = {}
+
+    @contextmanager
+    def take(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase, also where it ends in an error."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = self.took_s.get(name, 0.0) + time.monotonic() - began
+            self.took_s[name] = round(took, 3)

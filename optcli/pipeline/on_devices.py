@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import OptcliError, RunnerError
 from optcli.observer import Observer
-from optcli.pipeline import latency, shapes, sweep
-from optcli.pipeline.devices import FOLDER, Device, devices_of
+from optcli.pipeline import latency, shapes
 from optcli.pipeline.latency import LatencyResults
-from optcli.pipeline.making import Made
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Made, Phases
 from optcli.pipeline.places import Here, Place
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import DEVICES_FOLDER, Device, Plan, devices_of
 from optcli.results import Sweep
 from optcli.store import Store
 
@@ -89,7 +87,7 @@ def joined(
 
 def clear(folder: Path) -> None:
     """Remove what an earlier build left of its devices below the folder of its results, and no more."""
-    below = folder / FOLDER
+    below = folder / DEVICES_FOLDER
     for device in below.iterdir() if below.is_dir() and not below.is_symlink() else ():
         if device.is_dir() and not device.is_symlink():
             with suppress(OSError):  # what somebody else keeps there stays
@@ -118,7 +116,7 @@ def measured(
     """
     measured_on = []
     for number, device in enumerate(context.devices):
-        below = folder if number == 0 else folder / FOLDER / str(device.name)
+        below = folder if number == 0 else folder / DEVICES_FOLDER / str(device.name)
         below.mkdir(parents=True, exist_ok=True)
         measured_on.append(
             _measured(context, device, initial_plan, made, below, store, observer, phases, remeasure)
@@ -152,7 +150,7 @@ def _measured(
                 plan, made.artifacts, store, made.feeds, samples, logs, observer, remeasure, place
             )
         with phases.take("sweep"):
-            swept = sweep.measure(
+            swept = latency.sweep_all(
                 plan, made.artifacts, store, made.feeds, logs, observer, remeasure, place
             )
     except OptcliError as error:

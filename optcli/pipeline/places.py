@@ -1,4 +1,4 @@
-"""Where artifacts are measured: on this machine, or on another one that says what it is.
+"""Where artifacts are measured and evaluated: on this machine, or on another one that says what it is.
 
 What measures takes a `Place` and asks it for all that depends on the machine. So results are kept under
 the facts of the machine that gave them.
@@ -6,27 +6,63 @@ the facts of the machine that gave them.
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli import environment, runners, workers
+from optcli.artifact import Artifact
 from optcli.environment import Missing
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
-from optcli.pipeline import measurement_lock
 from optcli.results import Sweep
+from optcli.runners import Runner
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings, SweepSettings
+from optcli.store import locks
+from optcli.store.locks import held
 from optcli.workers import confinement
 
+if TYPE_CHECKING:
+    from optcli import accuracy
+
 _COMPARING_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class EvaluationOrder:
+    """What other machines must know of an evaluation to do parts of it with the same result.
+
+    `ingredients` are those of its key, `samples` is the key of the samples, `references` name the
+    user's code that judges. `scratch` is a folder for what is tried.
+    """
+
+    step: str
+    key: str
+    artifact: Artifact
+    runner: Runner
+    threads: int
+    ingredients: Mapping[str, Any]
+    samples: str
+    references: tuple[str, ...]
+    log: Path
+    scratch: Path
+    timeout_s: float
+
+
+class Nodes(Protocol):
+    """Machines that evaluate parts of sample sets."""
+
+    def evaluating(self, asked: EvaluationOrder) -> accuracy.Elsewhere | None:
+        """Those that do; None where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +181,7 @@ class Here:
     def compare(self, step: str, request: MeasureRequest, observer: Observer) -> ShapeComparison:
         """As `Place` says."""
         options = runners.find(request.runner).model_validate(request.options)
-        with measurement_lock.acquired(step, observer):
+        with holding_measurement_lock(step, observer):
             observer.started(step)
             began = time.monotonic()
             comparison = workers.run(
@@ -161,7 +197,7 @@ class Here:
 
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
-        with measurement_lock.acquired(step, observer):
+        with holding_measurement_lock(step, observer):
             return latency.measure(
                 order.candidates,
                 order.baseline,
@@ -176,7 +212,7 @@ class Here:
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
-        with measurement_lock.acquired(step, observer):
+        with holding_measurement_lock(step, observer):
             return latency.sweep(
                 order.candidate,
                 order.inputs,
@@ -194,7 +230,7 @@ class Here:
 
     def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
         """As `Place` says."""
-        return measurement_lock.acquired(step, observer)
+        return holding_measurement_lock(step, observer)
 
     def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> Pairs:
         """As `Place` says."""
@@ -216,3 +252,22 @@ def launch_pairs(order: PairsOrder, logs: Path, observer: Observer) -> latency.L
 
 
 HERE = Here()
+
+
+@contextmanager
+def holding_measurement_lock(step: str, observer: Observer) -> Iterator[None]:
+    """Be the only build of this user that measures on this machine; waits, and says so.
+
+    Uploads to a remote store wait as long as the block runs: they would take a core.
+    """
+    waiting = "another build is measuring on this machine; waiting for it"
+    with (
+        held(measurement_lock_path(), waiting=lambda: observer.warned(step, waiting)),
+        locks.background_paused(),
+    ):
+        yield
+
+
+def measurement_lock_path() -> Path:
+    """The lock file: a measurement holds it while it runs."""
+    return Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"

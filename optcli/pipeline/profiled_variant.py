@@ -8,7 +8,7 @@ from optcli.errors import UsageError
 from optcli.measure import profiling
 from optcli.measure.profiling import Profile
 from optcli.observer import Observer, Silent
-from optcli.pipeline import measurement_lock
+from optcli.pipeline import places
 from optcli.pipeline.model_files.built_variant import open_built
 from optcli.results import Report
 from optcli.settings import TensorSpec, batch_range
@@ -55,7 +55,7 @@ def profile(
         postprocess=built.samples.decoding.known,
     )
     log = path.parent / "logs" / f"{variant}.profile.log"
-    with measurement_lock.acquired(f"profile {variant}", observer or Silent()):
+    with places.holding_measurement_lock(f"profile {variant}", observer or Silent()):
         measured = profiling.measure(request, log)
     return measured.model_copy(update={"notes": (*measured.notes, *built.samples.notes)})
 

@@ -14,7 +14,7 @@ from optcli.files import regular_files
 from optcli.measure.latency.summary import quantiles_of
 from optcli.observer import Observer
 from optcli.pipeline import view
-from optcli.pipeline.devices import FOLDER
+from optcli.pipeline.plan import DEVICES_FOLDER
 from optcli.report import build, html, markdown_text
 from optcli.report.html.distributions import Quantiles
 from optcli.results import Report
@@ -34,7 +34,7 @@ class Curves:
 
 def curves_of(folder: Path, report: Report) -> Curves:
     """From the raw samples that lie beside a report in its folder, as far as they are there."""
-    below = folder / FOLDER
+    below = folder / DEVICES_FOLDER
     return Curves(
         quantiles_of(folder / _SAMPLES),
         {

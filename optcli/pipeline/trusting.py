@@ -9,12 +9,12 @@ from typing import Any
 from optcli.artifact import CODE, SCANNED, UNPROVEN, Artifact
 from optcli.errors import TrustError, UsageError
 from optcli.models import sources
-from optcli.pipeline.confining import require_confinement
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
 from optcli.runners import Runner
 from optcli.store import Entry
+from optcli.workers.confinement import require_confinement
 
 USERS = "it runs Python of the recipe's own"
 _GPU = "it uses a GPU, whose driver was not tried in confined workers"

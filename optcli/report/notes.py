@@ -8,8 +8,7 @@ from typing import Any
 
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, RUINED_LAYERS, costly_packing, has_own_model
-from optcli.errors import counted, plural
-from optcli.errors.paths import shown
+from optcli.errors import counted, plural, shown_path
 from optcli.report import engines, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report, VariantReport
@@ -183,7 +182,7 @@ def _floats(report: Report) -> Iterator[str]:
 def _missing(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         if variant.status in ("failed", "skipped"):
-            log = f" (log: {shown(variant.log)})" if variant.log else ""
+            log = f" (log: {shown_path(variant.log)})" if variant.log else ""
             repeat = next((step.repeat for step in variant.steps if step.status == "failed"), None)
             again = f"\n  repeat it: {repeat}" if repeat else ""
             again += "".join(f"\n  checked: {text}" for text in variant.checked)

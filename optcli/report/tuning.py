@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optcli.errors import counted
-from optcli.errors.paths import shown
+from optcli.errors import counted, shown_path
 from optcli.report import wording
 from optcli.report.html.search import search
 from optcli.results import Estimate
@@ -23,7 +22,7 @@ _LEAD = (
 
 def document(tuning: Tuning) -> Document:
     """For every kind of reader."""
-    where = f"The finalists are the variants of {shown(tuning.path)}." if tuning.path else ""
+    where = f"The finalists are the variants of {shown_path(tuning.path)}." if tuning.path else ""
     return Document(
         title=f"optcli tune: {tuning.recipe}",
         sections=list(sections(tuning)),

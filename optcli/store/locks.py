@@ -1,11 +1,15 @@
-"""Locks between processes. The operating system lets go of them when their holder dies, however."""
+"""Who waits for whom: locks between processes, and background work that pauses for measurements.
+
+The operating system lets go of a lock when its holder dies, however that happens.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from optcli.errors import StoreError
 from optcli.store import disk
@@ -55,3 +59,28 @@ def held(
         yield
     finally:
         lock.release()
+
+
+class Background(Protocol):
+    """Something that works beside the build."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Do nothing as long as the block runs."""
+        ...
+
+
+_working: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+def pause_with(work: Background) -> None:
+    """Have it paused with everything else."""
+    _working.add(work)
+
+
+@contextmanager
+def background_paused() -> Iterator[None]:
+    """Nothing is done in the background of this process as long as the block runs."""
+    with ExitStack() as stack:
+        for work in list(_working):
+            stack.enter_context(work.paused())
+        yield

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from optcli.errors import OptcliError
 from optcli.measure import profiling
 from optcli.measure.profiling import Profile
-from optcli.pipeline import measurement_lock
+from optcli.pipeline import places
 from optcli.pipeline.making import Made
 from optcli.pipeline.reporting import artifact_summary
 from optcli.recipe import Recipe
@@ -71,5 +71,5 @@ def _profiled(made: Made, trial_runner: TrialRunner, batch_size: int) -> Profile
         trace=folder / "profiles" / f"{_NAME}.trace.json",
         seed=recipe.seed,
     )
-    with measurement_lock.acquired("tune › profile", trial_runner.observer):
+    with places.holding_measurement_lock("tune › profile", trial_runner.observer):
         return profiling.measure(request, folder / "logs" / f"{_NAME}.profile.log")

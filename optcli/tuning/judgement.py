@@ -10,8 +10,7 @@ from typing import Any
 
 from optcli import pipeline
 from optcli.accuracy import policies
-from optcli.errors import ExitCode
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, shown_path
 from optcli.observer import Observer
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import BuildSettings
@@ -68,7 +67,7 @@ def build(
         changed,
         confidence=confidence_of(recipe, len(choices)),
         measuring_s=round(measuring_s, 1),
-        command=f"optcli tune {shown(recipe.path)}",
+        command=f"optcli tune {shown_path(recipe.path)}",
     )
     tuned_recipe.write(path, content)
     return pipeline.build(

@@ -15,8 +15,8 @@ from optcli import environment
 from optcli.errors import UsageError, counted
 from optcli.observer import Observer, Silent
 from optcli.pipeline import report_files
-from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import BuildSettings, evaluating_nodes, require_ray
+from optcli.pipeline.places import Nodes
 from optcli.report import tuning as tuning_report
 from optcli.report import tuning_findings
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial

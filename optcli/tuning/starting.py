@@ -11,8 +11,7 @@ from typing import Any
 from optcli import environment, passes
 from optcli.accuracy import require_metric
 from optcli.artifact import Format
-from optcli.errors import RecipeError, UsageError, did_you_mean
-from optcli.errors.paths import shown
+from optcli.errors import RecipeError, UsageError, did_you_mean, shown_path
 from optcli.files.digest import of_value
 from optcli.pipeline import plugins
 from optcli.pipeline.plan import plan, source_of
@@ -54,7 +53,7 @@ def started(path: Path, overrides: tuple[str, ...]) -> SearchStart:
     if "evaluation" not in recipe.data:
         raise UsageError(
             "the recipe has no samples to judge the finalists by",
-            place=shown(recipe.path),
+            place=shown_path(recipe.path),
             hint="give the recipe data.evaluation, and accuracy: {metric: ..., max_drop: ...}",
         )
     if recipe.accuracy is not None:
@@ -113,7 +112,7 @@ def formats_read(start: SearchStart, store: Store) -> dict[str, tuple[Format, ..
     firsts = {n: {k: v[0] for k, v in options.items() if v} for n, options in others.items()}
     listed = json.dumps({"source": [], "own": [{n: options} for n, options in firsts.items()]})
     read = load(recipe.path, [*start.overrides, f"variants={listed}", "baseline=source"])
-    place = f"{shown(recipe.path)}, tune.passes"
+    place = f"{shown_path(recipe.path)}, tune.passes"
     uses = [use.model_copy(update={"place": place}) for use in read.variants["own"].passes]
     traits_of = [plugins.traits_of(use, recipe.folder, store, store.digests) for use in uses]
     return {use.name: traits.accepts for use, traits in zip(uses, traits_of, strict=True)}
@@ -128,7 +127,7 @@ def require_known(recipe: Recipe) -> None:
         if name not in known:
             raise UsageError(
                 f"tune.passes: there is no pass {name!r}",
-                place=shown(recipe.path),
+                place=shown_path(recipe.path),
                 hint=did_you_mean(name, known) or "optcli passes lists them; plugins names your own",
             )
         fields = list(passes.find(name).model_fields)
@@ -136,7 +135,7 @@ def require_known(recipe: Recipe) -> None:
             if option not in fields:
                 raise UsageError(
                     f"tune.passes: {name} has no option {option!r}",
-                    place=shown(recipe.path),
+                    place=shown_path(recipe.path),
                     hint=did_you_mean(option, fields) or f"it has {', '.join(fields)}",
                 )
 
@@ -157,7 +156,7 @@ def require_something(space: Space) -> None:
     if not space.runtimes:
         raise UsageError(
             "there is nothing to try: " + (" ".join(space.left_out) or "no runtime is left"),
-            place=shown(space.recipe.path),
+            place=shown_path(space.recipe.path),
             hint="widen tune.runtimes and tune.precisions, or install a runtime",
         )
 

@@ -14,13 +14,12 @@ from optcli.errors import StepError
 from optcli.measure import latency
 from optcli.measure.latency import Candidate, Measured
 from optcli.observer import Observer
-from optcli.pipeline import measurement_lock, plugins
+from optcli.pipeline import places, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
-from optcli.pipeline.accuracy_elsewhere import Nodes
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.labels import with_labels
-from optcli.pipeline.making import Made, make
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Made, Phases, make
+from optcli.pipeline.places import Nodes
 from optcli.pipeline.plan import PlannedVariant, plan
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
@@ -110,7 +109,7 @@ class TrialRunner:
         for name in names:
             one = subject(made, name)
             candidates.append(Candidate(name, one.artifact, one.runner_name, one.options))
-        with measurement_lock.acquired("latency", self.observer):
+        with places.holding_measurement_lock("latency", self.observer):
             return latency.measure(
                 candidates,
                 names[0],

@@ -8,7 +8,7 @@ parts of Linux do it, each used where the system has it:
   too old for that, devices, locks, modes, owners and times of files.
 
 Neither needs privileges, and neither can be left again: it is for a process that ends with its work.
-Out of reach of the numbers of other processes it is by `namespaces`, which must come before any thread.
+`lifetime.enter_namespace`, which must come before any thread, hides the numbers of other processes.
 Interfaces: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html.
 """
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from optcli.artifact import SCANNED, Artifact
 from optcli.errors import TrustError
 
 _NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP, _FILTER = 38, 21, 22, 2
@@ -83,6 +84,8 @@ _SIGNALS: dict[str, tuple[int, int]] = {
     "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
+
+
 # fmt: on
 
 
@@ -304,3 +307,15 @@ def _call(function: object, *arguments: object) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"this worker cannot be confined: {os.strerror(number)}")
     return returned
+
+
+def require_confinement(format: str, place: str, *, trust: bool) -> None:
+    """Raise `TrustError` for a program from elsewhere where this system cannot confine workers."""
+    if format in SCANNED and not trust:
+        require_whole(place)
+
+
+def require_confinement_of(artifact: Artifact) -> None:
+    """The same for an artifact that a machine is asked to open."""
+    if artifact.foreign:
+        require_confinement(artifact.format, str(artifact.path), trust=artifact.trusted)

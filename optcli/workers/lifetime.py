@@ -4,7 +4,7 @@ A worker has a keeper: the process that was started, which forks the worker and 
 The keeper is a subreaper: whatever the worker starts and leaves behind, in a session of its own or
 forked twice, becomes the keeper's child. Once the worker is gone, however it went, or the parent is,
 or the parent asks for it by SIGTERM, the keeper kills all that is left and ends as the worker did.
-A worker that will be confined lives in a namespace of its own where that can be had (`namespaces`).
+A worker that will be confined lives in a namespace of its own where there is one: `enter_namespace`.
 Linux only; elsewhere a worker leads a process group, and a killed build can leave a worker that ends
 by itself when its channel closes.
 """
@@ -15,14 +15,13 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
-
-from optcli.workers import namespaces
 
 # What a worker that will be confined is started with.
 APART = "apart"
@@ -35,6 +34,9 @@ _DESCRIPTORS = 4096
 _MOST_S = 10.0
 # A keeper also looks by itself whether its worker and its parent are there.
 _LOOK_S = 5.0
+_NEW_USER, _NEW_PROCESSES = 0x10000000, 0x20000000
+_SHELL = "/bin/sh"
+_CAPABILITIES_VERSION = 0x20080522
 
 
 def bind_to_parent(parent: int, *, apart: bool = False) -> None:
@@ -50,7 +52,7 @@ def bind_to_parent(parent: int, *, apart: bool = False) -> None:
     # Where it is inherited as ignored, the system buries children and tells nobody that they ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _UNHEARD)
-    namespace = namespaces.enter() if apart else None
+    namespace = enter_namespace() if apart else None
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -201,3 +203,57 @@ def _prctl(option: int, value: int) -> None:
 def end_at_once() -> None:
     """End this process, and with it its workers, whatever its threads do."""
     os._exit(0)
+
+
+def enter_namespace() -> int | None:
+    """Have later children of this process live in a PID namespace of their own; None: there is none.
+
+    The numbers of other processes mean nothing there: a worker cannot move them to other cores, change
+    their priority or send them signals. Linux gives such a namespace to administrators, and to other
+    users together with a user namespace, in which they stay who they are. Containers often allow
+    neither. See pid_namespaces(7) and user_namespaces(7).
+
+    They end once nobody has the descriptor that it gives: a pipe to the first process of the namespace,
+    which only waits. A worker is not the first itself: the system ignores what that one sends to
+    itself, such as the signal of an abort. It is a shell, because a copy of a process with libraries
+    costs 30 ms. This process must have one thread, and can start no other afterwards.
+    """
+    if not sys.platform.startswith("linux") or not os.access(_SHELL, os.X_OK) or not _unshared():
+        return None
+    waits, held = os.pipe()
+    quiet = [(os.POSIX_SPAWN_DUP2, waits, 0), *((os.POSIX_SPAWN_CLOSE, number) for number in (1, 2))]
+    try:
+        os.posix_spawn(_SHELL, [_SHELL, "-c", "read _"], {}, file_actions=quiet, setpgroup=0)
+    finally:
+        os.close(waits)
+    return held
+
+
+def has_namespaces() -> bool:
+    """Whether workers can have one here; a process that ends at once tries it."""
+    if not sys.platform.startswith("linux"):
+        return False
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            os._exit(0 if enter_namespace() is not None else 1)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _unshared() -> bool:
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_NEW_PROCESSES) == 0:
+        return True
+    user, group = os.geteuid(), os.getegid()
+    # In a user namespace an administrator would lose the rights over the files of others.
+    if user == 0 or libc.unshare(_NEW_USER | _NEW_PROCESSES) != 0:
+        return False
+    itself = Path("/proc/self")
+    with suppress(OSError):  # then the user only reads as nobody there, and owns the same files
+        (itself / "uid_map").write_text(f"{user} {user} 1")
+        (itself / "setgroups").write_text("deny")  # else the next cannot be written
+        (itself / "gid_map").write_text(f"{group} {group} 1")
+    # What the first process of a user namespace may do in it, such as making more of them.
+    libc.capset(struct.pack("<Ii", _CAPABILITIES_VERSION, 0), bytes(24))
+    return True

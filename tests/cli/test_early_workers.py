@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from tiny_project import DATA
 
+from optcli import workers
 from optcli.cli import build as early_workers
 from optcli.models import sources
-from optcli.pipeline import orders
+from optcli.pipeline import messages
 from optcli.store import Store
-from optcli.workers import early, environment_of_steps, parent
+from optcli.workers import environment_of_steps, parent
 
 # The look at its text is no reason to fail: reading it says what is wrong.
 NO_RECIPE = Path("no such recipe.yaml")
@@ -37,13 +38,13 @@ def cores(monkeypatch):
 
 
 def test_the_ground_is_that_of_every_worker():
-    assert early_workers.GROUND == orders.GROUND
+    assert early_workers.GROUND == messages.GROUND
 
 
 def test_one_waits_for_a_build_with_an_empty_store(tmp_path, started, cores):
     cores(2)
     with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
-        server = early.taken(environment_of_steps(2))
+        server = workers.take_early_server(environment_of_steps(2))
         assert server is not None
         server.close()
     assert started == [early_workers.GROUND]
@@ -52,14 +53,14 @@ def test_one_waits_for_a_build_with_an_empty_store(tmp_path, started, cores):
 def test_none_waits_where_there_may_be_nothing_to_do_or_no_core(tmp_path, started, cores):
     cores(1)
     with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
-        assert early._waiting == []
+        assert workers._early_servers == []
     cores(2)
     (tmp_path / "entries").mkdir()
     with early_workers.early_workers(Store.of(tmp_path), NO_RECIPE):
-        assert early._waiting == []
+        assert workers._early_servers == []
     remote = Store.at(tmp_path / "store", (tmp_path / "remote").as_uri())
     with early_workers.early_workers(remote, NO_RECIPE):
-        assert early._waiting == []
+        assert workers._early_servers == []
     assert started == []
 
 
@@ -75,7 +76,7 @@ def test_a_build_takes_it_where_it_has_as_many_threads(
     assert optcli(*arguments).code == 0
     assert len(started) == servers
     assert started[0] == early_workers.GROUND
-    assert early._waiting == []
+    assert workers._early_servers == []
     again = optcli(*arguments)  # there is nothing to do
     assert (again.code, len(started)) == (0, servers)
 
@@ -126,4 +127,4 @@ def test_it_ends_where_the_recipe_is_wrong(place, optcli, started, cores, tmp_pa
     cores(2)
     (place.folder / "recipe.yaml").write_text("version: 1\nnaem: wrong\n")
     assert optcli("build", "recipe.yaml", "--store", tmp_path / "new").code == 2
-    assert (len(started), early._waiting) == (1, [])
+    assert (len(started), workers._early_servers) == (1, [])

@@ -22,7 +22,7 @@ from optcli.files import digest
 from optcli.gate import baselines
 from optcli.gate.baselines import BaselineVariant
 from optcli.models.engines.sidecar import FILE as SIDECAR
-from optcli.pipeline import step_workers, trusting
+from optcli.pipeline import local_maker, trusting
 from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
 from optcli.results import RecipeSummary, Report
@@ -99,7 +99,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         asked.append(confined is not None)
         raise StepError("far enough")
 
-    for place in (parent, workers, step_workers, confined_model):
+    for place in (parent, workers, local_maker, confined_model):
         monkeypatch.setattr(place, "spawn", refuse)
     monkeypatch.setattr(ForkServer, "start", refuse)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(ObjectRef=type))

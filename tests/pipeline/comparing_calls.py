@@ -12,10 +12,9 @@ from typing import Any
 
 from optcli.errors import StepError
 from optcli.passes.export_onnx import ExportOnnx
-from optcli.pipeline import check
+from optcli.pipeline import check, comparison_process
 from optcli.pipeline.comparison_process import ComparisonProcess, comparing
 from optcli.pipeline.messages import PassRequest
-from optcli.workers import forked_copy
 
 
 def copies() -> list[int]:
@@ -107,7 +106,7 @@ def worth_it(request: PassRequest, channel) -> dict[str, bool]:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
-    found["with two threads"] = forked_copy.is_possible()
+    found["with two threads"] = comparison_process.can_fork()
     stop.set()
     thread.join()
     return found

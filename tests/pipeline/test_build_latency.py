@@ -5,7 +5,7 @@ from tiny_project import DATA, HEAD
 
 from optcli import environment
 from optcli.measure.latency import launches, summary
-from optcli.pipeline import latency, measurement_lock
+from optcli.pipeline import latency, places
 from optcli.store.locks import held
 
 VARIANTS = """\
@@ -54,7 +54,7 @@ def test_accuracy_alone_waits_for_no_other_measurement(project):
     samples = project.artifacts / "tiny" / "samples.npz"
     assert samples.exists()
     project.recipe(VARIANTS, data=DATA, head=f"{HEAD}slo: {{p99_ms: 0.000001}}\n")
-    with held(measurement_lock.lock()):
+    with held(places.measurement_lock_path()):
         report = project.build(overrides=["latency=off"], remeasure=True)
     assert project.judged
     assert not project.measured

@@ -9,8 +9,8 @@ from tiny_project import DATA, HEAD, want_a_gpu
 from optcli.files.digest import FileDigests
 from optcli.pipeline import device_reports, latency
 from optcli.pipeline.latency import LatencyResults
-from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import plan
+from optcli.pipeline.verdicts import parent_of
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Estimate, Latency, Report, VariantReport, Verdict, flags
 

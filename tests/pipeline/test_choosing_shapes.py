@@ -13,8 +13,7 @@ from optcli.measure.latency import shapes as comparing
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.pipeline import places
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.making import make, planned
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Phases, make, planned
 from optcli.store import Store
 
 VARIANTS = """\

@@ -8,7 +8,7 @@ from tiny_project import DATA, HEAD, Heard
 from optcli import environment
 from optcli.errors import MissingError, RecipeError, UsageError
 from optcli.files.digest import FileDigests
-from optcli.pipeline import build, devices, keys
+from optcli.pipeline import build, keys, plan
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.on_ray import device_nodes
@@ -40,7 +40,7 @@ def recipe(project, variants, measured_on=None):
 def who(project, variants, measured_on=None):
     """By device: where it is, and the variants measured there."""
     found = recipe(project, variants, measured_on)
-    of = devices.devices_of(found, list(found.variants), found.baseline)
+    of = plan.devices_of(found, list(found.variants), found.baseline)
     return {each.name: (each.ray, each.variants) for each in of}
 
 
@@ -74,7 +74,7 @@ def test_a_device_on_which_nothing_is_measured_is_not_asked(project):
 
 def test_at_home_all_is_measured_here(project):
     found = recipe(project, "  plain: []\n  other: {passes: [], devices: [a10]}\n", "[edge]")
-    (only,) = devices.devices_of(devices.at_home(found), ["plain", "other"], "plain")
+    (only,) = plan.devices_of(plan.at_home(found), ["plain", "other"], "plain")
     assert (only.name, only.ray) == (None, None)
 
 
@@ -173,7 +173,7 @@ def test_native_code_alone_is_bound_to_a_device(project):
 
 def test_a_recipe_names_a_device_and_cannot_say_where_it_is(project):
     project.recipe("  plain: []\n", head=HEAD + "devices: {pi: {ssh: true}}\n")
-    (device,) = devices.devices_of(load(project.folder / "recipe.yaml"), ["plain"], "plain")
+    (device,) = plan.devices_of(load(project.folder / "recipe.yaml"), ["plain"], "plain")
     assert device.is_here, "nothing is measured on it"
     for written, wanted in (
         ("{ssh: evil@host}", "stands in your own configuration"),

@@ -19,9 +19,9 @@ from tiny_project import DATA, HEAD, Heard, Project, build_options
 from optcli import environment
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.pipeline import build
-from optcli.pipeline.on_ray import devices, sharing
+from optcli.pipeline.on_ray import devices, parcels
 from optcli.pipeline.on_ray.cluster import NODE_ID
-from optcli.pipeline.on_ray.parcels import UnreachableError
+from optcli.pipeline.remote_devices.messages import UnreachableError
 from optcli.results import Report
 from optcli.store import Store
 
@@ -138,7 +138,7 @@ def test_without_ray_a_device_of_a_cluster_is_an_error(project: Project) -> None
 def test_a_node_that_does_not_see_the_store_costs_its_device(
     project: Project, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "mark_of", lambda store: (Path("/nowhere/mark"), "x"))
+    monkeypatch.setattr(parcels, "mark_of", lambda store: (Path("/nowhere/mark"), "x"))
     project.recipe("  plain: []\n", head=head("[here, edge]"))
     report, _ = built(project, cluster.address, remote=False)
     assert report.variants["plain"].latency

@@ -31,7 +31,7 @@ STARTS = [
         "measure/latency/shapes.py",
     ),
     *(f"pipeline/{name}.py" for name in ("latency", "accuracy", "sweep", "shapes")),
-    *("pipeline/verification/layers.py", "pipeline/operations.py", "measure/roofline/__init__.py"),
+    *("pipeline/verification/layers.py", "pipeline/roofline_share.py", "measure/roofline/__init__.py"),
 ]
 
 

@@ -22,7 +22,7 @@ from optcli.pipeline import build, step
 from optcli.pipeline.execute import BuildSettings
 from optcli.pipeline.making import planned
 from optcli.pipeline.messages import PassRequest
-from optcli.pipeline.on_ray import cluster, fit, maker, node, parcels
+from optcli.pipeline.on_ray import cluster, maker, node, parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart
 from optcli.store import Store
@@ -68,7 +68,7 @@ def sent_of(request: PassRequest) -> parcels.Project:
 
 def differences(plan, step, **changed):
     ingredients = {**step.ingredients, **changed}
-    return fit.differences(ingredients, made_of(plan, step), step.traits, FileDigests())
+    return node._step_differences(ingredients, made_of(plan, step), step.traits, FileDigests())
 
 
 @pytest.mark.slow
@@ -101,11 +101,11 @@ def test_a_device_that_a_pass_names_itself_is_compared(steps):
     _, last = steps
     own = QuantizeNncf()
     traits = Traits.of(own, "quantize_nncf")
-    assert fit.differences({"device": own.bound_to()}, {}, traits, FileDigests()) == ()
-    (found,) = fit.differences({"device": {"gpu": "H100"}}, {}, traits, FileDigests())
+    assert node._step_differences({"device": own.bound_to()}, {}, traits, FileDigests()) == ()
+    (found,) = node._step_differences({"device": {"gpu": "H100"}}, {}, traits, FileDigests())
     assert found == "it is another device: gpu"
     users = last["tuned"].traits
-    (found,) = fit.differences({"device": {"gpu": "H100"}}, {}, users, FileDigests())
+    (found,) = node._step_differences({"device": {"gpu": "H100"}}, {}, users, FileDigests())
     assert "a pass of your own" in found
 
 
@@ -129,13 +129,15 @@ def test_code_and_data_travel_by_content_and_are_the_same_there(steps, project, 
     there = mirror / project.folder.relative_to("/")
     asked = request(plan, step, there)
     wanted = made_of(plan, step)
-    assert fit.of_project(asked, step.ingredients, wanted, FileDigests()) == ()
+    assert node._project_differences(asked, step.ingredients, wanted, FileDigests()) == ()
     (there / "fakes.py").write_text("changed = True\n")
-    (found,) = fit.of_project(asked, step.ingredients, {}, FileDigests())
+    (found,) = node._project_differences(asked, step.ingredients, {}, FileDigests())
     assert "fakes.py:Calibrated" in found
     read = next(path for path in there.rglob("*.png") if path.stat().st_size)
     read.write_bytes(b"another image")
-    assert "the samples of calibration differ there" in fit.of_project(asked, {}, wanted, FileDigests())
+    assert "the samples of calibration differ there" in node._project_differences(
+        asked, {}, wanted, FileDigests()
+    )
 
 
 @pytest.mark.slow
@@ -244,8 +246,8 @@ def part(steps, project):
 def test_the_machine_that_planned_an_evaluation_fits(part):
     again = messages.read(NodePart, messages.to_record(part))
     assert again == part
-    assert fit.of_evaluation(again, FileDigests()) == ()
-    assert fit.of_judging(again, FileDigests()) == ()
+    assert node._evaluation_differences(again, FileDigests()) == ()
+    assert node._judging_differences(again, FileDigests()) == ()
 
 
 @pytest.mark.slow
@@ -259,20 +261,22 @@ def test_the_machine_that_planned_an_evaluation_fits(part):
 )
 def test_what_would_evaluate_otherwise_is_named(part, changed, said):
     other = replace(part, ingredients={**part.ingredients, **changed})
-    (found,) = fit.of_evaluation(other, FileDigests())
+    (found,) = node._evaluation_differences(other, FileDigests())
     assert said in found
 
 
 @pytest.mark.slow
 def test_other_samples_and_another_metric_are_named(part, project):
     other = replace(part, samples="0" * 64)
-    assert fit.of_judging(other, FileDigests()) == ("the samples of evaluation differ there",)
+    assert node._judging_differences(other, FileDigests()) == (
+        "the samples of evaluation differ there",
+    )
     (project.folder / "metric.py").write_text("def metric(outputs, target, meta):\n    return 1\n")
     own = replace(part, references=("metric.py:metric",))
-    (found,) = fit.of_judging(own, FileDigests())
+    (found,) = node._judging_differences(own, FileDigests())
     assert "metric.py:metric, or what it imports, differs there" in found
     gone = replace(part, references=("gone.py:metric",))
-    (found,) = fit.of_judging(gone, FileDigests())
+    (found,) = node._judging_differences(gone, FileDigests())
     assert "cannot be read there" in found
 
 

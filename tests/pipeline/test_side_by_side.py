@@ -7,8 +7,7 @@ import pytest
 
 from optcli import environment
 from optcli.observer import Silent
-from optcli.pipeline.execute import BuildSettings, Execution, StepResult
-from optcli.pipeline.jobs import usual_jobs
+from optcli.pipeline.execute import BuildSettings, Execution, StepResult, usual_jobs
 from optcli.pipeline.making import planned
 from optcli.store import Store
 from optcli.workers import memory

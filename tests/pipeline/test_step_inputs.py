@@ -19,8 +19,7 @@ from optcli.passes.finetune import Finetune
 from optcli.pipeline import execute
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.local_maker import LocalMaker
-from optcli.pipeline.messages import Call, PassRequest, Written
-from optcli.pipeline.orders import Order
+from optcli.pipeline.messages import Call, Order, PassRequest, Written
 from optcli.settings import TensorSpec
 from optcli.store import Store
 

@@ -15,7 +15,7 @@ from optcli.files import digest
 from optcli.measure import roofline
 from optcli.measure.roofline import Bandwidth, Rate, Roofline
 from optcli.observer import Silent
-from optcli.pipeline import operations
+from optcli.pipeline import roofline_share
 from optcli.pipeline import roofline_share as build_roofline
 from optcli.results import Estimate, Latency, Operations, Report, flags
 from optcli.scaffold.inspection import Findings, Target
@@ -126,7 +126,7 @@ def findings(**changes: object) -> Findings:
 
 
 def test_operations_and_bytes_are_of_one_image() -> None:
-    found = operations.of(findings(), "export_onnx")
+    found = roofline_share.operations_of(findings(), "export_onnx")
     assert found is not None
     assert (found.per_image, found.counted_in) == (4000, "export_onnx")
     assert found.weight_bytes == 400 + 1000 + 5
@@ -135,9 +135,9 @@ def test_operations_and_bytes_are_of_one_image() -> None:
 
 
 def test_what_cannot_be_counted_is_not_invented() -> None:
-    assert operations.of(findings(operations=None), "x") is None
+    assert roofline_share.operations_of(findings(operations=None), "x") is None
     nothing = {"macs": 0, "flops": 0, "at": {"image": [1, 3, 8, 8]}}
-    assert operations.of(findings(operations=nothing), "x") is None
+    assert roofline_share.operations_of(findings(operations=nothing), "x") is None
 
 
 def test_the_roofline_is_measured_once_and_kept(
@@ -188,7 +188,7 @@ def test_a_report_with_operations_and_shares(project: Project, monkeypatch: pyte
     assert "GOP" not in text(found)
     assert Report.model_validate_json(counted.to_json()) == counted
 
-    monkeypatch.setattr(operations.inspection, "look_into", lambda target: pytest.fail("kept"))
+    monkeypatch.setattr(roofline_share.inspection, "look_into", lambda target: pytest.fail("kept"))
     assert build_roofline.near(found, folder, store) == counted
     elsewhere = found.model_copy(update={"environment": {**found.environment, "cores": 77}})
     with pytest.raises(UsageError, match="another cores"):
@@ -199,8 +199,8 @@ def test_a_network_in_python_from_elsewhere_is_not_looked_into(
     tmp_path: Path, tmp_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Target] = []
-    monkeypatch.setattr(operations.inspection, "look_into", looked.append)
-    monkeypatch.setattr(operations, "of", lambda found, name: None)
+    monkeypatch.setattr(roofline_share.inspection, "look_into", looked.append)
+    monkeypatch.setattr(roofline_share, "operations_of", lambda found, name: None)
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "model.json").write_text("{}")
@@ -210,9 +210,9 @@ def test_a_network_in_python_from_elsewhere_is_not_looked_into(
         "made_by": [{"key": "12", "step": "source", "kind": "python"}], "facts": {},
     }  # fmt: skip
     (folder / "artifact.json").write_text(json.dumps(about))
-    assert operations.count(folder, tmp_store) is None
+    assert roofline_share.count_operations(folder, tmp_store) is None
     assert not looked
     assert not list(tmp_store.entries()), "another who makes the same may have it counted"
     (folder / "artifact.json").write_text(json.dumps({**about, "format": "onnx"}))
-    assert operations.count(folder, tmp_store) is None
+    assert roofline_share.count_operations(folder, tmp_store) is None
     assert len(looked) == 1

@@ -14,7 +14,7 @@ import pytest
 from faulty_remote import HASTY, QUICK, Admits, Machine, files_of, made
 
 from optcli.errors import InputError, MissingError, TrustError, UsageError
-from optcli.store import Store, key_of, pausing
+from optcli.store import Store, key_of, locks
 from optcli.store.remote import KINDS, RemotePlace, manifest, remote_place
 
 STEP = {"step": "export_onnx", "options": {"opset": 18}}
@@ -462,7 +462,7 @@ class TestFaults:
     @pytest.mark.slow
     def test_nothing_is_sent_while_something_is_measured(self, here, there, faults):
         with here.connected():
-            with pausing.paused():
+            with locks.background_paused():
                 before = len(faults.asked)
                 made(here.store, STEP)
                 assert here.store.remote._uploads.finish(0.2) == 1

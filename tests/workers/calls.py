@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError
-from optcli.workers import Channel, confinement, namespaces
+from optcli.pipeline.comparison_process import ForkedCopy
+from optcli.workers import Channel, confinement, lifetime
 from optcli.workers.channel import receive, send
-from optcli.workers.forked_copy import ForkedCopy
 
 
 def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
@@ -306,7 +306,7 @@ def owner(payload: dict[str, Any], channel: Channel) -> Any:
     os.setgid(payload["user"])
     os.setuid(payload["user"])
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: else its files in /proc are another's
-    held = namespaces.enter()
+    held = lifetime.enter_namespace()
     ours, theirs = os.pipe()
     if os.fork() == 0:
         with tempfile.TemporaryFile() as file:

@@ -20,7 +20,7 @@ import pytest
 from optcli import workers
 from optcli.accuracy import UnderWay
 from optcli.errors import InputError, StepError
-from optcli.workers import channel, early, parent
+from optcli.workers import channel, parent
 from optcli.workers.logs import LARGEST_BYTES
 
 HERE = Path(__file__).parent
@@ -243,10 +243,10 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
 @pytest.mark.slow
 def test_a_server_may_start_before_it_is_known_what_it_imports():
     environment = {"OPTCLI_PROBE": "set"}
-    with early.waiting(["statistics"], environment):
-        assert early.taken({"OPTCLI_PROBE": "another"}) is None
-        server = early.taken(environment)
-        assert early.taken(environment) is None
+    with workers.early_server(["statistics"], environment):
+        assert workers.take_early_server({"OPTCLI_PROBE": "another"}) is None
+        server = workers.take_early_server(environment)
+        assert workers.take_early_server(environment) is None
         server.import_also(["statistics", "colorsys"])
     try:
         for name in ("statistics", "colorsys"):
@@ -259,10 +259,10 @@ def test_a_server_may_start_before_it_is_known_what_it_imports():
 def test_a_server_that_nobody_took_is_gone_at_once(tmp_path, monkeypatch):
     (tmp_path / "endless_library.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
-    with early.waiting(["endless_library"], {}):
-        (server,) = early._waiting
+    with workers.early_server(["endless_library"], {}):
+        (server,) = workers._early_servers
     assert server._process.poll() is not None
-    assert early._waiting == []
+    assert workers._early_servers == []
     server.close()
 
 

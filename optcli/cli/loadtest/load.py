@@ -13,8 +13,7 @@ import click
 from optcli.cli import options
 from optcli.cli.loadtest.limit import SearchOptions
 from optcli.cli.progress import Progress
-from optcli.errors import UsageError, raised_as, strerror
-from optcli.errors.paths import shown
+from optcli.errors import UsageError, raised_as, shown_path, strerror
 
 if TYPE_CHECKING:
     from optcli.results.document import Document
@@ -232,7 +231,7 @@ def give(answer: Answer, out: Path | None, *, as_json: bool) -> None:
         options.write(out / "junit.xml", answer.junit)
     click.echo(json if as_json else terminal.text(answer.document), nl=False)
     if out is not None:
-        click.echo(f"wrote {shown(out)}", err=True)
+        click.echo(f"wrote {shown_path(out)}", err=True)
 
 
 def positive(value: float, place: str) -> float:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli.errors import InputError, did_you_mean, excerpt
-from optcli.errors.paths import shown
+from optcli.errors import InputError, did_you_mean, excerpt, shown_path
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import model_files
@@ -18,7 +17,7 @@ from optcli.models.sources import Source
 def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
     """Why there is no such file, and a hint with the names that lie beside; None where it is there."""
     if regular_files.is_folder(file):
-        return f"{shown(file)} is a folder, wanted a file", "name the file in it"
+        return f"{shown_path(file)} is a folder, wanted a file", "name the file in it"
     if regular_files.is_file(file):
         return None
     near = [name for name in regular_files.names_in(file.parent) if name.endswith(tuple(suffixes))]
@@ -29,8 +28,8 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
         regular_files.check(file)
     except OSError as error:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            return f"{shown(file)}: {error.strerror or error}", hint
-    return f"there is no file {shown(file)}", hint
+            return f"{shown_path(file)}: {error.strerror or error}", hint
+    return f"there is no file {shown_path(file)}", hint
 
 
 def wrong(file: Path, message: str, hint: str) -> InputError:
@@ -61,9 +60,9 @@ class FileSource(Source):
         if missing is not None:
             problems.append(("source", *missing))
         elif not os.access(file, os.R_OK):
-            problems.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
+            problems.append(("source", f"{shown_path(file)} cannot be read", "look at its permissions"))
         elif file.stat().st_size == 0:
-            problems.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
+            problems.append(("source", f"{shown_path(file)} is empty", "copy or export the file again"))
         if self.weights is not None:
             problems.append(("weights", f"{self.what} brings its own weights", "remove `weights`"))
         if self.arguments:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optcli import environment
 from optcli.artifact import Format
 from optcli.environment import Needs
-from optcli.errors import InputError, paths
+from optcli.errors import InputError, shown_path
 from optcli.files import opened_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch as torch_format
@@ -89,8 +89,8 @@ class PythonSource(Source):
         unseen = [path for path in project_files if not path.is_relative_to(os.path.realpath(out))]
         if unseen:
             raise InputError(
-                f"the network reads {paths.shown(unseen[0])} while it is made: another file there would"
-                " not be noticed",
+                f"the network reads {shown_path(unseen[0])} while it is made: another file there"
+                " would not be noticed",
                 place=f"python:{self.target}",
                 hint="give weights by `model.weights`, numbers by `model.arguments`",
             )

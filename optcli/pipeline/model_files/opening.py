@@ -12,7 +12,6 @@ from optcli.files import digest
 from optcli.models.engines.sidecar import FILE as SIDECAR
 from optcli.models.formats import model_files
 from optcli.pipeline import view
-from optcli.pipeline.confining import require_confinement
 from optcli.pipeline.entries import lineage, made_by
 from optcli.pipeline.model_files.laying_out import LaidOut, LayoutRequest
 from optcli.pipeline.trusting import doubts_of, is_fetched, is_from_file, require_trust
@@ -21,6 +20,7 @@ from optcli.scaffold.inspection.looking import size_bytes
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
 from optcli.workers import run
+from optcli.workers.confinement import require_confinement
 
 _TIMEOUT_S = 600.0
 # These files say which sizes vary, not how far.

@@ -217,8 +217,8 @@ def _measuring() -> type:
         def begin(self) -> None: ...
 
         def carry_out(self, record: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-            from optcli.pipeline.on_ray import measuring
+            from optcli.pipeline.on_ray import node
 
-            return measuring.carry_out(record)
+            return node.measure(record)
 
     return Measuring

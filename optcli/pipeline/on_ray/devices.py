@@ -12,21 +12,20 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, from_record
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
-from optcli.pipeline.devices import Device
-from optcli.pipeline.on_ray import device_nodes, parcels, sharing
+from optcli.pipeline.on_ray import device_nodes, parcels
 from optcli.pipeline.on_ray.cluster import Cluster
 from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
 from optcli.pipeline.on_ray.maker import require
-from optcli.pipeline.on_ray.parcels import UnreachableError
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import Device, Plan
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
     DeviceOrder,
     Travelling,
+    UnreachableError,
 )
 from optcli.settings.devices import RayPlace
-from optcli.store import Store, pausing
+from optcli.store import Store, locks
 
 # How often a measurement begins again because the node was lost.
 _TRIES = 3
@@ -159,7 +158,7 @@ class RayDevice(RemoteDevice):
     ) -> tuple[DeviceAnswer, bytes]:
         is_here = self._seen.machine == environment.machine()
         assert self._node is not None
-        with pausing.paused() if is_here else nullcontext():
+        with locks.background_paused() if is_here else nullcontext():
             if self._held is None:
                 self._held = Held(
                     self._name, self._ray, self._node, lambda text: observer.warned(step, text)
@@ -176,7 +175,7 @@ class RayDevice(RemoteDevice):
         """How these files come to the node; they lie in the remote store afterwards."""
         remote = self._store.remote
         if remote is None:
-            mark, content = sharing.mark_of(self._store)
+            mark, content = parcels.mark_of(self._store)
             return Travelling(url=None, files={}, mark=str(mark), content=content)
         files = travelling_files(artifacts, feeds, self._store.digests)
         parcels.send(

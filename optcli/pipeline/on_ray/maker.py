@@ -12,16 +12,13 @@ from typing import Any
 from optcli.errors import StepError, UsageError, from_record
 from optcli.observer import Observer
 from optcli.pipeline import ray_session
-from optcli.pipeline.local_maker import LocalMaker, begun_log
-from optcli.pipeline.messages import PassRequest, StepRequest
+from optcli.pipeline.local_maker import LocalMaker, StepWorkers, begun_log
+from optcli.pipeline.messages import Order, PassRequest, StepRequest
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shipped
-from optcli.pipeline.on_ray.parcels import UnreachableError
-from optcli.pipeline.orders import Order
 from optcli.pipeline.plan import Plan
-from optcli.pipeline.remote_devices.messages import Contents
-from optcli.pipeline.step_workers import StepWorkers
+from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.store import Store, disk
 from optcli.workers import messages
 

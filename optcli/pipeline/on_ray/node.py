@@ -1,33 +1,41 @@
 """What a node does with an order: it checks that it fits, carries it out and sends the files.
 
-An order is a pass, or a part of a sample set to be evaluated.
+An order is a pass, a part of a sample set to be evaluated, or a measurement.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optcli import accuracy
+from optcli import accuracy, data, environment, runners
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError, StepError, StoreError
+from optcli.errors import OptcliError, StepError, StoreError, first_line
 from optcli.files import folders
-from optcli.files.digest import FileDigests, of_file
+from optcli.files.digest import FileDigests, of_file, of_value
+from optcli.passes import Traits
 from optcli.pipeline import step
-from optcli.pipeline.confining import require_confinement_of
-from optcli.pipeline.local_maker import LocalMaker
-from optcli.pipeline.logs import log_end, log_of
-from optcli.pipeline.messages import Call, News
-from optcli.pipeline.on_ray import fit, parcels
+from optcli.pipeline.keys import PACKAGE
+from optcli.pipeline.local_maker import LocalMaker, StepWorkers, log_end, log_of
+from optcli.pipeline.messages import Call, News, Order, PassRequest
+from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart, Shared, Shipped
-from optcli.pipeline.orders import Order
-from optcli.pipeline.step_workers import StepWorkers
+from optcli.pipeline.remote_devices import measuring
+from optcli.pipeline.remote_devices.measuring import (
+    USERS_CODE,
+    code_differences,
+    cpu_differences,
+    device_differences,
+)
+from optcli.pipeline.remote_devices.messages import Travelling, UnreachableError
+from optcli.settings import user_code
 from optcli.store import Entry, Store, key_of
 from optcli.workers import messages
+from optcli.workers.confinement import require_confinement_of
 
 T = TypeVar("T")
 
@@ -110,7 +118,7 @@ def _answered_or_why(
         answer = do(asked, answer)
     except _UnfitError as error:
         answer = replace(answer, unfit=error.differences)
-    except parcels.UnreachableError as error:
+    except UnreachableError as error:
         answer = replace(answer, unreachable=str(error))
     except StoreError as error:
         answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
@@ -130,7 +138,7 @@ def node_store() -> Store:
 
 
 def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
-    _require_fit(fit.differences(order.ingredients, order.made_of, order.request.traits, _digests))
+    _require_fit(_step_differences(order.ingredients, order.made_of, order.request.traits, _digests))
     require_confinement_of(order.request.parent)
     if order.shared is not None:
         result = _in_shared_store(order, order.shared)
@@ -153,7 +161,7 @@ def _in_shared_store(order: NodeOrder, shared: Shared) -> Any:
     """Run the pass in the store that driver and node share; the driver checks the result itself."""
     if not sees(shared.mark, shared.content):
         raise _UnfitError((f"it does not see the store {shared.mark.parent}",))
-    _require_fit(fit.of_project(order.request, order.ingredients, order.made_of, _digests))
+    _require_fit(_project_differences(order.request, order.ingredients, order.made_of, _digests))
     return _workers.of(order).carry_out(_order(order, {}), order.request, shared.log)
 
 
@@ -188,7 +196,7 @@ def _made(order: NodeOrder, shipped: Shipped, store: Store) -> Entry:
             parent=_at(order.request.parent, entries["parent"]),
             origin=_at(order.request.origin, entries["origin"]),
         )
-        _require_fit(fit.of_project(request, order.ingredients, order.made_of, _digests))
+        _require_fit(_project_differences(request, order.ingredients, order.made_of, _digests))
         here = replace(order, request=request)
         with store.work(_KIND, key) as work:
             record = LocalMaker(store, _workers.of(here)).make(_order(here, entries), work)
@@ -197,12 +205,12 @@ def _made(order: NodeOrder, shipped: Shipped, store: Store) -> Entry:
 
 def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
     """The part's files lie where the driver wanted them, or are sent."""
-    _require_fit(fit.of_evaluation(part, _digests))
+    _require_fit(_evaluation_differences(part, _digests))
     require_confinement_of(part.request.artifact)
     if part.shared is not None:
         if not sees(part.shared.mark, part.shared.content):
             raise _UnfitError((f"it does not see the store {part.shared.mark.parent}",))
-        _require_fit(fit.of_judging(part, _digests))
+        _require_fit(_judging_differences(part, _digests))
         accuracy.evaluate_part(part.request, log=part.shared.log, timeout_s=part.timeout_s)
         return replace(answer, result={})
     assert part.shipped is not None
@@ -215,7 +223,7 @@ def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
     log.unlink(missing_ok=True)
     with folders.temporary("part") as out:
         whole = replace(part.request, artifact=artifact, folder=project.path / folder, out=Path(out))
-        _require_fit(fit.of_judging(replace(part, request=whole), _digests))
+        _require_fit(_judging_differences(replace(part, request=whole), _digests))
         accuracy.evaluate_part(whole, log=log, timeout_s=part.timeout_s)
         made = [path for path in sorted(Path(out).rglob("*")) if path.is_file()]
         files = {path: (path.stat().st_size, of_file(path)) for path in made}
@@ -246,3 +254,104 @@ def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
         forked_after=order.forked_after,
         confined=order.confined,
     )
+
+
+def _step_differences(
+    ingredients: Mapping[str, Any],
+    made_of: Mapping[str, Mapping[str, Any]],
+    traits: Traits,
+    digests: FileDigests,
+) -> tuple[str, ...]:
+    """What would make the key another one here, a phrase each: versions, optcli's own code, devices.
+
+    `made_of` are the ingredients of the samples that the step reads, by role.
+    """
+    differing = [each.what for each in environment.missing(traits.needs)]
+    differing += code_differences(ingredients.get("code", {}), digests)
+    differing += _version_differences(ingredients.get("versions", {}))
+    for role in made_of.values():
+        differing += _version_differences(role.get("versions", {}))
+        if "code" in role and role["code"] != digests.of_folder(PACKAGE / "data"):
+            differing.append("its optcli reads data in another way")
+    if "device" in ingredients:
+        differing += device_differences(ingredients["device"], traits)
+    return tuple(dict.fromkeys(differing))
+
+
+def _project_differences(
+    request: PassRequest,
+    ingredients: Mapping[str, Any],
+    made_of: Mapping[str, Mapping[str, Any]],
+    digests: FileDigests,
+) -> tuple[str, ...]:
+    """What differs in the files of the recipe's folder: the user's pass and the samples."""
+    differing = []
+    try:
+        traits = request.traits
+        code = ingredients.get("code", {}).get(USERS_CODE)
+        if traits.reference is not None and code is not None:
+            here = user_code.digest(traits.reference, request.folder, digests)
+            if here != code:
+                differing.append(f"{traits.reference}, or what it imports, differs there")
+        for role, wanted in made_of.items():
+            here_too = data.ingredients(request.data[role], request.folder, digests)
+            if of_value({"step": "samples", **here_too}) != of_value(wanted):
+                differing.append(f"the samples of {role} differ there")
+    except (OptcliError, OSError) as error:
+        differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(differing)
+
+
+def _evaluation_differences(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `differences`, of an evaluation: its outputs are those of one kind of processor."""
+    runner = runners.find(part.request.runner).model_validate(part.request.options)
+    differing = [each.what for each in environment.missing(runner.requires())]
+    differing += code_differences(part.ingredients.get("code", {}), digests)
+    differing += _version_differences(part.ingredients.get("versions", {}))
+    differing += cpu_differences(part.ingredients.get("cpu", {}))
+    return tuple(dict.fromkeys(differing))
+
+
+def _judging_differences(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `of_project`, of an evaluation: the user's metric, what follows the model, and the samples."""
+    folder = part.request.folder
+    differing = []
+    try:
+        users = [user_code.digest(each, folder, digests) for each in part.references]
+        if users != part.ingredients.get("users"):
+            differing.append(f"{', '.join(part.references)}, or what it imports, differs there")
+        of = data.ingredients(part.request.data, folder, digests)
+        if of_value({"step": "samples", **of}) != part.samples:
+            differing.append("the samples of evaluation differ there")
+    except (OptcliError, OSError) as error:
+        differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(differing)
+
+
+def _version_differences(versions: Mapping[str, str | None]) -> Iterator[str]:
+    for name, wanted in versions.items():
+        here = environment.version(name)
+        if here != wanted:
+            yield f"{name} {here or 'is not installed'}, wanted {wanted or 'none'}"
+
+
+def measure(record: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Measure by the `DeviceOrder` in a record, as `remote_devices.measuring.carry_out` does."""
+    return measuring.carry_out(record, _arrived)
+
+
+def _arrived(travelling: Travelling) -> Mapping[str, Path]:
+    if travelling.url is None:
+        if not sees(Path(travelling.mark), travelling.content):
+            where = Path(travelling.mark).parent
+            raise UnreachableError(f"it does not see the store {where}")
+        return {}
+    try:
+        store = node_store()
+        remote = parcels.opened(travelling.url, store)
+        return {
+            path: parcels.fetched(store, remote, contents).path
+            for path, contents in travelling.files.items()
+        }
+    except StoreError as error:
+        raise UnreachableError(f"the store of {socket.gethostname()}: {error.message}") from error

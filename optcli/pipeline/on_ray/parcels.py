@@ -7,6 +7,7 @@ it. So nothing that others wrote there takes part in a build.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,20 +19,16 @@ from optcli.errors import OptcliError, first_line
 from optcli.files import digest, regular_files
 from optcli.files.digest import FileDigests
 from optcli.pipeline.keys import PACKAGE
-from optcli.pipeline.on_ray import sharing
 from optcli.pipeline.on_ray.messages import Shared
-from optcli.pipeline.remote_devices.messages import Contents
+from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.settings import user_code
-from optcli.store import Entry, Store, key_of
+from optcli.store import Entry, Store, disk, key_of, locks
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
 from optcli.store.remote.connection import Connection, DeniedError, GoneError
 from optcli.store.remote.manifest import object_of
 
 _KIND = "input"
-
-
-class UnreachableError(Exception):
-    """Files did not come through: the remote store does not answer, or has not what it should have."""
+_MARK = "seen-by-ray"
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") 
 
 def shared_with(store: Store, log: Path) -> Shared:
     """A file by which a node knows that it sees this very store. Raises `StoreError`."""
-    mark, content = sharing.mark_of(store)
+    mark, content = mark_of(store)
     return Shared(mark=mark, content=content, log=log)
 
 
@@ -183,3 +180,13 @@ def _ingredients(contents: Contents) -> dict[str, Any]:
 
 def _told(place: RemotePlace, error: Exception) -> str:
     return f"{place.shown}: {first_line(error)}"
+
+
+def mark_of(store: Store) -> tuple[Path, str]:
+    """A file of the store, and what stands in it. Raises `StoreError`."""
+    mark = store.root / _MARK
+    # Parts of a build come here side by side.
+    with locks.held(store.root / "locks" / f"{_MARK}.lock"), disk.failures(store.root):
+        if not mark.exists():
+            disk.write_whole(mark, uuid.uuid4().hex.encode())
+        return mark, mark.read_text()

@@ -10,13 +10,13 @@ from typing import Any
 from optcli.accuracy.evaluation import EvaluationRequest
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
-from optcli.pipeline.accuracy_elsewhere import Asked
 from optcli.pipeline.on_ray import parcels
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.maker import COPIES, LEAST_BYTES, raise_failure
 from optcli.pipeline.on_ray.messages import NodeAnswer, NodePart, ShippedPart
-from optcli.pipeline.on_ray.parcels import Project, UnreachableError
-from optcli.pipeline.remote_devices.messages import Contents
+from optcli.pipeline.on_ray.parcels import Project
+from optcli.pipeline.places import EvaluationOrder
+from optcli.pipeline.remote_devices.messages import Contents, UnreachableError
 from optcli.store import Store, disk
 
 # More would spend their time on opening the model.
@@ -31,7 +31,7 @@ class RayNodes:
         self._cluster = Cluster(address, observer.warned)
         self._joined: bool | None = None
 
-    def evaluating(self, asked: Asked) -> RayParts | None:
+    def evaluating(self, asked: EvaluationOrder) -> RayParts | None:
         """Those that have room for a part; None where there are none, which the observer hears."""
         if self._joined is None:
             self._joined = self._joins(asked.step)
@@ -58,7 +58,7 @@ class RayNodes:
 class RayParts:
     """The parts of one evaluation: `Elsewhere` of the room `accuracy`."""
 
-    asked: Asked
+    asked: EvaluationOrder
     cluster: Cluster
     store: Store
     observer: Observer

@@ -12,14 +12,13 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, from_record
 from optcli.files.digest import FileDigests
 from optcli.observer import Observer
-from optcli.pipeline.devices import Device
 from optcli.pipeline.on_ssh.connection import Connection, LostError
 from optcli.pipeline.on_ssh.frames import EndedError, Frame
 from optcli.pipeline.on_ssh.hosts import Host, host_of
-from optcli.pipeline.plan import Plan
+from optcli.pipeline.plan import Device, Plan
 from optcli.pipeline.remote_devices.devices import RemoteDevice, look_for, travelling_files
 from optcli.pipeline.remote_devices.messages import DeviceAnswer, DeviceOrder, Look, Seen, Travelling
-from optcli.store import Store, pausing
+from optcli.store import Store, locks
 from optcli.workers import messages
 
 
@@ -112,7 +111,7 @@ class SshDevice(RemoteDevice):
                 }
             )
             order = order_of(Travelling(files=files))
-            with pausing.paused() if is_here else nullcontext():
+            with locks.background_paused() if is_here else nullcontext():
                 frame, samples = self._carried_out(step, order, self._connection, observer)
             if frame.kind == "answer":
                 return self._read(messages.read(DeviceAnswer, frame.record())), samples

@@ -17,8 +17,7 @@ from optcli.errors import OptcliError, first_line
 from optcli.files import digest, folders
 from optcli.pipeline.on_ssh.frames import EndedError, Frame, Frames
 from optcli.pipeline.remote_devices import measuring
-from optcli.pipeline.remote_devices.measuring import UnreachableError
-from optcli.pipeline.remote_devices.messages import Contents, Travelling
+from optcli.pipeline.remote_devices.messages import Contents, Travelling, UnreachableError
 from optcli.workers import lifetime
 
 _DIGEST = frozenset("0123456789abcdef")

@@ -9,32 +9,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optcli import environment
+import optcli
+from optcli import environment, passes
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.files import folders
-from optcli.files.digest import FileDigests
+from optcli.files.digest import FileDigests, of_value
 from optcli.measure import latency
 from optcli.measure.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import measurement_lock, places
-from optcli.pipeline.confining import require_confinement_of
-from optcli.pipeline.logs import log_end
+from optcli.passes import Traits
+from optcli.pipeline import places
+from optcli.pipeline.keys import PACKAGE
+from optcli.pipeline.local_maker import log_end
 from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
-from optcli.pipeline.remote_devices import fit
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
     DeviceOrder,
     Look,
     Seen,
     Travelling,
+    UnreachableError,
     Wish,
 )
 from optcli.results import Sweep
 from optcli.workers import confinement, messages
+from optcli.workers.confinement import require_confinement_of
 
 _SAMPLES = "samples.npz"
 _OTHER = "its optcli does not understand the messages of this one"
+_MOST_NAMED = 3
+# In the code of a step: a pass of the user's own, by the digest of its source.
+USERS_CODE = "pass"
 
 
 def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def look(record: dict[str, Any], node_id: str) -> dict[str, Any]:
         return dict(messages.to_record(replace(seen, unfit=(_OTHER,))))
     answer = replace(
         seen,
-        unfit=fit.of_code(asked.code, FileDigests()),
+        unfit=code_differences(asked.code, FileDigests()),
         environment=environment.describe(asked.packages),
         machine=environment.machine(),
         confinement=str(confinement.available()),
@@ -59,13 +65,9 @@ def _lacking(wish: Wish) -> tuple[environment.Missing, ...]:
     lacking = environment.missing(wish.needs)
     if wish.bound_to is not None and wish.traits is not None:
         hint = "its native code runs only on the machine that made it: build on the device"
-        differences = fit.of_device(wish.bound_to, wish.traits)
+        differences = device_differences(wish.bound_to, wish.traits)
         lacking += [environment.Missing(what, hint) for what in differences]
     return tuple(lacking)
-
-
-class UnreachableError(Exception):
-    """Files did not come to this machine."""
 
 
 class _Noting(Observer):
@@ -181,7 +183,7 @@ def _paired(
         _begun.run = asked.run
         logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
         _begun.pairs = places.launch_pairs(here, logs, observer)
-    with measurement_lock.acquired(asked.step, observer):
+    with places.holding_measurement_lock(asked.step, observer):
         return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
 
 
@@ -190,3 +192,44 @@ def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer
         order, candidate=arrived.candidate(order.candidate), feeds=arrived.feeds(order.feeds)
     )
     return places.HERE.sweep(step, here, work / f"{order.candidate.name}.log", observer)
+
+
+def code_differences(code: Mapping[str, str], digests: FileDigests) -> tuple[str, ...]:
+    """Which of optcli's own modules, digests by file, are other ones here: a phrase, or nothing."""
+    other = []
+    for file, digest in code.items():
+        if file == USERS_CODE:
+            continue
+        try:
+            same = digests.of(PACKAGE / file) == digest
+        except OSError:
+            same = False
+        if not same:
+            other.append(file)
+    if other:
+        named = ", ".join(other[:_MOST_NAMED]) + (", ..." if len(other) > _MOST_NAMED else "")
+        return (f"its optcli ({optcli.__version__}) differs in {named}",)
+    return ()
+
+
+def device_differences(device: Mapping[str, Any], traits: Traits) -> tuple[str, ...]:
+    """What tells that this is not the device that a result is bound to: a phrase, or nothing."""
+    if "cpu" in device:
+        return cpu_differences(device["cpu"])
+    if traits.reference is not None:  # only its own code could tell
+        return (
+            "a pass of your own that is bound to a device runs on the machine that planned it only",
+        )
+    bound_to = passes.find(traits.name).model_validate(traits.options).bound_to()
+    if of_value(bound_to) != of_value(dict(device)):
+        other = sorted(name for name in device if bound_to.get(name) != device[name])
+        named = ", ".join(other[:_MOST_NAMED]) or "nothing is known of it"
+        return (f"it is another device: {named}",)
+    return ()
+
+
+def cpu_differences(cpu: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells that this is not the processor of a description: a phrase, or nothing."""
+    if dict(cpu) == environment.cpu():
+        return ()
+    return (f"its CPU is {environment.cpu()['model']}, wanted {cpu.get('model')}",)

@@ -16,6 +16,10 @@ Contents = dict[str, tuple[int, str]]
 """Files by their relative names: the size in bytes and the digest of each."""
 
 
+class UnreachableError(Exception):
+    """Files did not reach another machine: the remote store does not answer, or does not have them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wish:
     """What a variant needs to be run: of the machine, and for native code the device it was made for.

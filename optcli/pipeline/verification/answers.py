@@ -1,4 +1,4 @@
-"""Judge answers that another machine gave, as one more variant of a recipe."""
+"""Verdicts without a build: on answers that another machine gave, and on a report under another bar."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from optcli import accuracy, environment
 from optcli.accuracy.answers import WANTED
-from optcli.errors import InputError, MissingError, OptcliError, UsageError
+from optcli.errors import InputError, MissingError, OptcliError, UsageError, shown_path
 from optcli.files import regular_files
 from optcli.observer import Observer, Silent
 from optcli.pipeline import reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all, subjects
 from optcli.pipeline.execute import BuildSettings
-from optcli.pipeline.making import Made, make, planned
-from optcli.pipeline.phases import Phases
+from optcli.pipeline.making import Made, Phases, make, planned
 from optcli.recipe import load
 from optcli.results import Accuracy, Report, VariantReport, Verdict
+from optcli.results.outcomes import ACCURACY_VERDICTS
 from optcli.store import Store
 
 
@@ -166,3 +166,40 @@ def _row(
         accuracy=figures,
         verdicts=verdicts,
     )
+
+
+def rejudged(report: Report, place: Path, overrides: Sequence[str]) -> Report:
+    """The report with its verdicts on accuracy as the recipe with `overrides` has them.
+
+    Without one of `accuracy` it is left as it is. Raises `UsageError` where the recipe is gone, or
+    where the metric or the confidence is another one, which only a build can work out.
+    """
+    if not any(each.strip().startswith("accuracy") for each in overrides):
+        return report
+    path = Path(report.recipe.path)
+    hint = f"optcli build {shown_path(path)} with the same --set"
+    if not path.is_file():
+        raise UsageError(
+            f"the recipe of this report is gone: {shown_path(path)}", place=str(place), hint=hint
+        )
+    settings = load(path, overrides).accuracy
+    judged = {name: v.accuracy for name, v in report.variants.items() if v.accuracy is not None}
+    for figures in judged.values():
+        if settings is None or (figures.metric is not None and settings.metric != figures.metric):
+            wanted = settings.metric if settings else "nothing"
+            raise UsageError(
+                f"the build judged by {figures.metric}, wanted {wanted}", place="--set", hint=hint
+            )
+        if figures.drop is not None and settings.confidence != figures.confidence:
+            raise UsageError(
+                f"the build's intervals are for a confidence of {figures.confidence:g},"
+                f" wanted {settings.confidence:g}",
+                place="--set accuracy.confidence",
+                hint=hint,
+            )
+    variants = dict(report.variants)
+    for name, figures in judged.items():
+        fresh = accuracy.verdicts(figures, settings, is_baseline=name == report.baseline)
+        others = (v for v in report.variants[name].verdicts if v.name not in ACCURACY_VERDICTS)
+        variants[name] = variants[name].model_copy(update={"verdicts": (*fresh, *others)})
+    return report.model_copy(update={"variants": variants})

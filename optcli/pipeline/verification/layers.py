@@ -12,8 +12,7 @@ from optcli import data, environment
 from optcli.accuracy import layers
 from optcli.accuracy.layers.process import FULL, incomparable
 from optcli.artifact import SCANNED, Artifact
-from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
-from optcli.errors.paths import shown
+from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, shown_path
 from optcli.files.digest import of_value
 from optcli.observer import Observer, Silent
 from optcli.pipeline import keys
@@ -83,7 +82,7 @@ def with_layers(
             raise TrustError(
                 "the recipe of this report brings Python of its own, and the report is from elsewhere",
                 place=str(place),
-                hint=f"look into {shown(recipe.path)} and name that, or add --trust",
+                hint=f"look into {shown_path(recipe.path)} and name that, or add --trust",
             )
     except OptcliError as error:
         if wanted:
@@ -211,7 +210,7 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
     path = Path(report.recipe.path)
     if not path.is_file():
         raise UsageError(
-            f"the recipe of this report is gone: {shown(path)}",
+            f"the recipe of this report is gone: {shown_path(path)}",
             place=str(place),
             hint="build again; layers are compared on the data that the recipe names",
         )

@@ -16,7 +16,7 @@ from typing import Any
 from optcli import environment
 from optcli.models.engines import driver
 from optcli.scaffold.doctor.checks import Check, State
-from optcli.workers import confinement, namespaces
+from optcli.workers import confinement, lifetime
 from optcli.workers.memory import available_bytes
 
 _check = partial(Check, group="machine")
@@ -34,7 +34,7 @@ def checks() -> list[Check]:
         memory(),
         gpu(),
         cuda_driver(),
-        walls(confinement.available(), apart=namespaces.available()),
+        walls(confinement.available(), apart=lifetime.has_namespaces()),
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from optcli.files import digest
-from optcli.store import pausing
+from optcli.store import locks
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
 from optcli.store.remote.connection import Connection, DeniedError, GoneError, RefusedError
@@ -52,7 +52,7 @@ class Uploads:
         self._denied = False
         self._thread: threading.Thread | None = None
         self._again()
-        pausing.join(self)
+        locks.pause_with(self)
 
     def add(self, kind: str, key: str) -> None:
         """Upload an entry of the store, unless it is there as far as this store knows."""
