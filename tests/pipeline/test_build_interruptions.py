@@ -132,7 +132,7 @@ STARTED_SLOWLY = """\
 import os, signal, sys, time
 from pathlib import Path
 import psutil
-from optcli.pipeline import build, execute, step_workers
+from optcli.pipeline import build, execute, local_maker
 
 def slowly(*arguments, **options):
     child = spawn(*arguments, **options)
@@ -142,8 +142,8 @@ def slowly(*arguments, **options):
     time.sleep(1.0)
     return child
 
-started, spawn = [], step_workers.spawn
-step_workers.spawn, execute._LAST_WORDS_S = slowly, 0.1
+started, spawn = [], local_maker.spawn
+local_maker.spawn, execute._LAST_WORDS_S = slowly, 0.1
 signal.signal(signal.SIGINT, signal.default_int_handler)
 places = dict(zip(("store", "artifacts"), map(Path, sys.argv[1:])))
 try:
