@@ -12,9 +12,10 @@ from typing import Any
 
 from optcli.errors import StepError
 from optcli.passes.export_onnx import ExportOnnx
-from optcli.pipeline import check, comparison_process
+from optcli.pipeline import check
 from optcli.pipeline.comparison_process import ComparisonProcess, comparing
 from optcli.pipeline.messages import PassRequest
+from optcli.workers import lifetime
 
 
 def copies() -> list[int]:
@@ -106,7 +107,7 @@ def worth_it(request: PassRequest, channel) -> dict[str, bool]:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
-    found["with two threads"] = comparison_process.can_fork()
+    found["with two threads"] = lifetime.can_fork()
     stop.set()
     thread.join()
     return found

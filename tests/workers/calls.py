@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError
-from optcli.pipeline.comparison_process import ForkedCopy
 from optcli.workers import Channel, confinement, lifetime
 from optcli.workers.channel import receive, send
+from optcli.workers.lifetime import ForkedCopy
 
 
 def has_compiler(payload: dict[str, Any], channel: Channel) -> Any:
