@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from batches import Batches, Item
 from metrics import CONTENT_TYPE, Metrics
-from oip import HEADER, Asked, Protocol, Refused, body_of, encoded, seconds_of
+from oip import HEADER, Arrays, Asked, Protocol, Refused, body_of, encoded, seconds_of
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -28,7 +28,6 @@ from starlette.responses import JSONResponse, Response
 HERE = Path(__file__).parent
 BUNDLE: dict[str, Any] = json.loads((HERE / "bundle.json").read_text())
 MODEL = f"/v2/models/{BUNDLE['model']}"
-INDEX = "/v2/repository/index"
 # While this file is there, the server says that it is not ready, and still answers.
 STOPPING = Path(os.environ.get("STOPPING_FILE", HERE / "stopping"))
 Base: Any = importlib.import_module("oip_grpc").Calls if BUNDLE["grpc"] else object
@@ -76,7 +75,7 @@ class Model(Base):  # type: ignore[misc]
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml."""
         self._config = config
-        self.metrics.bound(config["max_in_flight"])
+        self.metrics.queue_bound.set(config["max_in_flight"])
         self._batches.warm_up(config["max_batch_size"])
         self._together.set_max_batch_size(config["max_batch_size"])
         self._together.set_batch_wait_timeout_s(config["batch_wait_timeout_s"])
@@ -88,7 +87,7 @@ class Model(Base):  # type: ignore[misc]
         path = path.replace(f"{MODEL}/versions/1", MODEL, 1)
         if path not in {*self.pages, *self._pages, *self._posted}:
             return Refused(404, f"there is no such page; the model is at {MODEL}/infer").response()
-        method = "POST" if path in self._posted or path == INDEX else "GET"
+        method = "POST" if path in self._posted or path == "/v2/repository/index" else "GET"
         if request.method != method:
             return Refused(405, f"use {method} for this page").response()
         if path in self._posted:
@@ -118,43 +117,40 @@ class Model(Base):  # type: ignore[misc]
         """Be inside. Raises `Refused` where there is no room."""
         self.require_room()
         self._inside += 1
-        self.metrics.inside(self._inside)
         try:
-            yield
+            with self.metrics.queue_depth.track_inprogress():
+                yield
         finally:
             self._inside -= 1
-            self.metrics.inside(self._inside)
 
     def deadline(self, shorter_ms: str | None = None) -> float:
         """When a request that came now is late, in seconds since the epoch."""
         return time.time() + seconds_of(shorter_ms, self._config["deadline_ms"] / 1000)
 
-    async def outputs(self, asked: Asked, deadline: float) -> Mapping[str, np.ndarray]:
+    async def outputs(self, asked: Asked, deadline: float) -> Arrays:
         """The outputs of a request: kept ones, or computed ones. Raises `Refused`."""
         if self.cache is None:
             return await self.computed(asked, deadline)
         key = self.cache.key(*(part for pair in sorted(asked.feed.items()) for part in pair))
         return await self.cache.get(key, lambda: self.computed(asked, deadline))
 
-    async def computed(self, asked: Asked, deadline: float) -> Mapping[str, np.ndarray]:
+    async def computed(self, asked: Asked, deadline: float) -> Arrays:
         """What the model gives for a request, in parts of the largest batch. Raises `Refused`."""
         with self.admitted():
             if self._sample:
                 self._sample.offer(asked.feed)
-            parts = [
-                self._row(Item(feed, rows, deadline, time.time()))
-                for feed, rows in asked.parts(self._config["max_batch_size"])
-            ]
+            parts = asked.parts(self._config["max_batch_size"])
+            items = [Item(feed, rows, deadline, time.time()) for feed, rows in parts]
             try:
                 async with asyncio.timeout(deadline - time.time()):
-                    results = await asyncio.gather(*parts)
+                    results = await asyncio.gather(*map(self._row, items))
             except TimeoutError as error:
                 raise Refused.late() from error
         if len(results) == 1:
             return results[0]
         return {name: np.concatenate([each[name] for each in results]) for name in results[0]}
 
-    async def _row(self, item: Item) -> Mapping[str, np.ndarray]:
+    async def _row(self, item: Item) -> Arrays:
         """Single rows are computed together; several rows are a batch of their own."""
         try:
             together = item.rows == 1 and BUNDLE["batched"]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from oip import Refused
+from oip import Arrays, Refused
 
 if TYPE_CHECKING:
     from metrics import Metrics
-
-Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 @dataclass(slots=True, eq=False)
@@ -40,8 +38,12 @@ class Batches:
         largest = largest if self._batched else 1
         sizes = {1, largest, *(2**power for power in range((largest - 1).bit_length()))}
         for size in sorted(sizes - self._warm):
+            feed = {}
+            for each in self._inputs:
+                shape = [size, *each["usual"][1:]] if self._batched else each["usual"]
+                feed[each["name"]] = np.zeros(shape, each["dtype"])
             for _ in range(2):
-                self._model.run(self._zeros(size))
+                self._model.run(feed)
             self._warm.add(size)
 
     def call(self, items: Sequence[Item], sealed: float) -> list[Arrays | Refused]:
@@ -53,7 +55,7 @@ class Batches:
         """
         start = time.time()
         due = [each for each in items if start < each.deadline and not each.cancelled]
-        results = self._compute(due) if due else {}
+        results = dict(zip(map(id, due), self._compute(due) if due else [], strict=True))
         end = time.time()
         rows = sum(each.rows for each in due if not isinstance(results[id(each)], Refused))
         for each in due:
@@ -64,29 +66,21 @@ class Batches:
             self._metrics.called(rows, end - start)
         return [results.get(id(each)) or Refused.late() for each in items]
 
-    def _compute(self, items: Sequence[Item]) -> dict[int, Arrays | Refused]:
+    def _compute(self, items: Sequence[Item]) -> list[Arrays | Refused]:
         try:
-            return dict(zip(map(id, items), self._outputs(items), strict=True))
+            feed = items[0].feed
+            if len(items) > 1:
+                feed = {n: np.concatenate([each.feed[n] for each in items]) for n in feed}
+            outputs = self._model.run(feed)
         except Exception as error:  # runtimes raise kinds of their own
-            if len(items) == 1:
-                reason = str(error).partition("\n")[0] or type(error).__name__
-                return {id(items[0]): Refused(500, f"the model failed: {reason}")}
-            return {place: one for item in items for place, one in self._compute([item]).items()}
-
-    def _outputs(self, items: Sequence[Item]) -> list[Arrays]:
+            if len(items) > 1:
+                return [result for item in items for result in self._compute([item])]
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            return [Refused(500, f"the model failed: {reason}")]
         if len(items) == 1:
-            return [self._model.run(items[0].feed)]
-        names = items[0].feed
-        outputs = self._model.run({n: np.concatenate([each.feed[n] for each in items]) for n in names})
+            return [outputs]
         ends = np.cumsum([each.rows for each in items])
         return [
             {name: array[end - each.rows : end] for name, array in outputs.items()}
             for each, end in zip(items, ends, strict=True)
         ]
-
-    def _zeros(self, rows: int) -> dict[str, np.ndarray]:
-        shapes = {
-            each["name"]: [rows, *each["usual"][1:]] if self._batched else each["usual"]
-            for each in self._inputs
-        }
-        return {each["name"]: np.zeros(shapes[each["name"]], each["dtype"]) for each in self._inputs}

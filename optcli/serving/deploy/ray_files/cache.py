@@ -13,9 +13,7 @@ import io
 import json
 import logging
 import os
-import struct
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,15 +21,12 @@ from typing import Any
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-_log = logging.getLogger("cache")
-_CONNECTIONS = 32
 
 
 class Cache:
     """Looks answers up in a store, and keeps there what had to be computed.
 
-    `model` is a digest of all that decides an answer beside the request; `counted` hears of each
-    request whether it was a hit.
+    `model` is a digest of what else decides an answer; `counted` hears whether a request was a hit.
     """
 
     def __init__(self, model: str, store: Any, counted: Callable[[bool], None]) -> None:
@@ -45,7 +40,7 @@ class Cache:
                 digest.update(f"{part.dtype.str}{part.shape}".encode())
                 part = np.ascontiguousarray(part).tobytes()
             content = part.encode() if isinstance(part, str) else part
-            digest.update(struct.pack("<Q", len(content)) + content)
+            digest.update(len(content).to_bytes(8, "little") + content)
         return digest.hexdigest()
 
     async def get(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
@@ -66,20 +61,19 @@ class Memory:
 
     def __init__(self, ttl_s: float, most_bytes: int) -> None:
         self._ttl_s, self._most_bytes, self.bytes = ttl_s, most_bytes, 0
-        self._kept: OrderedDict[str, tuple[float, int, Arrays]] = OrderedDict()
+        self._kept: dict[str, tuple[float, int, Arrays]] = {}
 
     async def read(self, key: str) -> Arrays | None:
         until, _, value = self._kept.get(key, (0.0, 0, {}))
         if time.monotonic() >= until:
             self._drop(key)
             return None
-        self._kept.move_to_end(key)
+        self._kept[key] = self._kept.pop(key)  # the last one goes last
         return value
 
     async def write(self, key: str, value: Arrays) -> None:
         """Keep a value; those not used for longest make room."""
-        # A key and what Python holds an entry with take about so much.
-        size = sum(array.nbytes for array in value.values()) + 1024
+        size = sum(array.nbytes for array in value.values()) + 1024  # with what holds it
         self._drop(key)
         if size <= self._most_bytes:
             self._kept[key] = (time.monotonic() + self._ttl_s, size, value)
@@ -92,20 +86,17 @@ class Memory:
 
 
 class Redis:
-    """Answers in a Redis. A call waits for `limit_s`; after one that failed it is left for `rest_s`."""
+    """Answers in a Redis. A call waits for `limit_s`; after a failure there is none for `rest_s`."""
 
     def __init__(
         self, url: str, ttl_s: float, most_bytes: int, limit_s: float = 0.05, rest_s: float = 2.0
     ) -> None:
         import redis.asyncio as client
 
-        pool = client.BlockingConnectionPool.from_url(
-            url, max_connections=_CONNECTIONS, timeout=limit_s
-        )
+        pool = client.BlockingConnectionPool.from_url(url, max_connections=32, timeout=limit_s)
         self._client = client.Redis.from_pool(pool)
         self._ttl_ms, self._most_bytes = max(1, int(ttl_s * 1000)), most_bytes
-        self._limit_s, self._rest_s = limit_s, rest_s
-        self._until: dict[str, float] = {}
+        self._limit_s, self._rest_s, self._until = limit_s, rest_s, dict[str, float]()
 
     async def read(self, key: str) -> Arrays | None:
         content = await self._tried("reading", self._client.get, f"predictions:{key}")
@@ -124,7 +115,7 @@ class Redis:
                 result = await call(*arguments, **named)
         except Exception as error:  # the client raises its own kinds, those of sockets, and others
             if what not in self._until:
-                _log.warning("the cache is left out: %s failed (%s)", what, str(error) or type(error))
+                logging.getLogger("cache").warning("the cache is left out: %s failed (%r)", what, error)
             self._until[what] = time.monotonic() + self._rest_s
             return None
         self._until.pop(what, None)
@@ -146,8 +137,6 @@ def unpacked(key: str, content: bytes) -> Arrays | None:
             value = {name: arrays[f"arr_{number}"] for number, name in enumerate(names, start=1)}
     except Exception:  # zipfile, zlib and NumPy raise many kinds over broken files
         return None
-    for array in value.values():
-        array.flags.writeable = False
     return value if own == key else None
 
 
@@ -157,6 +146,6 @@ def opened(folder: Path, counted: Callable[[bool], None]) -> Cache | None:
     place = os.environ.get("CACHE_URL") or about["place"]
     if place == "off":
         return None
-    kept: dict[str, Any] = {"ttl_s": about["ttl_s"], "most_bytes": about["most_bytes"]}
-    store = Memory(**kept) if place == "memory" else Redis(place, **kept)
+    limits = about["ttl_s"], about["most_bytes"]
+    store = Memory(*limits) if place == "memory" else Redis(place, *limits)
     return Cache(about["model"], store, counted)

@@ -7,19 +7,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import images
 import numpy as np
 import postprocess
-from oip import Asked, Refused
+from oip import Arrays, Asked, Refused
 from starlette.requests import Request
 from starlette.responses import Response
 
-Arrays: TypeAlias = Mapping[str, np.ndarray]
 T = TypeVar("T")
 _KNOWN = "known_answers.sqlite"
 # A decoded photograph takes hundreds of megabytes at most: so many at once, whatever comes.

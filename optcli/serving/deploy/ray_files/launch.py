@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -44,15 +43,16 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
 }
-# How often to look, and how long the server may be away before this gives up.
-LOOK_S, AWAY_S = 1.0, 45.0
-# How often Ray is asked, while the server starts, whether that has failed.
-ASK_S = 15.0
-_LAST_LINES = 15
+# How often to look, how long the server may be away, and how often Ray is asked while it starts.
+LOOK_S, AWAY_S, ASK_S = 1.0, 45.0, 15.0
+RAY = (
+    "ray start --head --block --disable-usage-stats --include-dashboard=false --num-gpus=0"
+    " --include-log-monitor=false --min-worker-port=0 --max-worker-port=0"
+)
 STATE = """
-import ray, sys
+import ray
 from ray import serve
-ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+ray.init(log_to_driver=False, logging_level="ERROR")
 for name, application in serve.status().applications.items():
     print(application.status.value, name, application.message)
     for other, each in application.deployments.items():
@@ -60,17 +60,17 @@ for name, application in serve.status().applications.items():
 """
 
 
-class Ended(Exception):  # noqa: N818
-    """The server cannot go on: why."""
-
-
 class Server:
     """Ray and the application, as processes of this one."""
 
-    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
-        self._arguments, self._scratch = arguments, scratch
+    def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
+        self._options, self._scratch = options, scratch
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        self.address = f"{host}:{options.port}"
         # Ports of Ray's own that several servers on one machine would share.
-        gcs, dashboard, agent, client = free_ports(4)
+        with contextlib.ExitStack() as stack:
+            free = [stack.enter_context(socket.create_server(("", 0))) for _ in range(4)]
+            gcs, dashboard, agent, client = (each.getsockname()[1] for each in free)
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -79,55 +79,42 @@ class Server:
             "STOPPING_FILE": str(scratch / "stopping"),
         }
         self._log = (scratch / "ray.log").open("a+")
-        command = ["ray", "start", "--head", "--block", "--disable-usage-stats"]
-        options = {
-            "port": gcs,
-            "dashboard-port": dashboard,
-            "dashboard-agent-listen-port": agent,
-            "ray-client-server-port": client,
-            "min-worker-port": 0,
-            "max-worker-port": 0,
-            "num-cpus": arguments.cpus or BUNDLE["cpus"],
-            "num-gpus": 0,
-            "object-store-memory": BUNDLE["object_store_bytes"],
-            "include-dashboard": "false",
-            "include-log-monitor": "false",
-            "temp-dir": scratch,
-        }
-        self._ray = self._run([*command, *(f"--{name}={value}" for name, value in options.items())])
+        self.ray = self._run(
+            *RAY.split(),
+            f"--port={gcs}",
+            f"--dashboard-port={dashboard}",
+            f"--dashboard-agent-listen-port={agent}",
+            f"--ray-client-server-port={client}",
+            f"--num-cpus={options.cpus or BUNDLE['cpus']}",
+            f"--object-store-memory={BUNDLE['object_store_bytes']}",
+            f"--temp-dir={scratch}",
+        )
         self._serve: subprocess.Popen[bytes] | None = None
 
     def deploy(self) -> None:
         """Hand serve_config.yaml to Ray, with the address that was asked for."""
         content = yaml.safe_load((HERE / "serve_config.yaml").read_text())
-        content["http_options"].update(host=self._arguments.host, port=self._arguments.port)
-        if "grpc_options" in content and self._arguments.grpc_port:
-            content["grpc_options"]["port"] = self._arguments.grpc_port
+        content["http_options"].update(host=self._options.host, port=self._options.port)
+        if "grpc_options" in content and self._options.grpc_port:
+            content["grpc_options"]["port"] = self._options.grpc_port
         path = self._scratch / "serve_config.yaml"
         path.write_text(yaml.safe_dump(content))
         again = ["--non-blocking"] if self._serve else []
-        started = self._run(["serve", "run", *again, str(path)])
+        started = self._run("serve", "run", *again, str(path))
         self._serve = self._serve or started
 
     def answers(self) -> bool:
         """Whether the server says that it is ready."""
         try:
-            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._arguments.host)  # noqa: S104
-            url = f"http://{host or self._arguments.host}:{self._arguments.port}/v2/health/ready"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return answer.status == 200
-        except (OSError, urllib.error.URLError):
+            with urllib.request.urlopen(f"http://{self.address}/v2/health/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
             return False
-
-    def require_ray(self) -> None:
-        """Raise `Ended` where one of Ray's own processes is gone."""
-        if self._ray.poll() is not None:
-            raise Ended(f"Ray has ended: {self.said()}")
 
     def state(self) -> str:
         """What Ray says of the application, which may take a while."""
+        asked = self._run(sys.executable, "-c", STATE, stdout=subprocess.PIPE)
         try:
-            asked = self._run([sys.executable, "-c", STATE], stdout=subprocess.PIPE)
             return asked.communicate(timeout=15)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
             asked.kill()
@@ -138,13 +125,13 @@ class Server:
         self._log.seek(0)
         lines = re.sub(r"\x1b\[\d+m", "", self._log.read()).splitlines()
         gone = [at for at, line in enumerate(lines) if "exited unexpectedly" in line]
-        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-_LAST_LINES:])
+        return "\n".join(lines[gone[0] : gone[0] + 2] if gone else lines[-15:])
 
     def stop(self, grace_s: float) -> None:
         """Say that the server is not ready, answer requests for a while, and stop everything."""
         (self._scratch / "stopping").touch()
         time.sleep(grace_s)
-        for process, sent in ((self._serve, signal.SIGINT), (self._ray, signal.SIGTERM)):
+        for process, sent in ((self._serve, signal.SIGINT), (self.ray, signal.SIGTERM)):
             if process is None:
                 continue
             process.send_signal(sent)
@@ -158,11 +145,11 @@ class Server:
                 if os.fsencode(self._scratch) in (folder / "environ").read_bytes():
                     os.kill(int(folder.name), signal.SIGKILL)
 
-    def _run(self, command: list[str], stdout: Any = None) -> subprocess.Popen[bytes]:
+    def _run(self, command: str, *arguments: str, stdout: Any = None) -> subprocess.Popen[bytes]:
         # Beside this Python lie Ray's commands. A signal from the keyboard goes to this process alone.
-        command[0] = shutil.which(command[0], path=os.path.dirname(sys.executable)) or command[0]
+        program = shutil.which(command, path=os.path.dirname(sys.executable)) or command
         return subprocess.Popen(
-            command,
+            [program, *arguments],
             cwd=HERE,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -170,13 +157,6 @@ class Server:
             stderr=self._log,
             process_group=0,
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in servers]
 
 
 def main() -> int:
@@ -189,53 +169,46 @@ def main() -> int:
     parser.add_argument("--ready-timeout", type=float, default=180.0, metavar="SECONDS")
     parser.add_argument("--grace", type=float, default=2.0, metavar="SECONDS",
                         help="how long requests are taken after SIGTERM")  # fmt: skip
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     came: list[int] = []
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda number, _: came.append(number))
     # Ray's sockets lie there, and their paths must be short.
     scratch = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    server = Server(arguments, scratch)
-    grace_s = 0.0
+    server, why = Server(options, scratch), "it failed"
     try:
         server.deploy()
-        grace_s = watched(server, arguments, came)
-        return 0
-    except Ended as ended:
-        say(str(ended))
-        return 1
+        why = watched(server, options.ready_timeout, came)
+        print(why, flush=True)
+        return 1 if why else 0
     finally:
-        server.stop(grace_s)
+        server.stop(0.0 if why else options.grace)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def watched(server: Server, arguments: argparse.Namespace, came: list[int]) -> float:
-    """Look after the server until a signal comes; gives the time of grace. Raises `Ended`."""
-    ready, until = False, time.monotonic() + arguments.ready_timeout
-    asked = time.monotonic()
+def watched(server: Server, ready_s: float, came: list[int]) -> str:
+    """Look after the server until a signal comes, or why it cannot go on is known: gives that."""
+    ready, asked = False, time.monotonic()
+    until = asked + ready_s
     while True:
         time.sleep(LOOK_S)
         if signal.SIGINT in came or signal.SIGTERM in came:
-            return arguments.grace if ready else 0.0
+            return ""
         if signal.SIGHUP in came:
             came.clear()
             server.deploy()
-        server.require_ray()
+        if server.ray.poll() is not None:  # one of its processes is gone, which ends them all
+            return f"Ray has ended: {server.said()}"
+        now = time.monotonic()
         if server.answers():
-            until = time.monotonic() + AWAY_S
+            until = now + AWAY_S
             if not ready:
-                ready = True
-                say(f"ready: http://{arguments.host}:{arguments.port}")
-        elif time.monotonic() > min(until, until if ready else asked + ASK_S):
-            asked, said = time.monotonic(), server.state()
-            if ready or "DEPLOY_FAILED" in said or asked > until:
-                raise Ended(f"the server does not answer: {said}\n{server.said()}")
-
-
-def say(text: str) -> None:
-    """Write a line, for people and for whoever started this."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+                print(f"ready: http://{server.address}", flush=True)
+            ready = True
+        elif now > until or (not ready and now > asked + ASK_S):
+            asked, said = now, server.state()
+            if now > until or "DEPLOY_FAILED" in said:
+                return f"the server does not answer: {said}\n{server.said()}"
 
 
 if __name__ == "__main__":

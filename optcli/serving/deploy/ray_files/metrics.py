@@ -9,33 +9,22 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 
-def _folder() -> str:
-    if named := os.environ.get("METRICS_FOLDER"):
-        return named
-    import ray
-
-    return os.path.join(tempfile.gettempdir(), f"metrics-{ray.get_runtime_context().get_node_id()}")
-
-
-FOLDER = Path(_folder())
+_NAMED = os.environ.get("METRICS_FOLDER")
+FOLDER = Path(_NAMED or f"{tempfile.gettempdir()}/metrics-{ray.get_runtime_context().get_node_id()}")
+FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
 # prometheus_client looks at this when it is imported. Ray's own processes use it, too, so that it is
 # set for this process alone.
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(FOLDER)
-FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-from prometheus_client import (  # noqa: E402
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import Counter, Gauge, Histogram, generate_latest, registry  # noqa: E402
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead  # noqa: E402
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -46,46 +35,32 @@ _DROPPED = {429: "queue_full", 504: "deadline"}
 
 
 class Metrics:
-    """The metrics of one replica; `application` is the name that it has in serve_config.yaml."""
+    """The metrics of one replica; `application` is the name that it has in serve_config.yaml.
+
+    `queue_depth` and `queue_bound` are gauges: requests that wait or are computed, and how many may.
+    """
 
     def __init__(self, bundle: Mapping[str, Any], application: str) -> None:
         own = {"model": bundle["model"], "version": "1", "application": application}
         self._model, self._cpu_s = bundle["model"], 0.0
 
         def of(kind: Any, name: str, about: str, *labels: str, **more: Any) -> Any:
-            metric = kind(name, about, [*own, *labels], registry=None, **more)
+            metric = kind(f"model_{name}", about, [*own, *labels], registry=None, **more)
             return (lambda **by: metric.labels(**own, **by)) if labels else metric.labels(**own)
 
         near = {round(part * ms / 1000, 6) for ms in bundle["slo_ms"].values() for part in _OF_PROMISE}
         sizes = sorted({2**power for power in range(bundle["largest_batch"].bit_length())})
-        self._request = of(
-            Histogram,
-            "model_request_seconds",
-            "Time of a whole request by how it ended",
-            "outcome",
-            buckets=sorted({*near, *_SECONDS}),
-        )
-        self._stage = of(
-            Histogram, "model_stage_seconds", "Time of a request by stage", "stage", buckets=_SECONDS
-        )
-        self._compute = of(
-            Histogram, "model_compute_seconds", "Time of a call by rows", "batch", buckets=_SECONDS
-        )
-        self._rows = of(Histogram, "model_batch_rows", "Rows of a call", buckets=sizes)
-        self._hits = of(Counter, "model_cache_hits", "Requests that the cache answered")
-        self._misses = of(Counter, "model_cache_misses", "Requests that the cache did not know")
-        live: Any = {"multiprocess_mode": "livesum"}
-        self._depth = of(Gauge, "model_queue_depth", "Requests that wait or are computed", **live)
-        self._bound = of(Gauge, "model_queue_bound", "Requests that may wait or be computed", **live)
-        self._cpu = of(Counter, "model_process_cpu_seconds", "Processor time", "process")
-
-    def inside(self, count: int) -> None:
-        """So many requests wait or are computed."""
-        self._depth.set(count)
-
-    def bound(self, most: int) -> None:
-        """So many requests may be inside."""
-        self._bound.set(most)
+        times, whole = {"buckets": _SECONDS}, {"buckets": sorted({*near, *_SECONDS})}
+        self._request = of(Histogram, "request_seconds", "Requests by outcome", "outcome", **whole)
+        self._stage = of(Histogram, "stage_seconds", "Requests by stage", "stage", **times)
+        self._compute = of(Histogram, "compute_seconds", "Calls by rows", "batch", **times)
+        self._rows = of(Histogram, "batch_rows", "Rows of a call", buckets=sizes)
+        self._cpu = of(Counter, "process_cpu_seconds", "Processor time", "process")
+        self._hits = of(Counter, "cache_hits", "Requests that the cache answered")
+        self._misses = of(Counter, "cache_misses", "Requests that the cache did not know")
+        live = {"multiprocess_mode": "livesum"}
+        self.queue_depth = of(Gauge, "queue_depth", "Requests that wait or are computed", **live)
+        self.queue_bound = of(Gauge, "queue_bound", "Requests that may wait or be computed", **live)
 
     def stage(self, name: str, seconds: float) -> None:
         """A stage of a request took so long."""
@@ -103,12 +78,9 @@ class Metrics:
         self._cpu(process="replica").inc(used - self._cpu_s)
         self._cpu_s = used
 
-    @contextmanager
-    def staged(self, name: str) -> Iterator[None]:
-        """Something is a stage of a request."""
-        begun = time.perf_counter()
-        yield
-        self.stage(name, time.perf_counter() - begun)
+    def staged(self, name: str) -> Any:
+        """A context: what happens within it is a stage of a request."""
+        return self._stage(stage=name).time()
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -131,28 +103,27 @@ class Metrics:
 
     def statistics(self) -> dict[str, Any]:
         """The same as the protocol's statistics of a model, in nanoseconds."""
-        sums: dict[tuple[str, str, str], float] = {}
+        sums: dict[tuple[str, str], float] = defaultdict(float)
         for family in _everything().collect():
             for sample in family.samples:
-                labels = sample.labels
-                by = labels.get("outcome") or labels.get("stage") or labels.get("batch") or ""
-                key = (family.name, by, sample.name.rpartition("_")[2])
-                sums[key] = sums.get(key, 0.0) + sample.value
+                by = sample.labels.get("outcome") or sample.labels.get("stage") or ""
+                sums[sample.name, by] += sample.value
 
-        def spent(name: str, by: str) -> dict[str, int]:
-            seconds = sums.get((name, by, "sum"), 0.0)
-            return {"count": int(sums.get((name, by, "count"), 0)), "ns": int(1e9 * seconds)}
+        def spent(name: str, *kinds: str) -> dict[str, int]:
+            count, seconds = (
+                sum(sums[f"{name}_{part}", each] for each in kinds) for part in ("count", "sum")
+            )
+            return {"count": int(count), "ns": int(1e9 * seconds)}
 
-        stage = "model_stage_seconds"
-        failed = [spent("model_request_seconds", by) for by in ("queue_full", "deadline", "error")]
+        request, stage = "model_request_seconds", "model_stage_seconds"
         about = {
             "name": self._model,
             "version": "1",
-            "inference_count": int(sums.get(("model_batch_rows", "", "sum"), 0)),
-            "execution_count": int(sums.get(("model_batch_rows", "", "count"), 0)),
+            "inference_count": int(sums["model_batch_rows_sum", ""]),
+            "execution_count": int(sums["model_batch_rows_count", ""]),
             "inference_stats": {
-                "success": spent("model_request_seconds", "ok"),
-                "fail": {key: sum(each[key] for each in failed) for key in ("count", "ns")},
+                "success": spent(request, "ok"),
+                "fail": spent(request, "queue_full", "deadline", "error"),
                 "queue": spent(stage, "batch_wait"),
                 "compute_input": spent(stage, "parse"),
                 "compute_infer": spent(stage, "compute"),
@@ -162,11 +133,11 @@ class Metrics:
         return {"model_stats": [about]}
 
 
-def _everything() -> CollectorRegistry:
+def _everything() -> registry.CollectorRegistry:
     """What all processes counted. Gauges of those that are gone do not count any more."""
     for pid in {int(path.stem.rpartition("_")[2]) for path in FOLDER.glob("gauge_live*.db")}:
         if not Path(f"/proc/{pid}").exists():
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return registry
+    collected = registry.CollectorRegistry()
+    MultiProcessCollector(collected)  # type: ignore[no-untyped-call]
+    return collected

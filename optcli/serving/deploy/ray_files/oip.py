@@ -9,32 +9,25 @@ import asyncio
 import gzip
 import json
 import math
+import re
+import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+Arrays: TypeAlias = Mapping[str, np.ndarray]
 HEADER = "inference-header-content-length"
-TYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    **{
-        f"{s}INT{bits}": np.dtype(f"{s.lower()}int{bits}")
-        for s in ("", "U")
-        for bits in (8, 16, 32, 64)
-    },
-}
+_BITS = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+_NAMES = ("BOOL", "FP16", "FP32", "FP64", *_BITS)
+TYPES = {name: np.dtype(name.lower().replace("fp", "float")) for name in _NAMES}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-# More than any size has; Python refuses to read numbers of more than 4300.
-_MOST_DIGITS = 18
-# zlib finds out by itself which of the compressed forms a body has.
-_COMPRESSED, _ANY_FORM = ("gzip", "deflate"), 32 + zlib.MAX_WBITS
+# Kinds of numbers in JSON that an input of a kind takes.
+_TAKEN = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
 
 
 class Refused(Exception):  # noqa: N818
@@ -63,19 +56,18 @@ class Asked:
     `binary` has the names of the outputs, in the order asked for; True: as binary tensor.
     """
 
-    feed: Mapping[str, np.ndarray]
+    feed: Arrays
     rows: int
     binary: Mapping[str, bool]
     id: str = ""
 
-    def parts(self, largest: int) -> list[tuple[Mapping[str, np.ndarray], int]]:
+    def parts(self, largest: int) -> list[tuple[Arrays, int]]:
         """The request in parts of `largest` rows at most, each with its number of rows."""
         if self.rows <= largest:
             return [(self.feed, self.rows)]
-        starts = range(0, self.rows, largest)
         return [
             ({n: a[at : at + largest] for n, a in self.feed.items()}, min(largest, self.rows - at))
-            for at in starts
+            for at in range(0, self.rows, largest)
         ]
 
 
@@ -85,15 +77,14 @@ class Protocol:
     def __init__(self, bundle: Mapping[str, Any]) -> None:
         self.name: str = bundle["model"]
         self._inputs = {each["name"]: each for each in bundle["inputs"]}
-        self._outputs = {each["name"]: each for each in bundle["outputs"]}
-        self._bundle, self._batched = bundle, bundle["batched"]
+        self._outputs = [each["name"] for each in bundle["outputs"]]
+        self._batched = bundle["batched"]
 
     def read(self, body: bytes, header_length: str | None) -> Asked:
         """The request in a body. Raises `Refused` with 400 for what does not fit the model."""
-        given = str(len(body)) if header_length is None else header_length
-        plain = given.isascii() and given.isdecimal() and len(given) <= _MOST_DIGITS
-        if not plain or (length := int(given)) > len(body):
-            raise Refused(400, f"the header {HEADER} does not fit the body: {given[:20]!r}")
+        length = len(body) if header_length is None else _size(header_length)
+        if length > len(body):
+            raise Refused(400, f"the header {HEADER} does not fit the body: {header_length!r:.22}")
         try:
             message = json.loads(body[:length])
         except (ValueError, RecursionError) as error:
@@ -102,45 +93,98 @@ class Protocol:
             raise Refused(400, "the request has no list `inputs`")
         rest = memoryview(body)[length:]
         feed: dict[str, np.ndarray] = {}
-        for tensor in message["inputs"]:
-            about = tensor if isinstance(tensor, dict) else {}
-            name = self.input(about.get("name"), feed)
-            shape = self.shape(name, about.get("datatype"), about.get("shape"))
-            size = _parameters(about).get("binary_data_size")
-            if size is None:
-                feed[name] = self.checked(name, self._numbers(name, about.get("data"), shape))
-                continue
-            if type(size) is not int or not 0 <= size <= len(rest):
-                given = f"binary_data_size {str(size)[:20]}"
-                raise Refused(400, f"the input {name!r} has {len(rest)} bytes, found {given}")
-            feed[name], rest = self.tensor(name, rest[:size], shape), rest[size:]
+        for about in map(_mapping, message["inputs"]):
+            data = about.get("data")
+            size = _mapping(about.get("parameters")).get("binary_data_size")
+            if size is not None:
+                if type(size) is not int or not 0 <= size <= len(rest):
+                    name, found = str(about.get("name"))[:40], str(size)[:20]
+                    sentence = f"the input {name!r} has {len(rest)} bytes, found binary_data_size"
+                    raise Refused(400, f"{sentence} {found}")
+                data, rest = rest[:size], rest[size:]
+            self.take(feed, about.get("name"), about.get("datatype"), about.get("shape"), data)
         if len(rest):
             raise Refused(400, f"{len(rest)} bytes follow the last input")
-        outputs = self._wanted(message)
-        return self.asked(feed, dict(outputs), str(message.get("id") or ""))
+        every = _mapping(message.get("parameters")).get("binary_data_output") is True
+        outputs = message.get("outputs") or [{"name": name} for name in self._outputs]
+        binary = {}
+        for about in map(_mapping, outputs if isinstance(outputs, list) else [outputs]):
+            parameters = _mapping(about.get("parameters"))
+            name = self.output(about.get("name"), parameters)
+            binary[name] = parameters.get("binary_data", every) is True
+        return self.asked(feed, binary, str(message.get("id") or ""))
 
-    def asked(self, feed: Mapping[str, np.ndarray], binary: Mapping[str, bool], identity: str) -> Asked:
-        """A request of these inputs. Raises `Refused` where they do not belong together."""
+    def take(
+        self, feed: dict[str, np.ndarray], name: object, datatype: object, shape: object, data: Any
+    ) -> None:
+        """Put an input into `feed`; `data` are its bytes, or numbers in lists. Raises `Refused`."""
+        if not isinstance(name, str) or name not in self._inputs:
+            names = ", ".join(self._inputs)
+            raise Refused(400, f"the model has no input {str(name)[:40]!r}, its inputs are {names}")
+        wanted = self._inputs[name]
+        if name in feed:
+            raise Refused(400, f"the input {name!r} is there twice")
+        if datatype != wanted["datatype"]:
+            found = str(datatype)[:20]
+            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {found!r}")
+        sizes = shape if isinstance(shape, list) else []
+        if len(sizes) != len(wanted["shape"]) or not all(
+            type(size) is int and least <= size <= most
+            for size, least, most in zip(sizes, wanted["least"], wanted["most"], strict=True)
+        ):
+            varies = f", -1 from {wanted['least']} to {wanted['most']}"
+            about = f"{wanted['shape']}{varies if -1 in wanted['shape'] else ''}"
+            raise Refused(400, f"the input {name!r} has the shape {about}, found {str(shape)[:100]}")
+        dtype, count = TYPES[wanted["datatype"]], math.prod(sizes)
+        if isinstance(data, list):
+            array = _numbers(data, dtype, count, f"the input {name!r} wants {count} numbers in `data`")
+        elif not isinstance(data, bytes | memoryview):
+            raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
+        elif len(data) != count * dtype.itemsize:
+            size = count * dtype.itemsize
+            raise Refused(400, f"the input {name!r} takes {size} bytes, found {len(data)}")
+        else:
+            array = np.frombuffer(data, dtype)
+        if dtype.kind == "f" and not np.isfinite(array).all():
+            raise Refused(400, f"the input {name!r} has values that are infinite or NaN")
+        if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+            raise Refused(400, f"the input {name!r} has bytes that are neither 0 nor 1")
+        feed[name] = array.reshape(sizes)
+
+    def output(self, name: object, parameters: Mapping[str, Any]) -> str:
+        """The name of an output. Raises `Refused` for one that there is not."""
+        if not isinstance(name, str) or name not in self._outputs:
+            names = ", ".join(self._outputs)
+            raise Refused(400, f"the model has no output {str(name)[:40]!r}, its outputs are {names}")
+        if "classification" in parameters or "shared_memory_region" in parameters:
+            raise Refused(400, "this server has no extension for classification or shared memory")
+        return name
+
+    def asked(self, feed: Arrays, binary: Mapping[str, bool], identity: str) -> Asked:
+        """A request; without `binary` it wants all outputs. Raises `Refused` for inputs that differ."""
         if missing := self._inputs.keys() - feed.keys():
             raise Refused(400, f"the input {min(missing)!r} is missing")
         sizes = {name: len(array) for name, array in feed.items()} if self._batched else {"": 1}
         if len(set(sizes.values())) > 1:
             raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
-        return Asked(feed, next(iter(sizes.values())), binary, identity)
+        wanted = binary or dict.fromkeys(self._outputs, True)
+        return Asked(feed, next(iter(sizes.values())), wanted, identity)
 
-    def write(self, asked: Asked, outputs: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+    def write(self, asked: Asked, outputs: Arrays) -> tuple[bytes, dict[str, str]]:
         """Body and headers of the answer, with the outputs in the encodings that were asked for."""
         described, binaries = [], []
         for name, binary in asked.binary.items():
             array = np.ascontiguousarray(outputs[name])
-            about = {"name": name, "datatype": NAMES[array.dtype], "shape": list(array.shape)}
+            about: dict[str, Any] = {"name": name, "datatype": NAMES[array.dtype]}
+            about["shape"] = list(array.shape)
             if binary:
-                described.append({**about, "parameters": {"binary_data_size": array.nbytes}})
+                about["parameters"] = {"binary_data_size": array.nbytes}
                 binaries.append(array.tobytes())
             elif array.dtype == np.float16:
                 raise Refused(400, f"JSON has no form for FP16: ask for {name!r} as binary tensor")
             else:
-                described.append({**about, "data": array.ravel().tolist()})
+                about["data"] = array.ravel().tolist()
+            described.append(about)
         message = {"model_name": self.name, "model_version": "1", "outputs": described}
         message |= {"id": asked.id} if asked.id else {}
         try:
@@ -152,91 +196,6 @@ class Protocol:
             return header, {"content-type": "application/json"}
         headers = {"content-type": "application/octet-stream", HEADER: str(len(header))}
         return b"".join([header, *binaries]), headers
-
-    def output(self, name: object, parameters: Mapping[str, Any]) -> str:
-        """The name of an output. Raises `Refused` for one that there is not."""
-        if not isinstance(name, str) or name not in self._outputs:
-            wanted = ", ".join(self._outputs)
-            given = str(name)[:40]
-            raise Refused(400, f"the model has no output {given!r}, its outputs are {wanted}")
-        if "classification" in parameters or "shared_memory_region" in parameters:
-            raise Refused(400, "this server has no extension for classification or shared memory")
-        return name
-
-    def outputs(self) -> list[str]:
-        """The names of all outputs."""
-        return list(self._outputs)
-
-    def shape(self, name: str, datatype: object, shape: object) -> tuple[int, ...]:
-        """The shape of an input. Raises `Refused` for one or a type that the model does not take."""
-        wanted = self._inputs[name]
-        if datatype != wanted["datatype"]:
-            given = str(datatype)[:20]
-            raise Refused(400, f"the input {name!r} is {wanted['datatype']}, found {given!r}")
-        sizes = shape if isinstance(shape, list) else []
-        if len(sizes) != len(wanted["shape"]) or not all(
-            type(size) is int and least <= size <= most
-            for size, least, most in zip(sizes, wanted["least"], wanted["most"], strict=True)
-        ):
-            varies = f", -1 from {wanted['least']} to {wanted['most']}"
-            about = f"{wanted['shape']}{varies if -1 in wanted['shape'] else ''}"
-            raise Refused(400, f"the input {name!r} has the shape {about}, found {str(shape)[:100]}")
-        return tuple(sizes)
-
-    def tensor(self, name: str, data: bytes | memoryview, shape: tuple[int, ...]) -> np.ndarray:
-        """A binary tensor. Raises `Refused` for one that is not so large."""
-        dtype = TYPES[self._inputs[name]["datatype"]]
-        size = math.prod(shape) * dtype.itemsize
-        if len(data) != size:
-            raise Refused(400, f"the input {name!r} takes {size} bytes, found {len(data)}")
-        return self.checked(name, np.frombuffer(data, dtype).reshape(shape))
-
-    def checked(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The array of an input. Raises `Refused` for values that it cannot have."""
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise Refused(400, f"the input {name!r} has values that are infinite or NaN")
-        if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
-            raise Refused(400, f"the input {name!r} has bytes that are neither 0 nor 1")
-        return array
-
-    def input(self, name: object, feed: Mapping[str, np.ndarray]) -> str:
-        """The name of an input. Raises `Refused` for one that there is not, or that was there."""
-        if not isinstance(name, str) or name not in self._inputs:
-            wanted, given = ", ".join(self._inputs), str(name)[:40]
-            raise Refused(400, f"the model has no input {given!r}, its inputs are {wanted}")
-        if name in feed:
-            raise Refused(400, f"the input {name!r} is there twice")
-        return name
-
-    def _wanted(self, message: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-        every = _parameters(message).get("binary_data_output") is True
-        outputs = message.get("outputs") or [{"name": name} for name in self._outputs]
-        for output in outputs if isinstance(outputs, list) else [outputs]:
-            about = output if isinstance(output, dict) else {}
-            parameters = _parameters(about)
-            name = self.output(about.get("name"), parameters)
-            yield name, parameters.get("binary_data", every) is True
-
-    def _numbers(self, name: str, data: object, shape: tuple[int, ...]) -> np.ndarray:
-        """An array of numbers in JSON, flat or nested, in a type that holds them."""
-        if not isinstance(data, list):
-            raise Refused(400, f"the input {name!r} has neither `data` nor binary_data_size")
-        dtype, count = TYPES[self._inputs[name]["datatype"]], math.prod(shape)
-        wrong = f"the input {name!r} wants {count} numbers in `data`"
-        try:
-            numbers = np.asarray(data)
-        except (ValueError, OverflowError, RecursionError) as error:
-            raise Refused(400, f"{wrong}: its lists are of different lengths") from error
-        if numbers.size != count:
-            raise Refused(400, f"{wrong}: found {numbers.size}")
-        kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
-        if numbers.size and numbers.dtype.kind not in kinds:
-            raise Refused(400, f"{wrong}: they are of another type")
-        with np.errstate(all="ignore"):
-            array = numbers.astype(dtype)
-        if dtype.kind in "iu" and not np.array_equal(array, numbers):
-            raise Refused(400, f"{wrong}: some do not fit into {NAMES[dtype]}")
-        return array.reshape(shape)
 
 
 def seconds_of(shorter_ms: str | None, most_s: float) -> float:
@@ -254,11 +213,10 @@ def seconds_of(shorter_ms: str | None, most_s: float) -> float:
 async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
     """The body of a request. Raises `Refused` where it is too large, too slow or badly compressed."""
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding not in {"identity", *_COMPRESSED}:
+    if encoding not in {"identity", "gzip", "deflate"}:
         raise Refused(415, f"the body is compressed with {encoding[:20]!r}: send gzip or deflate")
     large = Refused(413, f"the body is larger than {most_bytes} bytes")
-    length = request.headers.get("content-length", "0")
-    if len(length) > _MOST_DIGITS or int(length) > most_bytes:
+    if _size(request.headers.get("content-length", "0")) > most_bytes:
         raise large
     body = bytearray()
     try:
@@ -273,7 +231,7 @@ async def body_of(request: Request, most_bytes: int, timeout_s: float) -> bytes:
         raise Refused(400, "the client disconnected before its whole request arrived") from error
     if encoding == "identity":
         return bytes(body)
-    reader = zlib.decompressobj(_ANY_FORM)
+    reader = zlib.decompressobj(32 + zlib.MAX_WBITS)  # finds out which of the forms it is
     try:
         content = reader.decompress(body, most_bytes + 1)
     except zlib.error as error:
@@ -293,6 +251,28 @@ def encoded(content: bytes, accepted: str, headers: dict[str, str]) -> bytes:
     return gzip.compress(content, 1)
 
 
-def _parameters(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = part.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+def _mapping(value: object) -> Mapping[str, Any]:
+    """What JSON has in a place; empty where it is no mapping."""
+    return value if isinstance(value, dict) else {}
+
+
+def _size(text: str) -> int:
+    """Bytes in a header; more than any body has where it is no number, or one of many digits."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else sys.maxsize
+
+
+def _numbers(data: list[Any], dtype: np.dtype[Any], count: int, wrong: str) -> np.ndarray:
+    """Numbers of JSON, flat or nested, as a type that holds them. Raises `Refused`, with `wrong`."""
+    try:
+        numbers = np.asarray(data)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Refused(400, f"{wrong}: its lists are of different lengths") from error
+    if numbers.size != count:
+        raise Refused(400, f"{wrong}: found {numbers.size}")
+    if count and numbers.dtype.kind not in _TAKEN[dtype.kind]:
+        raise Refused(400, f"{wrong}: they are of another type")
+    with np.errstate(all="ignore"):
+        array = numbers.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(array, numbers):
+        raise Refused(400, f"{wrong}: some do not fit into {NAMES[dtype]}")
+    return array

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf import json_format
-from oip import NAMES, TYPES, Asked, Refused
+from oip import NAMES, Asked, Refused
 from ray.serve.grpc_util import RayServegRPCContext
 from tritonclient.grpc import service_pb2 as messages
 
@@ -108,17 +108,11 @@ class Calls:
         if raw and len(raw) != len(request.inputs):
             raise Refused(400, f"{len(request.inputs)} inputs have {len(raw)} raw contents")
         for number, tensor in enumerate(request.inputs):
-            name = self.protocol.input(tensor.name, feed)
-            shape = self.protocol.shape(name, tensor.datatype, list(tensor.shape))
-            if not raw:
-                field = _FIELDS.get(tensor.datatype, "bytes_contents")
-                numbers = np.array(getattr(tensor.contents, field), TYPES[tensor.datatype])
-                raw_one = numbers.tobytes()
-            feed[name] = self.protocol.tensor(name, raw[number] if raw else raw_one, shape)
+            field = _FIELDS.get(tensor.datatype, "bytes_contents")
+            data = raw[number] if raw else list(getattr(tensor.contents, field))
+            self.protocol.take(feed, tensor.name, tensor.datatype, list(tensor.shape), data)
         wanted = [self.protocol.output(each.name, each.parameters) for each in request.outputs]
-        return self.protocol.asked(
-            feed, dict.fromkeys(wanted or self.protocol.outputs(), True), request.id
-        )
+        return self.protocol.asked(feed, dict.fromkeys(wanted, True), request.id)
 
 
 def _refused(context: RayServegRPCContext, refused: Refused, answer: Any) -> Any:
