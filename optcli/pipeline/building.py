@@ -141,9 +141,9 @@ def _choice(
     report: Report, name: str, folder: Path, rate_per_s: float, limits_ms: dict[float, float], seed: int
 ) -> ServingChoice:
     from optcli.measure.latency.measured_curve import curve_of
-    from optcli.measure.queueing import Poisson, Promise
+    from optcli.measure.queueing.arrivals import Poisson
     from optcli.measure.queueing.choice import choose
-    from optcli.measure.queueing.demand import Demand
+    from optcli.measure.queueing.demand import Demand, Promise
 
     known = curve_of(report, name, folder / "report.json")
     slo_ms = {f"p{100 * q:g}": limit for q, limit in limits_ms.items()}

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from event_by_event import OldestAge, Sealed
 
-from optcli.measure.queueing import Arrivals, Batching, Curve, Overhead, simulate
-from optcli.measure.queueing.simulation import Durations
+from optcli.measure.queueing.arrivals import Arrivals
+from optcli.measure.queueing.batching import Batching, Overhead
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.simulation import Durations, simulate
 
 MICROSECOND = 1e-3
 

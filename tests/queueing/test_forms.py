@@ -3,18 +3,13 @@
 import numpy as np
 import pytest
 
-from optcli.measure.queueing import (
-    Batching,
-    Curve,
-    Forms,
-    Poisson,
-    Promise,
-    formulas,
-    simulate,
-    with_forms,
-)
+from optcli.measure.queueing import formulas
+from optcli.measure.queueing.arrivals import Poisson
+from optcli.measure.queueing.batching import Batching
 from optcli.measure.queueing.choice import choose
-from optcli.measure.queueing.demand import Demand, offered_batches
+from optcli.measure.queueing.curve import Curve, Forms, with_forms
+from optcli.measure.queueing.demand import Demand, Promise, offered_batches
+from optcli.measure.queueing.simulation import simulate
 
 
 def stepped(points, **forms):

@@ -4,10 +4,13 @@ import math
 
 import pytest
 
-from optcli.measure.queueing import Batching, Constant, Curve, Poisson, Promise, replicate
+from optcli.measure.queueing.arrivals import Constant, Poisson
+from optcli.measure.queueing.batching import Batching
 from optcli.measure.queueing.choice import choose
-from optcli.measure.queueing.demand import Demand, sealed_least_ms
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Demand, Promise, sealed_least_ms
 from optcli.measure.queueing.formulas import fewest_wait_sealed_ms
+from optcli.measure.queueing.simulation import replicate
 
 E1 = Curve.parse("6ms+4ms*b")
 # Padded to four: a batch of one takes as long as one of four.

@@ -2,14 +2,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.measure.queueing import (
-    Arrivals,
-    Bursts,
-    Constant,
-    Gamma,
-    Poisson,
-)
-from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing.arrivals import Arrivals, Bursts, Constant, Gamma, Poisson, parse
 
 PROCESSES = [
     Poisson(500),

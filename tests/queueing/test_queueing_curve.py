@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError
-from optcli.measure.queueing import Batching, Curve, Poisson, simulate
+from optcli.measure.queueing.arrivals import Poisson
+from optcli.measure.queueing.batching import Batching
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.simulation import simulate
 
 
 @pytest.mark.parametrize(

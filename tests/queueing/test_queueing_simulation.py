@@ -3,18 +3,11 @@ import math
 import pytest
 
 from optcli.errors import InputError
-from optcli.measure.queueing import (
-    Arrivals,
-    Batching,
-    Curve,
-    Overhead,
-    Poisson,
-    Promise,
-    highest_rate,
-    replicate,
-    simulate,
-)
-from optcli.measure.queueing.simulation import seeds_of
+from optcli.measure.queueing.arrivals import Arrivals, Poisson
+from optcli.measure.queueing.batching import Batching, Overhead
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Promise, highest_rate
+from optcli.measure.queueing.simulation import replicate, seeds_of, simulate
 
 LINE = Curve.from_line(4, 1)
 

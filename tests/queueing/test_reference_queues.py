@@ -9,18 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from optcli.measure.queueing import (
-    Batching,
-    Bursts,
-    Curve,
-    Gamma,
-    Overhead,
-    Poisson,
-    Promise,
-    highest_rate,
-    replicate,
-    simulate,
-)
+from optcli.measure.queueing.arrivals import Bursts, Gamma, Poisson
+from optcli.measure.queueing.batching import Batching, Overhead
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Promise, highest_rate
 from optcli.measure.queueing.formulas import (
     capacity_per_s,
     fewest_instances,
@@ -30,6 +22,7 @@ from optcli.measure.queueing.formulas import (
     queue_cap,
     timeout_ms,
 )
+from optcli.measure.queueing.simulation import replicate, simulate
 
 E1 = Curve.parse("6ms+4ms*b")
 E2 = Curve.parse("4ms+1ms*b")

@@ -22,7 +22,7 @@ from optcli.serving.deploy import extras
 )
 def test_places_of_a_cache(tmp_path: Path, place: str) -> None:
     one = variant(tmp_path, Format.ONNX, IMAGE)
-    extras._write_cache(tmp_path, extras.cache_file(place, one, ttl_s=5.0))
+    (tmp_path / extras.CACHE_FILE).write_bytes(extras.cache_file(place, one, 5.0))
     settings = json.loads((tmp_path / "cache.json").read_text())
     assert (settings["place"], settings["ttl_s"]) == (place, 5.0)
     assert load("cache").opened(tmp_path, lambda hit: None).model == settings["model"]
@@ -56,7 +56,7 @@ def test_what_decides_an_answer_decides_the_keys(tmp_path: Path) -> None:
     one = variant(tmp_path, Format.ONNX, IMAGE)
 
     def model(built: BuiltVariant) -> str:
-        return str(json.loads(extras.cache_file("memory", built))["model"])
+        return str(json.loads(extras.cache_file("memory", built, 5.0))["model"])
 
     other = replace(one, artifact=replace(one.artifact, digest="other"))
     threads = replace(one, options={"threads": 2})

@@ -24,9 +24,9 @@ from optcli.pipeline.decoding import Decoding
 from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.recipe import load as load_recipe
 from optcli.results.plan import Plan
-from optcli.serving.deploy import golden_images, model_configuration, repository
+from optcli.serving.deploy import model_configuration, repository
 from optcli.serving.deploy.extras import images_of
-from optcli.serving.deploy.interface import LookRequest, look
+from optcli.serving.deploy.interface import LookRequest, look, write_golden_image
 from optcli.serving.prediction.of_recipe import ImageServing
 from optcli.serving.targets import triton
 from optcli.settings.postprocess import PostprocessSettings
@@ -194,7 +194,7 @@ def test_a_detector_is_told_the_size_of_each_image(
         tmp_path,
     )
     look(request, None)  # type: ignore[arg-type]
-    assert golden_images.write(tmp_path, built, serving) == "golden-image.png"
+    assert write_golden_image(tmp_path, built, serving) == "golden-image.png"
     golden = json.loads((tmp_path / "golden-answer.json").read_text())
     np.testing.assert_allclose(golden["boxes"][0]["box"], sized_detector.IMAGES[0][1], atol=1e-4)
     sent = json.loads((tmp_path / "golden-request.json").read_text())["inputs"][1]

@@ -91,20 +91,14 @@ def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_sa
     assert group.kind == model_configuration.messages().ModelInstanceGroup.KIND_CPU
 
 
-def test_the_queue_is_bounded_as_the_plan_says(plan):
-    queue = repository.queue_of(plan.recommended)
-    assert (queue.longest, queue.late_ms) == (plan.recommended.queue_cap, plan.recommended.timeout_ms)
-    # 0 would be no limit in Triton.
-    assert repository.queue_of(plan.recommended.model_copy(update={"queue_cap": 0})).longest == 1
-
-
 @pytest.mark.slow
-def test_several_machines_share_instances_and_queue(tmp_path, plan):
+@pytest.mark.parametrize(("whole", "longest"), [(41, 20), (1, 1)])  # 0 would be no limit in Triton
+def test_several_machines_share_instances_and_queue(tmp_path, plan, whole, longest):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
-    shared = planned(plan, instances=5, machines=2, concurrency=2, queue_cap=41)
+    shared = planned(plan, instances=5, machines=2, concurrency=2, queue_cap=whole)
     config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), shared, tmp_path / "out")
     assert config.instance_group[0].count == 6
-    assert config.dynamic_batching.default_queue_policy.max_queue_size == 20
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == longest
     assert "the plan has 2 machines" in notes
 
 

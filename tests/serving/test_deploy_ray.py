@@ -18,7 +18,7 @@ import optcli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.measure.latency.measured_curve import MeasuredCurve
-from optcli.measure.queueing import Curve, Forms, with_forms
+from optcli.measure.queueing.curve import Curve, Forms, with_forms
 from optcli.observer import Silent
 from optcli.results import Report
 from optcli.serving import bundle

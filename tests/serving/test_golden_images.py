@@ -18,7 +18,7 @@ from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
-from optcli.serving.deploy import golden_images
+from optcli.serving.deploy import interface
 from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 from optcli.serving.prediction.of_recipe import ImageServing
@@ -64,7 +64,7 @@ def test_the_file_of_a_sample(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "set" / f"one.{kind.lower()}"
     picture().save(file, kind)
     one, serving = looked_at(tmp_path, {"source": "imagefolder:set"})
-    name = golden_images.write(tmp_path, one, serving)
+    name = interface.write_golden_image(tmp_path, one, serving)
     check(tmp_path, name, serving)
     assert name == ("golden-image.jpg" if kind == "JPEG" else "golden-image.png")
     same = (tmp_path / name).read_bytes() == file.read_bytes()
@@ -79,7 +79,7 @@ def test_the_array_of_a_sample(tmp_path: Path, layout: str) -> None:
     np.savez(tmp_path / "set.npz", image=pixels[None], y=np.zeros(1, np.int64))
     prepare = {"resize": [4, 4], "array_layout": layout}
     one, serving = looked_at(tmp_path, {"source": "npz:set.npz", "prepare": prepare})
-    check(tmp_path, golden_images.write(tmp_path, one, serving), serving)
+    check(tmp_path, interface.write_golden_image(tmp_path, one, serving), serving)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_photograph_on_its_side(tmp_path: Path, kind: str) -> None:
     picture().save(tmp_path / "set" / f"one.{kind.lower()}", kind, exif=exif)
     prepare = {"orient": True, "resize": [4, 4]}
     one, serving = looked_at(tmp_path, {"source": "imagefolder:set", "prepare": prepare})
-    check(tmp_path, golden_images.write(tmp_path, one, serving), serving)
+    check(tmp_path, interface.write_golden_image(tmp_path, one, serving), serving)
 
 
 @pytest.mark.slow
@@ -102,11 +102,11 @@ def test_another_preparation_is_found_before_anything_is_served(tmp_path: Path) 
     steps = {**serving.images["steps"], "interpolation": "nearest"}
     other = replace(serving, images={**serving.images, "steps": steps})
     with pytest.raises(InputError, match="do not prepare this image as optcli does") as caught:
-        golden_images.write(tmp_path, one, other)
+        interface.write_golden_image(tmp_path, one, other)
     assert caught.value.place.endswith("one.png")
     refusing = replace(serving, images={**serving.images, "most_pixels": 3})
     with pytest.raises(InputError, match="refuse a sample of the recipe: the image has 7 x 9 pixels"):
-        golden_images.write(tmp_path, one, refusing)
+        interface.write_golden_image(tmp_path, one, refusing)
 
 
 @pytest.mark.slow
@@ -117,5 +117,5 @@ def test_without_a_golden_request_there_is_no_image(tmp_path: Path) -> None:
     (tmp_path / "set" / "one.png").write_bytes(stream.getvalue())
     one, serving = looked_at(tmp_path, {"source": "imagefolder:set"})
     (tmp_path / "golden-response.json").unlink()
-    assert golden_images.write(tmp_path, one, serving) is None
+    assert interface.write_golden_image(tmp_path, one, serving) is None
     assert not (tmp_path / "golden-answer.json").exists()

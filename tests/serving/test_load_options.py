@@ -105,6 +105,10 @@ def test_a_cache_is_neither_calibrated_nor_switched_elsewhere(tmp_path, capsys):
         workflow.load_test(
             str(tmp_path), options, Silent()
         )  # before it looks for a server in the folder
+    nobody = "http://127.0.0.1:1"
+    for targets in ([nobody], [nobody, nobody, "--shadow", "10%"]):  # nor whether somebody is there
+        assert cli.run(["loadtest", *targets, "--rate", "5", "--arrivals", "trace:FILE"]) == 2
+        assert "--arrivals: 'trace:FILE' is no kind of arrivals" in capsys.readouterr().err
     assert cli.run(["loadtest", "http://127.0.0.1:1", "--with-cache"]) == 2
     assert "a server at a URL keeps its cache as it is" in capsys.readouterr().err
 

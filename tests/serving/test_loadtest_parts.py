@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from optcli.errors import InputError, UsageError
-from optcli.measure.queueing import Poisson
+from optcli.measure.queueing.arrivals import Poisson
 from optcli.results.loadtest import Calibration, Served
 from optcli.serving.loadtest import calibrating, endpoint, load_options, metrics, payloads, predicting
 from optcli.serving.loadtest.messages import Setup, TensorAbout

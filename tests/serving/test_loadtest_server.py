@@ -16,7 +16,7 @@ import pytest
 from oip_server import serving
 
 from optcli.errors import InputError, RunnerError, StepError, UsageError
-from optcli.measure.queueing import Constant, Poisson
+from optcli.measure.queueing.arrivals import Constant, Poisson
 from optcli.observer import Observer, Silent
 from optcli.serving.loadtest import calibrating, driving, endpoint, predicting
 from optcli.serving.loadtest.driving import Driver

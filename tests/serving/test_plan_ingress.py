@@ -7,7 +7,10 @@ from collections import deque
 import pytest
 
 import optcli
-from optcli.measure.queueing import Batching, Curve, Overhead, Poisson, simulate
+from optcli.measure.queueing.arrivals import Poisson
+from optcli.measure.queueing.batching import Batching, Overhead
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.simulation import simulate
 from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ray_config

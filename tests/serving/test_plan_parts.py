@@ -7,8 +7,8 @@ import pytest
 import optcli
 from optcli.errors import UsageError
 from optcli.measure.latency.measured_curve import curve_of
-from optcli.measure.queueing import Curve
 from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing.curve import Curve
 from optcli.report import html, terminal
 from optcli.report.plan import document
 from optcli.results import Estimate, Report, Sweep, SweepPoint

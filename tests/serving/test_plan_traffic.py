@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import optcli
-from optcli.measure.queueing import Bursts, Constant, Gamma, Poisson
+from optcli.errors import InputError
+from optcli.measure.queueing.arrivals import Bursts, Constant, Gamma, Poisson
 from optcli.serving.planning.configuring import part_of
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -50,6 +51,12 @@ def test_without_a_rate_the_answer_keeps_the_promise_where_the_load_alone_would_
 
 
 @pytest.mark.slow
+def test_arrivals_of_no_known_kind_are_said_where_no_rate_needs_them_too():
+    for settings in ({"curve": "6ms+4ms*b", "slo": {"p95_ms": 100}}, {"freshness_s": 60}):
+        with pytest.raises(InputError, match="'trace:FILE' is no kind of arrivals"):
+            optcli.plan(**settings, arrivals="trace:FILE")
+
+
 def test_the_rate_that_instances_carry_is_that_behind_the_cache():
     plan = optcli.plan(curve="40ms", slo={"p95_ms": 200}, instances=2, cache_hit_rate=0.5)
     assert plan.planned_rate_per_s == pytest.approx(35)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError, UsageError, did_you_mean
-from optcli.measure.queueing import Curve, Forms, with_forms
+from optcli.measure.queueing.curve import Curve, Forms, with_forms
 from optcli.results import Report, VariantReport, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.results.plan import PlanNote

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from optcli.errors import InputError, excerpt
-from optcli.measure.queueing.quantities import milliseconds, number, share, whole
+from optcli.measure.queueing import milliseconds, number, share, whole
 
 if TYPE_CHECKING:
     import numpy as np
 
 PLACE = "arrivals"
+# Bursts are less than this on average, so that their form alone is looked at.
+ANY_RATE = 1e12
 _FORMS = "write poisson, constant, gamma:CV2 or bursts:BURST_PER_S,BASE_LENGTH,BURST_LENGTH"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import InputError
-from optcli.measure.queueing.quantities import number, whole
+from optcli.measure.queueing import number, whole
 from optcli.results import Estimate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError, excerpt
-from optcli.measure.queueing.quantities import milliseconds, number, whole
+from optcli.measure.queueing import milliseconds, number, whole
 from optcli.results.statistics import monotone
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from optcli.errors import InputError
-from optcli.measure.queueing import formulas
+from optcli.measure.queueing import formulas, number, whole
 from optcli.measure.queueing.arrivals import Bursts, Constant, Poisson, Process
 from optcli.measure.queueing.batching import Batching, Overhead, Semantics, Simulation
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.formulas import capacity_per_s
-from optcli.measure.queueing.quantities import number, whole
 from optcli.measure.queueing.simulation import NO_OVERHEAD, seeds_of, simulate
 
 PLACE = "slo"

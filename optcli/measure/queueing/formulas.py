@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from optcli.errors import InputError
+from optcli.measure.queueing import number, share, whole
 from optcli.measure.queueing.curve import PLACE as CURVE
 from optcli.measure.queueing.curve import Curve
-from optcli.measure.queueing.quantities import number, share, whole
 
 PLACE = "plan"
 # Forgives a quotient that rounding left a hair beside a whole number.

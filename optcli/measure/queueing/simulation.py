@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 from typing import TYPE_CHECKING
 
+from optcli.measure.queueing import share, whole
 from optcli.measure.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.measure.queueing.batching import (
     Batches,
@@ -18,7 +19,6 @@ from optcli.measure.queueing.batching import (
     percentiles_ms,
 )
 from optcli.measure.queueing.curve import Curve
-from optcli.measure.queueing.quantities import share, whole
 from optcli.results import Estimate
 from optcli.results.statistics import t_interval
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,12 +15,12 @@ from optcli.files.digest import of_value
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.serving import prediction
 from optcli.serving.bundle import Bundle
-from optcli.serving.deploy import golden_images
-from optcli.serving.deploy.interface import Interface
+from optcli.serving.deploy.interface import Interface, write_golden_image
 from optcli.serving.drift import COPIED, compared
 from optcli.serving.prediction import known_answers, storage
 from optcli.serving.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
 from optcli.serving.prediction.storage import StoredAnswers
+from optcli.serving.targets import ServerOptions
 
 CACHE_FILE = "cache.json"
 MEMORY = "memory"
@@ -28,7 +28,6 @@ _SCHEMES = ("redis", "rediss", "unix")
 # The variable that takes the place of the file's address when the server starts, and what switches the
 # cache off.
 CACHE_VARIABLE, CACHE_OFF = "CACHE_URL", "off"
-CACHE_TTL_S = 3600.0
 _FILES = Path(__file__).parent / "ray_files"
 # A photograph of a telephone has 5 to 15 million bytes.
 _BODY_BYTES = 32 * 1024 * 1024
@@ -63,7 +62,7 @@ def model_digest(built: BuiltVariant) -> str:
     return of_value([built.artifact.digest, built.runner_name, built.options])
 
 
-def cache_file(place: str, built: BuiltVariant, ttl_s: float = CACHE_TTL_S) -> str:
+def cache_file(place: str, built: BuiltVariant, ttl_s: float) -> bytes:
     """The content of `cache.json`.
 
     Answers of another artifact or runner have other keys: a Redis may serve many.
@@ -75,37 +74,23 @@ def cache_file(place: str, built: BuiltVariant, ttl_s: float = CACHE_TTL_S) -> s
         "ttl_s": ttl_s,
         "most_bytes": 256 * 1024 * 1024,
     }
-    return json.dumps(content, indent=2) + "\n"
-
-
-def _write_cache(folder: Path, content: str) -> None:
-    """Write `cache.json`. Raises OSError."""
-    (folder / CACHE_FILE).write_text(content, encoding="utf-8")
+    return f"{json.dumps(content, indent=2)}\n".encode()
 
 
 @dataclass(frozen=True)
 class Extras:
-    """The modules to copy, the packages that they need, and what to know of them.
+    """The modules to copy, the packages that they need, what to know of them, and files by name.
 
-    `cache` and `sample_inputs` are what `bundle.json` says: where answers are kept, None: nowhere, and
-    of how many inputs a day statistics are. `known` are answers that the server need not compute.
+    `known` are answers that the server need not compute.
     """
 
+    options: ServerOptions
     serving: ImageServing | None = None
-    cache: str | None = None
     known: StoredAnswers | None = None
-    _cache_file: str = ""
-    sample_inputs: int = 0
-    grpc: bool = False
-    _reference: bytes = b""
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def images(self) -> bool:
-        """Whether the server takes images."""
-        return self.serving is not None
+    notes: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def answers_classes(self) -> bool:
@@ -114,10 +99,11 @@ class Extras:
 
     def applied(self, bundle: Bundle) -> Bundle:
         """The bundle with what the server must know of this."""
-        body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes
-        known = {"images": self.images, "cache": self.cache, "most_body_bytes": body}
-        known["grpc"] = self.grpc
-        return bundle.model_copy(update={**known, "sample_inputs": self.sample_inputs})
+        asked = self.options
+        known = {name: getattr(asked, name) for name in ("images", "cache", "grpc", "sample_inputs")}
+        if asked.images:
+            known["most_body_bytes"] = max(bundle.most_body_bytes, _BODY_BYTES)
+        return bundle.model_copy(update=known)
 
     def write(self, folder: Path, built: BuiltVariant) -> str | None:
         """Write the modules and what they read into a bundle; gives the name of a golden image.
@@ -130,18 +116,14 @@ class Extras:
             shutil.copyfile(file, folder / file.name)
         with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
             requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
-        if self.cache is not None:
-            _write_cache(folder, self._cache_file)
-        if self.sample_inputs:
-            from optcli.serving.drift.input_statistics import REFERENCE
-
-            (folder / REFERENCE).write_bytes(self._reference)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
         if self.serving is None:
             return None
         self.serving.write(folder)
         if self.known is not None:
             self._write_known(folder, built, self.known)
-        return golden_images.write(folder, built, self.serving)
+        return write_golden_image(folder, built, self.serving)
 
     def _write_known(self, folder: Path, built: BuiltVariant, known: StoredAnswers) -> None:
         def rows() -> Iterator[tuple[bytes, bytes]]:
@@ -170,44 +152,36 @@ def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
 
 
 def extras_of(
-    built: BuiltVariant,
-    interface: Interface,
-    model: str,
-    log: Path,
-    *,
-    images: bool = False,
-    cache: str | None = None,
-    cache_ttl_s: float = CACHE_TTL_S,
-    sample_inputs: int = 0,
-    known: str | None = None,
-    grpc: bool = False,
+    built: BuiltVariant, interface: Interface, model: str, log: Path, options: ServerOptions
 ) -> Extras:
     """What is asked for; `log` is a worker's. Raises `UsageError` and `InputError`."""
-    serving = images_of(built, interface) if images else None
+    serving = images_of(built, interface) if options.images else None
     modules: list[str] = []
-    answers = None
     packages: list[str] = []
+    files: dict[str, bytes] = {}
     notes = list(serving.notes) if serving is not None else []
-    content, compared_with = "", b""
+    known, answers = options.known_answers, None
     if serving is not None:
         modules += ["images", *prediction.ANSWERING, "image_endpoint"]
         packages.append("pillow")
-    if cache is not None:
-        content = cache_file(cache, built, cache_ttl_s)
+    if options.cache is not None:
+        files[CACHE_FILE] = cache_file(options.cache, built, options.cache_ttl_s)
         modules.append("cache")
         # CACHE_URL may name a Redis when the server starts.
         packages.append("redis")
-    if sample_inputs:
-        compared_with, said = compared.of_calibration(model, built, log)
+    if options.sample_inputs:
+        from optcli.serving.drift.input_statistics import REFERENCE
+
+        files[REFERENCE], said = compared.of_calibration(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
-            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random; it keeps no"
-            f" input. `optcli loadtest FOLDER --drift` compares the statistics with {said}"
+            f"the server keeps statistics of {options.sample_inputs} inputs a day, drawn at random; it"
+            f" keeps no input. `optcli loadtest FOLDER --drift` compares the statistics with {said}"
         )
-    if grpc:
+    if options.grpc:
         modules += ["oip_grpc", "grpc_service_pb2"]
     if known is not None:
-        if serving is None or cache is None:
+        if serving is None or options.cache is None:
             missing = "--images" if serving is None else "--cache memory"
             raise UsageError(
                 "known answers are for images, and the server looks for them in its cache",
@@ -220,15 +194,4 @@ def extras_of(
             notes.append(
                 f"{answers.missing} shards of {known} are not answered yet: the server computes these"
             )
-    return Extras(
-        serving=serving,
-        cache=cache,
-        known=answers,
-        _cache_file=content,
-        sample_inputs=sample_inputs,
-        grpc=grpc,
-        _reference=compared_with,
-        modules=tuple(modules),
-        packages=tuple(packages),
-        notes=tuple(notes),
-    )
+    return Extras(options, serving, answers, tuple(modules), tuple(packages), tuple(notes), files)

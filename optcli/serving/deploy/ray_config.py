@@ -140,12 +140,9 @@ def _lane(
 ) -> Lane:
     wait_ms, note = wait_of(one, asked_ms, force=force)
     said = f"for the priority {name}, {note}" if name and note else note
-    return Lane(name, share, one, wait_ms, _deadline_ms(plan, one), note=said)
-
-
-def _deadline_ms(plan: Plan, one: Configuration) -> float:
-    """When an answer is of no use any more: late requests of a percentile still are, for a while."""
-    return 2 * max(plan.slo_ms.values())
+    # Late requests of a percentile are still of use, for a while.
+    deadline_ms = 2 * max(plan.slo_ms.values())
+    return Lane(name, share, one, wait_ms, deadline_ms, note=said)
 
 
 def schema() -> Any:
@@ -176,7 +173,7 @@ def content(made: Bundle, lanes: Sequence[Lane]) -> dict[str, Any]:
         "logging_config": {"log_level": "WARNING", "enable_access_log": False},
         "applications": [
             {
-                "name": application_of(made.model, lane.name),
+                "name": f"{made.model}-{lane.name}" if lane.name else made.model,
                 "route_prefix": lane.route or "/",
                 "import_path": "app:app",
                 "deployments": [_model(made, lane)],
@@ -184,11 +181,6 @@ def content(made: Bundle, lanes: Sequence[Lane]) -> dict[str, Any]:
             for lane in lanes
         ],
     }
-
-
-def application_of(model: str, priority: str) -> str:
-    """The name of an application."""
-    return f"{model}-{priority}" if priority else model
 
 
 def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
@@ -207,16 +199,9 @@ def _model(made: Bundle, lane: Lane) -> dict[str, Any]:
             "deadline_ms": lane.deadline_ms,
         },
         "ray_actor_options": {"num_cpus": made.threads},
-        **_ends(lane.deadline_ms),
-    }
-
-
-def _ends(deadline_ms: float) -> dict[str, Any]:
-    """How Ray looks after a deployment, and how long it lets it finish."""
-    return {
         "health_check_period_s": 1,
         "health_check_timeout_s": 30,
-        "graceful_shutdown_timeout_s": deadline_ms / 1000 + 5,
+        "graceful_shutdown_timeout_s": lane.deadline_ms / 1000 + 5,
         "graceful_shutdown_wait_loop_s": 0.1,
     }
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from optcli.artifact import ABOUT, Format
-from optcli.errors import InputError
+from optcli.errors import InputError, counted
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Configuration, Plan
 from optcli.serving.deploy import model_configuration
@@ -21,22 +20,6 @@ _VERSION = "1"
 _LONGEST = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The bounds of a queue in Triton, on one machine.
-
-    `longest` is the most requests that wait; `late_ms` the wait after which one is rejected.
-    """
-
-    longest: int
-    late_ms: float | None
-
-
-def queue_of(one: Configuration) -> Queue:
-    """A machine's part of the plan's queue; 0 would be a queue without end for Triton."""
-    return Queue(min(max(1, (one.queue_cap or 0) // one.machines), _LONGEST), one.timeout_ms)
-
-
 def served_of(
     name: str,
     built: BuiltVariant,
@@ -47,7 +30,6 @@ def served_of(
     """What config.pbtxt is made of. Raises `UsageError` where the model cannot take the plan."""
     place = str(built.artifact.path)
     batching = model_configuration.batching_of(built.inputs, interface, one.batch, place)
-    queue = queue_of(one)
     preferred: tuple[int, ...] = ()
     if built.artifact.format == Format.TENSORRT and batching.largest > 1:
         best = max(spec.batch_range().opt for spec in built.inputs)
@@ -60,8 +42,9 @@ def served_of(
         batching=batching,
         instances=model_configuration.instances_of(one),
         wait_ms=one.wait_ms,
-        queue=queue.longest,
-        late_ms=queue.late_ms,
+        # A machine's part of the plan's queue; 0 would be a queue without end for Triton.
+        queue=min(max(1, (one.queue_cap or 0) // one.machines), _LONGEST),
+        late_ms=one.timeout_ms,
         preferred=preferred,
     )
 
@@ -82,11 +65,12 @@ def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None
             place=str(built.artifact.path),
             hint="build it again",
         )
-    figures = [f"{p} {ms:.4g} ms" for p, ms in _predicted(plan, one)]
+    predicted = {"p50": one.p50_ms, "p95": one.p95_ms, "p99": one.p99_ms}
+    figures = [f"{name} {ms:.4g} ms" for name, ms in predicted.items() if ms is not None]
     comments = [
         f"Written by optcli for the variant {built.name}. {plan.sentence}",
         f"Predicted at {plan.planned_rate_per_s:.4g} requests a second: {', '.join(figures)};"
-        f" the promise holds up to {one.max_rate_per_s:.4g} on {_machines(one)}.",
+        f" the promise holds up to {one.max_rate_per_s:.4g} on {counted(one.machines, 'machine')}.",
     ]
     path = folder / served.name / model_configuration.FILE
     model_configuration.write(model_configuration.message(served), path, comments)
@@ -132,12 +116,3 @@ def backend_for(built: BuiltVariant) -> Backend:
         built.effective,
         str(built.artifact.path),
     )
-
-
-def _predicted(plan: Plan, one: Configuration) -> list[tuple[str, float]]:
-    figures = {"p50": one.p50_ms, "p95": one.p95_ms, "p99": one.p99_ms}
-    return [(name, ms) for name, ms in figures.items() if ms is not None]
-
-
-def _machines(one: Configuration) -> str:
-    return "one machine" if one.machines == 1 else f"{one.machines} machines"

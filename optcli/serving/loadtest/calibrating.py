@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from optcli.errors import InputError, UsageError
 from optcli.files import regular_files
-from optcli.measure.queueing import Batching, Poisson
+from optcli.measure.queueing.arrivals import Poisson
+from optcli.measure.queueing.batching import Batching
 from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.results.loadtest import LOADTEST_SCHEMA, Calibration
 from optcli.serving.loadtest import metrics, predicting

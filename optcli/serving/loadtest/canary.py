@@ -21,7 +21,14 @@ from optcli.serving import bundle
 from optcli.serving.loadtest import endpoint, load_options, payloads, verdicts
 from optcli.serving.loadtest.agreement import agreed, verdict
 from optcli.serving.loadtest.driving import Driver, drawn, driver
-from optcli.serving.loadtest.load_options import Options, process_of, rates_of, setup_of, terms_of
+from optcli.serving.loadtest.load_options import (
+    Options,
+    process_of,
+    rates_of,
+    require_arrivals,
+    setup_of,
+    terms_of,
+)
 from optcli.serving.loadtest.messages import Sent
 from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.records import (
@@ -60,6 +67,7 @@ def canary_test(
     output in common.
     """
     payloads.client_library()
+    require_arrivals(options.arrivals)
     if options.encoding == "image":
         raise UsageError(
             "a canary compares tensors", place="--encoding image", hint="send binary or json"

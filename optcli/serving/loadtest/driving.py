@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import UsageError
-from optcli.measure.queueing import Process
+from optcli.measure.queueing.arrivals import Process
 from optcli.observer import Observer
 from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
 from optcli.serving.loadtest import metrics, verdicts

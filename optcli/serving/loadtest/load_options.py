@@ -15,13 +15,12 @@ from optcli.artifact import EMBEDDED_STEPS, pixels_name
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError, counted
 from optcli.files import regular_files
-from optcli.measure.queueing import Poisson, Process
-from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing.arrivals import ANY_RATE, Poisson, Process, parse
 from optcli.recipe import load
 from optcli.results.loadtest import Calibration, Encoding
 from optcli.sample import collate
 from optcli.serving import bundle
-from optcli.serving.deploy import golden_images, plans
+from optcli.serving.deploy import interface, plans
 from optcli.serving.loadtest import calibrating, payloads
 from optcli.serving.loadtest.endpoint import Endpoint, is_url
 from optcli.serving.loadtest.messages import Setup, TensorAbout
@@ -263,7 +262,7 @@ def terms_of(server: Endpoint, options: Options) -> Terms:
 def setup_of(server: Endpoint, options: Options, scratch: Path, most: int = MOST) -> tuple[Setup, str]:
     """What the client sends, at most so many samples of a recipe, and in words where it is from."""
     images = payloads.image_files(options.images) if options.images else ()
-    golden = server.golden if options.golden is None else golden_images.found(options.golden)
+    golden = server.golden if options.golden is None else interface.golden_image_in(options.golden)
     golden = golden if images or options.encoding == "image" else None
     if golden is not None:
         images = (golden[0], *images)
@@ -294,9 +293,10 @@ def require_options(options: Options, target: str) -> None:
     """Raise `UsageError` for what no server can do, before one is started.
 
     Images shall be sent, and the bundle takes none, or neither they nor a golden image are there; or a
-    calibration shall measure a model behind its cache. Raises as `bundle.read` for images and a folder
-    that is no bundle.
+    calibration shall measure a model behind its cache; or arrivals that nobody knows. Raises as
+    `bundle.read` for images and a folder that is no bundle.
     """
+    require_arrivals(options.arrivals)
     if options.calibrate and options.with_cache:
         raise UsageError(
             "a calibration measures the model, and a cache would answer for it",
@@ -313,12 +313,20 @@ def require_options(options: Options, target: str) -> None:
             hint="deploy the variant again with --images",
         )
     folder = options.golden or Path(target)
-    if options.images is None and golden_images.found(folder) is None:
+    if options.images is None and interface.golden_image_in(folder) is None:
         raise UsageError(
             "there are no images to send",
             place="--encoding image",
             hint="name a folder of JPEG or PNG files with --images",
         )
+
+
+def require_arrivals(text: str) -> None:
+    """Raise `UsageError` for arrivals of no known form."""
+    try:
+        parse(text, ANY_RATE)
+    except InputError as error:
+        raise UsageError(error.message, place="--arrivals", hint=error.hint) from error
 
 
 def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:

@@ -13,7 +13,7 @@ from optcli.errors import UsageError
 from optcli.observer import Observer
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import as_configured
-from optcli.serving.deploy import extras, golden_images, plans
+from optcli.serving.deploy import extras, interface, plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import calibrating, endpoint, load_options
 from optcli.serving.loadtest.endpoint import Endpoint
@@ -79,7 +79,7 @@ def started_bundle(
             ),
             samples=samples if samples.is_file() else None,
             expected=expected if expected.is_file() else None,
-            golden=golden_images.found(folder) if about.images else None,
+            golden=interface.golden_image_in(folder) if about.images else None,
             tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
             plan=plan,
             concurrency=about.concurrency,

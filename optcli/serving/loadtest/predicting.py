@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optcli.errors import counted
-from optcli.measure.queueing import Batching, Curve, Overhead, Process, Promise
+from optcli.measure.queueing.arrivals import Process
+from optcli.measure.queueing.batching import Batching, Overhead
 from optcli.measure.queueing.choice import most_carried, predict
-from optcli.measure.queueing.demand import Demand
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Demand, Promise
 from optcli.measure.queueing.formulas import fewest_wait_sealed_ms, load
 from optcli.results.loadtest import (
     Calibration,

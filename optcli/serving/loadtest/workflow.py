@@ -10,7 +10,8 @@ from typing import Literal
 
 from optcli.errors import InputError, UsageError
 from optcli.files import folders
-from optcli.measure.queueing import Batching, Process
+from optcli.measure.queueing.arrivals import Process
+from optcli.measure.queueing.batching import Batching
 from optcli.observer import Observer
 from optcli.results.loadtest import (
     Calibration,

@@ -8,22 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from optcli.errors import UsageError
-from optcli.measure.queueing import (
-    Batching,
-    Bursts,
-    Curve,
-    Gamma,
-    Overhead,
-    Poisson,
-    Prediction,
-    Process,
-    Promise,
-    Simulation,
-    formulas,
-)
-from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing import formulas
+from optcli.measure.queueing.arrivals import Bursts, Gamma, Poisson, Process, parse
+from optcli.measure.queueing.batching import Batching, Overhead, Prediction, Simulation
 from optcli.measure.queueing.choice import choose, most_carried, simulated
-from optcli.measure.queueing.demand import Demand, offered_batches, sealed_least_ms
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Demand, Promise, offered_batches, sealed_least_ms
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, PriorityLatency
 from optcli.serving.planning.files import PlanSettings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from optcli.errors import InputError, RecipeError
-from optcli.measure.queueing import Curve
-from optcli.measure.queueing.arrivals import parse
+from optcli.measure.queueing.arrivals import ANY_RATE, parse
+from optcli.measure.queueing.curve import Curve
 from optcli.recipe.budget import ReadingBudget
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.placeholders import substituted
@@ -29,8 +29,6 @@ Milliseconds = Annotated[float, Field(ge=0)]
 _OF_RECIPES = ("model", "variants", "extends", "matrix", "inputs", "data")
 # Sections that are merged key by key; of others the upper replaces the lower.
 _MERGED = ("slo", "overhead")
-# Bursts are less than this on average, so that their form alone is looked at.
-_ANY_RATE = 1e12
 # The last of these keys that is given removes the others from what lies below.
 _EXCLUSIVE = (("curve", "report"), ("curve", "variant"))
 
@@ -252,7 +250,7 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
 def _check_texts(node: Node, settings: PlanSettings, problems: Problems) -> None:
     """Note curves and arrivals of the file that cannot be read; those of options are read later."""
     known = settings.rate_per_s
-    rate = _ANY_RATE if known is None else known
+    rate = ANY_RATE if known is None else known
     texts: list[tuple[Node | None, Callable[[str], object]]] = [
         (node.get("curve"), lambda text: curve_of_text(text, "curve")),
         (node.get("arrivals"), lambda text: parse(text, rate)),

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from optcli.errors import counted
-from optcli.measure.queueing import Curve, Promise
 from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice
-from optcli.measure.queueing.demand import Demand, sealed_least_ms, waits_too_little
+from optcli.measure.queueing.curve import Curve
+from optcli.measure.queueing.demand import Demand, Promise, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
 from optcli.results.plan import Configuration, PlanNote, PriorityLatency
 from optcli.serving.planning.files import PlanSettings

@@ -9,8 +9,11 @@ from typing import Literal
 
 from optcli.errors import InputError, UsageError
 from optcli.measure.latency.measured_curve import MeasuredCurve
-from optcli.measure.queueing import Batching, Curve, formulas
+from optcli.measure.queueing import formulas
+from optcli.measure.queueing.arrivals import ANY_RATE, parse
+from optcli.measure.queueing.batching import Batching
 from optcli.measure.queueing.choice import Choice, choose, most_carried, simulated
+from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.demand import Demand, offer, offered_batches, waits_too_little
 from optcli.measure.queueing.formulas import capacity_per_s
 from optcli.observer import Observer
@@ -207,6 +210,7 @@ def make(settings: PlanSettings, known: MeasuredCurve | None, observer: Observer
     """
     observer.started(STEP)
     if known is None or not settings.promised or not settings.names_rate:
+        parse(settings.arrivals, ANY_RATE)  # what nobody needs may not be wrong either
         return without_queue(settings, known)
     curve = known.curve
     _check_batch(settings, curve)

@@ -40,8 +40,7 @@ class ServerOptions:
     that is too short for sealed batches.
 
     `priorities` are shares of the traffic by priority, the most urgent first, for a plan that is made
-    here; a plan in a file has its own. In Ray each is an application with replicas of its own, in
-    Triton they share one queue.
+    here; a plan in a file has its own. In Ray each is an application with replicas of its own.
     """
 
     storage_uri: str | None = None

@@ -64,19 +64,9 @@ class Ray(Target):
 
     def write(self, folder: Path, deployment: Deployment) -> Written:
         built, interface, plan = deployment.built, deployment.interface, deployment.plan
-        name, path, options = deployment.name, deployment.path, self.options
-        more = extras.extras_of(
-            built,
-            interface,
-            name,
-            path.parent / "logs" / f"{built.name}.deploy.log",
-            images=options.images,
-            cache=options.cache,
-            cache_ttl_s=options.cache_ttl_s,
-            sample_inputs=options.sample_inputs,
-            known=options.known_answers,
-            grpc=options.grpc,
-        )
+        name, path = deployment.name, deployment.path
+        log = path.parent / "logs" / f"{built.name}.deploy.log"
+        more = extras.extras_of(built, interface, name, log, self.options)
         static = built.effective.get("shapes") == "static"
         known = plans.measured(built.name, deployment.report, path) if static else None
         recipe = deployment.report.recipe

@@ -14,9 +14,10 @@ from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Semantics
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving import prediction
-from optcli.serving.deploy import extras, golden_images, instructions, model_configuration, repository
+from optcli.serving.deploy import extras, instructions, model_configuration, repository
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.instructions import IMAGE
+from optcli.serving.deploy.interface import write_golden_image
 from optcli.serving.deploy.model_configuration import FILE, Served
 from optcli.serving.prediction.of_recipe import ImageServing
 from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
@@ -191,7 +192,7 @@ class Triton(Target):
             serving = extras.images_of(built, deployment.interface)
             write_ensemble(folder, name, serving)
             notes += serving.notes
-            golden = golden_images.write(folder, built, serving)
+            golden = write_golden_image(folder, built, serving)
             steps = instructions.for_images(steps, name_of(name), golden)
         about = f"A model repository for Triton, written by optcli. {plan.sentence}"
         return Written(about, steps, notes, self.closing(built))
