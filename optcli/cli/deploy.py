@@ -167,7 +167,7 @@ def command(
     from optcli.serving import quantities as q
     from optcli.serving import targets
     from optcli.serving.deploy import deploy, document
-    from optcli.serving.targets import ServerOptions
+    from optcli.serving.targets import DeployOptions
 
     values = {
         "storage_uri": given.storage_uri,
@@ -202,7 +202,7 @@ def command(
             plan=given.plan,
             recipe=place.recipe,
             name=given.name,
-            options=ServerOptions(
+            options=DeployOptions(
                 storage_uri=given.storage_uri,
                 canary_traffic=None if traffic is None else q.share(traffic, "--canary-traffic"),
                 wait_ms=None if given.wait is None else q.milliseconds(given.wait, "--wait"),

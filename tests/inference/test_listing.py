@@ -185,7 +185,7 @@ def test_a_passing_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
                 raise TimeoutError("the network is slow")
             return b"bytes"
 
-    place = storage.Place(Faulty(), "/")  # type: ignore[arg-type]
+    place = storage.StoragePlace(Faulty(), "/")  # type: ignore[arg-type]
     assert storage.read(place, "a") == b"bytes"
     calls.clear()
     calls.extend(["one", "two", "three"])

@@ -7,13 +7,13 @@ from optcli.measure.queueing import formulas
 from optcli.measure.queueing.arrivals import Poisson
 from optcli.measure.queueing.batching import Batching
 from optcli.measure.queueing.choice import choose
-from optcli.measure.queueing.curve import Curve, Forms, with_forms
+from optcli.measure.queueing.curve import CompiledForms, Curve, with_forms
 from optcli.measure.queueing.demand import Demand, Promise, offered_batches
 from optcli.measure.queueing.simulation import simulate
 
 
 def stepped(points, **forms):
-    return with_forms(Curve.from_points(points), Forms(**forms))
+    return with_forms(Curve.from_points(points), CompiledForms(**forms))
 
 
 def test_a_batch_in_between_takes_as_long_as_the_compiled_size_it_is_padded_to():
@@ -47,7 +47,7 @@ def test_what_was_measured_says_which_form_computes_the_sizes_beside_it():
 
 
 def test_sizes_that_were_measured_while_padded_are_no_points_of_their_own():
-    forms = Forms((1, 8), padded={4: 8}, gains={1: 1.2, 8: 2.0})
+    forms = CompiledForms((1, 8), padded={4: 8}, gains={1: 1.2, 8: 2.0})
     assert forms.own([1, 2, 4, 8]) == [1, 2, 8]
     assert forms.own([1, 2, 4]) == [1, 2, 4], "where 8 is not known, 4 says what it takes"
     curve = with_forms(Curve.from_points({1: 5.0, 2: 8.0, 8: 16.0}), forms)
@@ -62,7 +62,7 @@ def test_a_model_that_pads_nothing_keeps_to_its_forms():
 
 
 def test_a_package_says_itself_from_where_batches_are_padded_and_what_is_cut():
-    forms = Forms((1, 4), padded_from={1: 1, 4: 3}, pieces=True)
+    forms = CompiledForms((1, 4), padded_from={1: 1, 4: 3}, pieces=True)
     assert forms.own([1, 2, 3, 4, 8]) == [1, 2, 4, 8]
     curve = with_forms(Curve.from_points({1: 2.0, 4: 5.0, 8: 10.0}), forms)
     assert curve.padded == ((3, 4),)
@@ -89,7 +89,7 @@ def test_one_compiled_size_is_a_curve_up_to_it():
 def test_the_least_wait_of_sealed_batches_knows_the_step():
     """On the straight line a batch of 2.7 would do; all batches of 2 to 8 take 12 ms."""
     straight = Curve.from_points({1: 5.0, 8: 12.0})
-    curve = with_forms(straight, Forms((1, 8)))
+    curve = with_forms(straight, CompiledForms((1, 8)))
     assert formulas.fewest_wait_sealed_ms(400, straight) == pytest.approx((1.6 / 0.6 - 1) / 0.4)
     least = formulas.fewest_wait_sealed_ms(400, curve)
     assert least == pytest.approx(3.8 / 0.4)
@@ -100,7 +100,7 @@ def test_the_least_wait_of_sealed_batches_knows_the_step():
 
 def test_draws_of_a_padded_batch_are_those_of_the_size_it_is_padded_to():
     samples = {1: np.array([4.0, 6.0]), 8: np.array([10.0, 14.0])}
-    curve = with_forms(Curve.from_samples(samples), Forms((1, 8), gains={1: 1.2, 8: 1.5}))
+    curve = with_forms(Curve.from_samples(samples), CompiledForms((1, 8), gains={1: 1.2, 8: 1.5}))
     table = curve.quantiles_ms(8)
     assert table.mean(axis=1) == pytest.approx(curve.times_ms(8))
     first = curve.padded[0][0]
@@ -118,7 +118,10 @@ def test_a_curve_is_scaled_with_its_steps():
 def test_the_choice_takes_no_padded_size_where_the_compiled_one_is_as_good():
     points = {1: 5.0, 8: 12.0}
     demand = Demand(Poisson(200), Promise({0.95: 60.0}), requests=5000)
-    straight, curve = Curve.from_points(points), with_forms(Curve.from_points(points), Forms((1, 8)))
+    straight, curve = (
+        Curve.from_points(points),
+        with_forms(Curve.from_points(points), CompiledForms((1, 8))),
+    )
     assert offered_batches(straight, demand) == [1, 2, 4, 8]
     assert offered_batches(curve, demand) == [1, 8]
     assert choose(straight, demand).best.batching.batch == 4

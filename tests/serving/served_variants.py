@@ -25,7 +25,7 @@ from optcli.pipeline.model_files.built_variant import BuiltVariant, Samples
 from optcli.results import RecipeSummary, Report
 from optcli.serving import deploy as deploying
 from optcli.serving.running import running
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 NORMALIZED = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
@@ -103,7 +103,7 @@ def served(folder: Path, built: BuiltVariant, batch: int, **asked: Any) -> Itera
             engine="ray",
             plan=folder / "plan.json",
             name="net",
-            options=ServerOptions(**asked),
+            options=DeployOptions(**asked),
         )
     if asked.get("images"):
         assert any("golden-image.jpg" in command for command in deployed.commands)

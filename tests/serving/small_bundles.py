@@ -19,7 +19,7 @@ from optcli.serving.deploy import extras, ray_bundle, ray_config, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
 from optcli.serving.loadtest import opening
 from optcli.serving.running import Running
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise; with priorities
 # that of its own application. A file `called-PID` says that this replica was called.
@@ -78,7 +78,7 @@ def bundled(
     runtime = ray_runtimes.runtime_of(built)
     lanes = ray_config.lanes_of(plan, wait_ms, force=True)
     prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
-    more = extras.extras_of(built, interface, "small", out / "log", ServerOptions(grpc=grpc))
+    more = extras.extras_of(built, interface, "small", out / "log", DeployOptions(grpc=grpc))
     prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(out, built, prepared, plan)
     more.write(out, built)

@@ -31,7 +31,7 @@ from optcli.serving import inference
 from optcli.serving.deploy import model_configuration, ray_runtimes, repository
 from optcli.serving.deploy.instructions import for_triton
 from optcli.serving.deploy.interface import Interface
-from optcli.serving.deploy.model_configuration import Batching, Served
+from optcli.serving.deploy.model_configuration import ModelBatching, ServedModel
 from optcli.settings.gate import GateSettings
 
 FILES = Path(ray_runtimes.__file__).parent / "ray_files"
@@ -317,7 +317,7 @@ def configured(name: str, options: dict[str, Any], **effective: Any) -> tuple[st
         built = replace(built, artifact=replace(built.artifact, format=Format.OPENVINO))
     built = replace(built, effective={**built.effective, **effective})
     backend = repository.backend_for(built)
-    one = Served("small", (), Interface((), ()), backend, Batching(8), 1, 5.0, 10, None)
+    one = ServedModel("small", (), Interface((), ()), backend, ModelBatching(8), 1, 5.0, 10, None)
     return str(model_configuration.message(one)), for_triton(one)[0].command, backend.notes
 
 

@@ -25,7 +25,7 @@ from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.drift.input_statistics import unpacked
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 ANSWERS = {"postprocess.py", "instances.py", "suppression.py"}
 MODULES = {*ANSWERS, "images.py", "image_endpoint.py", "cache.py", "images.json", "cache.json"}
@@ -60,7 +60,7 @@ def deployed(folder: Path, engine: str, *, metric: str | None = None, **asked: A
             engine=engine,
             plan=folder / "plan.json",
             name="net",
-            options=ServerOptions(**asked),
+            options=DeployOptions(**asked),
         )
 
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_carried_leaves_nothing_behind(tmp_path: Path) -> None:
                 tmp_path / "out",
                 engine="ray",
                 plan=tmp_path / "plan.json",
-                options=ServerOptions(images=True),
+                options=DeployOptions(images=True),
             )
     assert not (tmp_path / "out").exists()
 

@@ -23,8 +23,8 @@ from optcli.serving import deploy as deploying
 from optcli.serving.deploy import instructions, model_configuration
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.interface import Interface
-from optcli.serving.deploy.model_configuration import Batching, Served
-from optcli.serving.targets import ServerOptions, kserve
+from optcli.serving.deploy.model_configuration import ModelBatching, ServedModel
+from optcli.serving.targets import DeployOptions, kserve
 
 FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
 # What KServe takes from Kubernetes, as far as optcli writes it.
@@ -53,13 +53,13 @@ def plan() -> Plan:
     return made
 
 
-def served(name: str = "Digits.v2", **backend: object) -> Served:
-    return Served(
+def served(name: str = "Digits.v2", **backend: object) -> ServedModel:
+    return ServedModel(
         name=name,
         inputs=(),
         interface=Interface((), (), golden="a sample", tolerance=0.001),
         backend=Backend("model.onnx", "onnxruntime_onnx", threads=3, **backend),  # type: ignore[arg-type]
-        batching=Batching(8),
+        batching=ModelBatching(8),
         instances=2,
         wait_ms=1.0,
         queue=20,
@@ -194,7 +194,7 @@ def test_a_bundle_has_repository_and_manifests(tmp_path, plan, monkeypatch):
     with pytest.raises(UsageError, match="a cluster needs a place"):
         deploying.deploy("small", report, tmp_path / "report.json", out, **given)
     deployed = deploying.deploy(
-        "small", report, tmp_path / "report.json", out, options=ServerOptions(storage_uri=URI), **given
+        "small", report, tmp_path / "report.json", out, options=DeployOptions(storage_uri=URI), **given
     )
     assert deployed.files == (
         "README.md",

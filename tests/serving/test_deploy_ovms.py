@@ -13,7 +13,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError
 from optcli.results import Report
 from optcli.serving import deploy as deploying
-from optcli.serving.targets import Deployment, ServerOptions
+from optcli.serving.targets import Deployment, DeployOptions
 from optcli.serving.targets.ovms import Ovms
 
 # Keys and types of a model in src/schema.cpp of openvinotoolkit/model_server, as far as optcli writes.
@@ -75,7 +75,7 @@ def test_the_folder_has_the_documented_form_and_openvino_takes_its_settings(
 
 
 def test_batches_and_other_runners_are_refused(tmp_path):
-    target = Ovms(ServerOptions())
+    target = Ovms(DeployOptions())
     with pytest.raises(InputError, match="cannot run the format onnx in the runner onnxruntime"):
         target.take(variant(tmp_path, Format.ONNX, IMAGE))
     with pytest.raises(InputError, match="OpenVINO Model Server computes each request by itself"):
@@ -91,7 +91,7 @@ def test_what_the_server_does_otherwise_is_said(tmp_path, built, plan):
     several = plan.recommended.model_copy(update={"machines": 2, "instances": 4})
     asked = plan.model_copy(update={"recommended": several})
     deployment = Deployment("small", built, Report.model_construct(), Path(), Interface((), ()), asked)
-    notes = " / ".join(Ovms(ServerOptions()).write(tmp_path / "out", deployment).notes)
+    notes = " / ".join(Ovms(DeployOptions()).write(tmp_path / "out", deployment).notes)
     for said in ("refuses no request", "static shapes", "2 machines"):
         assert said in notes
 
@@ -100,4 +100,4 @@ def test_a_variant_that_was_measured_on_another_device_is_refused(tmp_path):
     options = {"name": "openvino", "threads": 2, "device": "GPU.1"}
     built = variant(tmp_path / "model", Format.ONNX, IMAGE, runner=options)
     with pytest.raises(InputError, match=r"measured on GPU\.1, and the folder is written for the CPU"):
-        Ovms(ServerOptions()).take(built)
+        Ovms(DeployOptions()).take(built)

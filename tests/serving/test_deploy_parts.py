@@ -390,7 +390,7 @@ def test_one_value_a_row_is_a_row_of_one_and_a_scalar_alone_is_refused(tmp_path,
     assert list(config.output[0].reshape.shape) == []
     model_configuration.require_match(config, interface, "model")
     scalar = replace(interface, outputs=(label.model_copy(update={"shape": ()}),), computed=())
-    alone = replace(served, interface=scalar, batching=model_configuration.Batching(0))
+    alone = replace(served, interface=scalar, batching=model_configuration.ModelBatching(0))
     with pytest.raises(InputError, match="is a scalar"):
         model_configuration.message(alone)
 

@@ -18,7 +18,7 @@ from optcli.results.plan import Plan
 from optcli.serving import bundle
 from optcli.serving import deploy as deploying
 from optcli.serving.deploy import plans, ray_config
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
 
@@ -60,7 +60,7 @@ def deployed(folder: Path, plan: Plan | None, engine: str = "ray", **options: An
             engine=engine,
             plan=None if plan is None else folder / "plan.json",
             name="net",
-            options=ServerOptions(**options),
+            options=DeployOptions(**options),
         )
 
 

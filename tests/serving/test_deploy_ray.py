@@ -18,7 +18,7 @@ import optcli
 from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.measure.latency.measured_curve import MeasuredCurve
-from optcli.measure.queueing.curve import Curve, Forms, with_forms
+from optcli.measure.queueing.curve import CompiledForms, Curve, with_forms
 from optcli.observer import Silent
 from optcli.results import Report
 from optcli.serving import bundle
@@ -130,13 +130,13 @@ def test_static_shapes_are_those_of_the_measurement_as_far_as_they_occur(tmp_pat
 @pytest.mark.parametrize(
     ("forms", "padded_from", "sent"),
     [
-        (Forms((1, 8)), {"1": 1, "8": 2}, [1, 8, 8, 8, 8, 8, 8, 8]),
+        (CompiledForms((1, 8)), {"1": 1, "8": 2}, [1, 8, 8, 8, 8, 8, 8, 8]),
         (
-            Forms((1, 8), gains={1: 1.2, 8: 1.25}),
+            CompiledForms((1, 8), gains={1: 1.2, 8: 1.25}),
             {"1": 1, "8": 6},
             [1, None, None, None, None, 8, 8, 8],
         ),
-        (Forms((1, 8), can_pad=False), {"1": 1, "8": 8}, [1, *[None] * 6, 8]),
+        (CompiledForms((1, 8), can_pad=False), {"1": 1, "8": 8}, [1, *[None] * 6, 8]),
     ],
     ids=["padded", "the faster of both", "not padded"],
 )

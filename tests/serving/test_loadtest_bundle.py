@@ -16,7 +16,7 @@ from optcli.results.loadtest import LoadTest
 from optcli.serving.deploy import extras
 from optcli.serving.deploy.extras import Extras
 from optcli.serving.loadtest import calibrating
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 
@@ -33,7 +33,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys):
     bundled(built, plan, folder)
     # Its cache of answers, of which the load test sends the same again and again, must be switched off.
     files = {extras.CACHE_FILE: extras.cache_file("memory", built, 60.0)}
-    Extras(ServerOptions(cache="memory"), modules=("cache",), files=files).write(folder, built)
+    Extras(DeployOptions(cache="memory"), modules=("cache",), files=files).write(folder, built)
     changed(folder, cache="memory", deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = set(psutil.Process().children(recursive=True))

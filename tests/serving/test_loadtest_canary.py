@@ -18,7 +18,7 @@ from optcli.serving.loadtest.canary import Shadow
 from optcli.serving.loadtest.load_options import Options
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Records, share_interval
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 
@@ -52,7 +52,7 @@ def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, **options)
 def judged(second=None, agreement=SURE, ratio=FASTER, terms=None, **options):
     given = {"promise_asked": False, "late_ms": 1.0, "short": False, **options}
     sides = (side(), second or side())
-    return list(canary.judged(sides, agreement, ratio, terms or Terms({}), Shadow(), **given))
+    return list(canary.judged(sides, agreement, ratio, terms or LoadTerms({}), Shadow(), **given))
 
 
 def test_all_must_accept_to_promote():
@@ -127,20 +127,20 @@ def test_latency_is_held_to_the_promise_or_to_the_first_server():
     assert decided(ratio=Estimate(value=1.3, low=1.2, high=1.4))["latency"] == "reject"
     assert decided(ratio=Estimate(value=1.1, low=0.9, high=1.3))["latency"] == "inconclusive"
     assert decided(ratio=None)["latency"] == "inconclusive"
-    promise = Terms({"p95": 60.0})
+    promise = LoadTerms({"p95": 60.0})
     slow = Estimate(value=1.3, low=1.2, high=1.4)
     assert decided(ratio=slow, terms=promise, promise_asked=True)["latency"] == "accept"
     # The promise of the first server's plan does not make a slower second one good.
     assert decided(ratio=slow, terms=promise)["latency"] == "reject"
     assert decided(terms=promise)["latency"] == "accept"
-    assert decided(terms=Terms({"p95": 50.0}))["latency"] == "inconclusive"
-    assert decided(terms=Terms({"p95": 40.0}))["latency"] == "reject"
+    assert decided(terms=LoadTerms({"p95": 50.0}))["latency"] == "inconclusive"
+    assert decided(terms=LoadTerms({"p95": 40.0}))["latency"] == "reject"
     assert decided(late_ms=9.0)["latency"] == "inconclusive"
     assert decided(short=True)["latency"] == "inconclusive"
 
 
 def test_errors_and_latencies_are_said_with_their_intervals():
-    said = {each.name: each for each in judged(side(failed=50), terms=Terms({"p95": 60.0}))}
+    said = {each.name: each for each in judged(side(failed=50), terms=LoadTerms({"p95": 60.0}))}
     low, high = share_interval(50, 5000)
     assert said["errors"].interval == (low, high)
     assert f"by the second server [{low:.2%}, {high:.2%}]" in said["errors"].reason

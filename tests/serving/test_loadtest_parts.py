@@ -13,7 +13,7 @@ from optcli.measure.queueing.arrivals import Poisson
 from optcli.results.loadtest import Calibration, Served
 from optcli.serving.loadtest import calibrating, endpoint, load_options, metrics, payloads, predicting
 from optcli.serving.loadtest.messages import Setup, TensorAbout
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 
 IMAGE = TensorAbout("image", "FP32", (-1, 2, 3))
 
@@ -217,7 +217,7 @@ model_process_cpu_seconds_total{{process="replica-0"}} {replica}
 
 def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
     # E1 of the reference: 6 + 4b ms, B = 16, one replica, 200 a second need a wait of about 25 ms.
-    model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
+    model = predicting.PredictionModel("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
     short = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=10.0)), 200.0)
     assert short.kind == "unstable"
     assert 20 < short.figures["least_wait_ms"] < 40
@@ -232,7 +232,7 @@ def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
 
 @pytest.mark.slow
 def test_what_the_simulation_says_of_a_rate():
-    model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
+    model = predicting.PredictionModel("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
     batching = predicting.batching_of(sealed(wait_ms=40.0))
     calm = predicting.predicted(model, batching, Poisson(100))
     assert not calm.grows
@@ -240,7 +240,7 @@ def test_what_the_simulation_says_of_a_rate():
     over = predicting.predicted(model, batching, Poisson(400))
     assert over.grows
     assert over.p95_ms is None
-    most = predicting.highest(model, batching, Poisson(100), Terms({"p95": 150.0}))
+    most = predicting.highest(model, batching, Poisson(100), LoadTerms({"p95": 150.0}))
     assert 150 < most < 250  # p95 is 145 ms at 200 a second
 
 

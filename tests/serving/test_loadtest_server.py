@@ -22,14 +22,14 @@ from optcli.serving.loadtest import calibrating, driving, endpoint, predicting
 from optcli.serving.loadtest.driving import Driver
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Spans
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 
 pytestmark = pytest.mark.usefixtures("hurried_loads")
 
 # No request of a constant rate is planned for just the end of a window. Without a time to settle the
 # metrics are read before the first request.
 SHORT = Spans(0.0, 3, 0.402)
-PROMISE = Terms({"p95": 60_000.0})
+PROMISE = LoadTerms({"p95": 60_000.0})
 
 
 class Hearing(Observer):

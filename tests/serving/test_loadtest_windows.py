@@ -17,9 +17,9 @@ from optcli.serving.loadtest.records import (
     over_windows,
     windows_of,
 )
-from optcli.serving.loadtest.verdicts import Terms, grows, is_steady, judged
+from optcli.serving.loadtest.verdicts import LoadTerms, grows, is_steady, judged
 
-TERMS = Terms({"p95": 100.0})
+TERMS = LoadTerms({"p95": 100.0})
 
 
 def client(late_ms=1.0):
@@ -144,8 +144,8 @@ def test_a_late_client_decides_nothing_about_latency():
     far = answer(113, 115, 90, late_ms=6.0)
     assert (far.outcome, far.breach) == ("reject", True)
     assert "client saturated" in answer(80, 80, 80, late_ms=6.0).reason
-    assert Terms({"p95": 100.0}).late_ms == 5.0
-    assert Terms({"p95": 400.0}).late_ms == 20.0
+    assert LoadTerms({"p95": 100.0}).late_ms == 5.0
+    assert LoadTerms({"p95": 400.0}).late_ms == 20.0
 
 
 def test_a_wrong_answer_rejects_whatever_the_speed():
@@ -175,7 +175,7 @@ def test_a_server_that_answers_nothing_breaks_the_promise():
 
 
 def test_without_a_promise_right_answers_are_accepted():
-    free = judged([window(50)], {}, Terms({}), client(9.0), short=True)
+    free = judged([window(50)], {}, LoadTerms({}), client(9.0), short=True)
     assert free.outcome == "accept"
     assert not free.breach
 

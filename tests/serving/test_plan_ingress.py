@@ -15,7 +15,7 @@ from optcli.results.loadtest import Calibration
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ray_config
 from optcli.serving.loadtest import predicting
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.serving.planning import configuring
 
 pytestmark = pytest.mark.usefixtures("hurried_plans")
@@ -176,7 +176,7 @@ def test_a_load_test_predicts_the_numbers_that_the_plan_says(monkeypatch, target
     again = Plan.model_validate_json(plan.to_json())
     one, model = again.recommended, predicting.of_plan(again)
     batching = Batching(one.batch, one.wait_ms, one.instances, semantics=one.semantics)
-    terms = Terms({"p95": 60.0})
+    terms = LoadTerms({"p95": 60.0})
     assert predicting.highest(model, batching, Poisson(100), terms) == one.max_rate_per_s
     here = predicting.predicted(model, batching, Poisson(300))
     assert here.p95_ms == pytest.approx(one.p95_ms)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import InputError, UsageError, did_you_mean
-from optcli.measure.queueing.curve import Curve, Forms, with_forms
+from optcli.measure.queueing.curve import CompiledForms, Curve, with_forms
 from optcli.results import Report, VariantReport, Verdict
 from optcli.results.outcomes import SERVICE_LEVEL
 from optcli.results.plan import PlanNote
@@ -36,7 +36,7 @@ class MeasuredCurve:
     source: str
     warnings: tuple[PlanNote, ...] = ()
     unfit: bool = False
-    forms: Forms | None = None
+    forms: CompiledForms | None = None
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def _promises(name: str, verdicts: Iterable[Verdict]) -> Iterator[PlanNote]:
             yield PlanNote(kind="promise", figures={"bound": bound, "outcome": each.outcome}, text=text)
 
 
-def _forms(runner: Mapping[str, Any], points: Sequence[_Point]) -> Forms | None:
+def _forms(runner: Mapping[str, Any], points: Sequence[_Point]) -> CompiledForms | None:
     """What the report has on the forms of a variant; None where one form computes all batches."""
     routes = runner.get("routes")
     if isinstance(routes, Mapping) and routes.get("fixed"):
         first = routes.get("padded_from") or {}
-        return Forms(
+        return CompiledForms(
             tuple(routes["fixed"]),
             padded_from={int(size): least for size, least in first.items()},
             pieces=bool(routes.get("pieces")),
@@ -123,7 +123,7 @@ def _forms(runner: Mapping[str, Any], points: Sequence[_Point]) -> Forms | None:
     if runner.get("shapes") != "static" or not compiled:
         return None
     gains = runner.get("static_gains") or {}
-    return Forms(
+    return CompiledForms(
         tuple(compiled),
         padded={each.batch_size: each.padded_to for each in points if each.padded_to is not None},
         gains={int(size): gain for size, gain in gains.items()},

@@ -90,7 +90,7 @@ class Overhead:
 
 
 @dataclass(frozen=True, eq=False)
-class Batches:
+class SentBatches:
     """What was sent: `members` [requests], numbers batch after batch, and [batches] arrays.
 
     `started_ms` is when a worker took it, `took_ms` for how long. `sizes` are its requests.

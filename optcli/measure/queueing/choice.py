@@ -63,7 +63,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ConfigurationChoice:
     """The best configuration and what it is predicted to do; None of both where none keeps the promise.
 
     `tried` has one configuration for each batch size, the nearest to the promise first where none
@@ -75,7 +75,9 @@ class Choice:
     tried: tuple[Tried, ...]
 
 
-def choose(curve: Curve, demand: Demand, progress: Progress = lambda share, text: None) -> Choice:
+def choose(
+    curve: Curve, demand: Demand, progress: Progress = lambda share, text: None
+) -> ConfigurationChoice:
     """The configuration for a demand. The same arguments give the same choice. Raises `InputError`."""
     offers = [offer(curve, demand, batch) for batch in offered_batches(curve, demand)]
     offers.sort(key=lambda each: (each.instances, each.batch))
@@ -206,7 +208,9 @@ def _excess(run: Simulation, promise: Promise) -> float:
     return max(run.percentile_ms(q) / limit for q, limit in promise.limits_ms.items())
 
 
-def _best_of(curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Progress) -> Choice:
+def _best_of(
+    curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Progress
+) -> ConfigurationChoice:
     good = [each for each in tried if each.kept and (each.with_headroom or demand.instances)]
     if any(each.with_headroom for each in good):
         good = [each for each in good if each.with_headroom]
@@ -223,9 +227,9 @@ def _best_of(curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Pro
         best, prediction = _made_sure(curve, demand, best)
         if keeps(prediction, demand.promise):
             every = sorted([best, *grown, *others], key=lambda each: each.batching.batch)
-            return Choice(best, prediction, tuple(every))
+            return ConfigurationChoice(best, prediction, tuple(every))
         others.append(replace(best, kept=False, with_headroom=False, growth=0.0))
-    return Choice(None, None, tuple(_nearest(others, demand)))
+    return ConfigurationChoice(None, None, tuple(_nearest(others, demand)))
 
 
 def _made_sure(curve: Curve, demand: Demand, best: Tried) -> tuple[Tried, Prediction]:

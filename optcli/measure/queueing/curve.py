@@ -288,7 +288,7 @@ def _fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Forms:
+class CompiledForms:
     """What is known of the forms of a model.
 
     `compiled` are the batch sizes that it is compiled for. `padded` are sizes that were measured while
@@ -322,7 +322,7 @@ class Forms:
         return larger if padded else None
 
 
-def with_forms(curve: Curve, forms: Forms) -> Curve:
+def with_forms(curve: Curve, forms: CompiledForms) -> Curve:
     """A curve of measured points with the steps that the forms of the model give it.
 
     A batch in between is padded where a measurement says so, and where the form for any size is not
@@ -353,7 +353,7 @@ def with_forms(curve: Curve, forms: Forms) -> Curve:
     return curve.stepped(between, ranges)
 
 
-def _unmeasured(forms: Forms, known: Mapping[int, float]) -> dict[int, float]:
+def _unmeasured(forms: CompiledForms, known: Mapping[int, float]) -> dict[int, float]:
     """What compiled sizes take that were not measured, but lie between two that were."""
     points = sorted((size, known[size]) for size in forms.compiled if size in known)
     return {
@@ -367,7 +367,7 @@ def _unmeasured(forms: Forms, known: Mapping[int, float]) -> dict[int, float]:
 class _AnySize:
     """What the form for any size takes, as far as that is known."""
 
-    def __init__(self, forms: Forms, known: Mapping[int, float]) -> None:
+    def __init__(self, forms: CompiledForms, known: Mapping[int, float]) -> None:
         times = {
             size: known[size] * forms.gains[size]
             for size in forms.compiled
@@ -399,7 +399,7 @@ class _AnySize:
 
 
 def _padded_from(
-    forms: Forms, known: Mapping[int, float], any_size: _AnySize, below: int, size: int
+    forms: CompiledForms, known: Mapping[int, float], any_size: _AnySize, below: int, size: int
 ) -> int:
     """The smallest batch size above `below` that takes as long as `size`; `size` itself: none does.
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from optcli.measure.queueing import share, whole
 from optcli.measure.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.measure.queueing.batching import (
-    Batches,
     Batching,
     Overhead,
     Prediction,
+    SentBatches,
     Simulation,
     percentiles_ms,
 )
@@ -68,7 +68,7 @@ class Durations:
         return np.random.default_rng([self.seed, 4]).integers(self.table.shape[1], size=count)
 
 
-def _of_queue(times: np.ndarray, batching: Batching, workers: int, draw: Durations) -> Batches:
+def _of_queue(times: np.ndarray, batching: Batching, workers: int, draw: Durations) -> SentBatches:
     """What one queue sends: that of the server, or of one replica where batches are sealed.
 
     First come, first served: a batch is a run of requests, and when the next one goes follows from the
@@ -107,7 +107,7 @@ def _of_queue(times: np.ndarray, batching: Batching, workers: int, draw: Duratio
         starts.append(started)
         first = end
     sizes = np.diff(ends, prepend=0)
-    return Batches(
+    return SentBatches(
         members=np.arange(count),
         sizes=sizes,
         started_ms=np.array(starts),
@@ -222,14 +222,14 @@ def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
 
 
-def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> Batches:
+def _sent(arrivals: Arrivals, batching: Batching, draw: Durations) -> SentBatches:
     times = arrivals.times_ms
     if batching.semantics == "sealed":
         return _sealed(times, batching, draw)
     return _of_queue(times, batching, batching.workers, draw)
 
 
-def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> Batches:
+def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> SentBatches:
     """Each replica batches what chance sends to it; its workers are `concurrency` in number."""
     import numpy as np
 
@@ -243,15 +243,17 @@ def _sealed(times: np.ndarray, batching: Batching, draw: Durations) -> Batches:
         if mine.size:
             sent = _of_queue(times[mine], batching, batching.concurrency, one)
             parts.append(replace(sent, members=mine))
-    names = Batches.__dataclass_fields__
-    return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    names = SentBatches.__dataclass_fields__
+    return SentBatches(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    )
 
 
 def _summary(
     arrivals: Arrivals,
     batching: Batching,
     overhead: Overhead,
-    batches: Batches,
+    batches: SentBatches,
     started: np.ndarray,
     finished: np.ndarray,
     skipped: int,

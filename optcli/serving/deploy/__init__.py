@@ -24,7 +24,7 @@ from optcli.results.outcomes import Result
 from optcli.serving import targets
 from optcli.serving.deploy import instructions, plans, ray_config
 from optcli.serving.deploy.interface import Interface, LookRequest
-from optcli.serving.targets import Deployment, ServerOptions, Target
+from optcli.serving.targets import Deployment, DeployOptions, ServingTarget
 from optcli.store import Store
 from optcli.workers import run
 
@@ -77,7 +77,7 @@ def deploy(
     plan: Path | None = None,
     recipe: Path | None = None,
     name: str | None = None,
-    options: ServerOptions | None = None,
+    options: DeployOptions | None = None,
     trust: bool = False,
     store: Store | None = None,
     observer: Observer | None = None,
@@ -98,7 +98,7 @@ def deploy(
     fit the model, `MissingError` without tritonclient, or without Ray.
     """
     observer = observer or Silent()
-    options = options or ServerOptions()
+    options = options or DeployOptions()
     target = targets.find(engine)(options)
     name = _checked_name(name or variant, target)
     _require_priorities(options.priorities, plan)
@@ -153,7 +153,7 @@ def deploy(
 
 
 def _looked_at(
-    built: BuiltVariant, name: str, out: Path, path: Path, engine: str, target: Target
+    built: BuiltVariant, name: str, out: Path, path: Path, engine: str, target: ServingTarget
 ) -> Interface:
     """The artifact's interface, by a worker of its own, which writes the golden files into `out`."""
     kind = runners.find(built.runner_name)
@@ -187,7 +187,7 @@ def _looked_at(
     return interface
 
 
-def _checked_name(name: str, target: Target) -> str:
+def _checked_name(name: str, target: ServingTarget) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a model of {target.server} cannot be called {name!r}",

@@ -20,7 +20,7 @@ from optcli.serving.drift import COPIED, compared
 from optcli.serving.prediction import known_answers, storage
 from optcli.serving.prediction.of_recipe import IMAGES, POSTPROCESS, ImageServing, image_serving
 from optcli.serving.prediction.storage import StoredAnswers
-from optcli.serving.targets import ServerOptions
+from optcli.serving.targets import DeployOptions
 
 CACHE_FILE = "cache.json"
 MEMORY = "memory"
@@ -84,7 +84,7 @@ class Extras:
     `known` are answers that the server need not compute.
     """
 
-    options: ServerOptions
+    options: DeployOptions
     serving: ImageServing | None = None
     known: StoredAnswers | None = None
     modules: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
 
 
 def extras_of(
-    built: BuiltVariant, interface: Interface, model: str, log: Path, options: ServerOptions
+    built: BuiltVariant, interface: Interface, model: str, log: Path, options: DeployOptions
 ) -> Extras:
     """What is asked for; `log` is a worker's. Raises `UsageError` and `InputError`."""
     serving = images_of(built, interface) if options.images else None

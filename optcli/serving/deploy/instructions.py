@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optcli.serving.bundle import BundlePriority
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface
-from optcli.serving.deploy.model_configuration import Served
+from optcli.serving.deploy.model_configuration import ServedModel
 
 # A release of Triton that exists; whoever serves takes the one with the runtimes that were measured.
 IMAGE = "nvcr.io/nvidia/tritonserver:26.04-py3"
@@ -16,14 +16,14 @@ _CURL = "curl --fail --silent --show-error"
 
 
 @dataclass(frozen=True)
-class Step:
+class ReadmeStep:
     """One command and what it does."""
 
     title: str
     command: str
 
 
-def for_triton(served: Served) -> list[Step]:
+def for_triton(served: ServedModel) -> list[ReadmeStep]:
     """Start the server in the folder, ask whether the model is ready, send the golden request."""
     device = served.backend.device
     gpus = "" if device is None else f"--gpus '\"device={device}\"' " if device else "--gpus 1 "
@@ -36,42 +36,44 @@ def for_triton(served: Served) -> list[Step]:
     return for_server(start, served.name, served.interface)
 
 
-def for_server(start: str, model: str, interface: Interface) -> list[Step]:
+def for_server(start: str, model: str, interface: Interface) -> list[ReadmeStep]:
     """Start a server by a command, ask whether the model is ready, send the golden request."""
     return [
-        Step("Start the server, in this folder", start),
-        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
+        ReadmeStep("Start the server, in this folder", start),
+        ReadmeStep("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
         *_request(interface, f"{_URL}/{model}/infer"),
     ]
 
 
-def for_kserve(served: Served, name: str, manifests: Sequence[str]) -> list[Step]:
+def for_kserve(served: ServedModel, name: str, manifests: Sequence[str]) -> list[ReadmeStep]:
     """Apply the manifests, wait until the object `name` is ready, send the golden request."""
     files = " ".join(f"-f {file}" for file in manifests)
     wait = f"kubectl wait --for=condition=Ready inferenceservice/{name} --timeout=600s"
     url = f"$(kubectl get inferenceservice {name} -o jsonpath={{.status.url}})"
     return [
-        Step("Apply the manifests", f"kubectl apply {files}"),
-        Step("Wait until the model is ready", wait),
+        ReadmeStep("Apply the manifests", f"kubectl apply {files}"),
+        ReadmeStep("Wait until the model is ready", wait),
         *_request(served.interface, f'"{url}/v2/models/{served.name}/infer"'),
     ]
 
 
-def _request(interface: Interface, url: str) -> list[Step]:
+def _request(interface: Interface, url: str) -> list[ReadmeStep]:
     if interface.golden is None:
         return []
     header = "--header 'Content-Type: application/json'"
-    return [Step("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
+    return [ReadmeStep("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
 
 
-def for_images(steps: Sequence[Step], ensemble: str, golden: str | None) -> list[Step]:
+def for_images(steps: Sequence[ReadmeStep], ensemble: str, golden: str | None) -> list[ReadmeStep]:
     """The steps of Triton with an image of its own, which has what the ensemble's models import."""
     start, *others = steps
     own = f"{ensemble}-server"
-    sent = Step("Send an image (needs `pip install 'tritonclient[http]'`)", _sending(ensemble, golden))
+    sent = ReadmeStep(
+        "Send an image (needs `pip install 'tritonclient[http]'`)", _sending(ensemble, golden)
+    )
     return [
-        Step("Build an image of Triton that has NumPy and Pillow", f"docker build -t {own} ."),
-        Step(start.title, start.command.replace(IMAGE, own)),
+        ReadmeStep("Build an image of Triton that has NumPy and Pillow", f"docker build -t {own} ."),
+        ReadmeStep(start.title, start.command.replace(IMAGE, own)),
         *others,
         sent,
     ]
@@ -86,7 +88,7 @@ def for_ray(
     interface: Interface,
     image: str | None = None,
     priorities: Sequence[BundlePriority] = (),
-) -> list[Step]:
+) -> list[ReadmeStep]:
     """Start the bundle in the folder, ask whether the model is ready, send the golden request.
 
     `image` is a golden image, where the server takes images.
@@ -95,14 +97,16 @@ def for_ray(
     for each in priorities[:-1]:
         url = f"localhost:8000{each.route}/v2/models/{model}/infer"
         request += [
-            Step(f"{one.title} with the priority {each.name}", one.command)
+            ReadmeStep(f"{one.title} with the priority {each.name}", one.command)
             for one in _request(interface, url)
         ]
     if image is not None:
-        request.append(Step("Send an image", f"{_CURL} --data-binary @{image} {_URL}/{model}/images"))
+        request.append(
+            ReadmeStep("Send an image", f"{_CURL} --data-binary @{image} {_URL}/{model}/images")
+        )
     return [
-        Step("Start the server, in this folder", "python launch.py --port 8000"),
-        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
+        ReadmeStep("Start the server, in this folder", "python launch.py --port 8000"),
+        ReadmeStep("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
         *request,
     ]
 
@@ -119,7 +123,7 @@ def of_triton(runtime: str) -> list[str]:
 
 
 def text(
-    name: str, interface: Interface, about: str, steps: Sequence[Step], notes: Sequence[str]
+    name: str, interface: Interface, about: str, steps: Sequence[ReadmeStep], notes: Sequence[str]
 ) -> str:
     """The README of the model `name`, as Markdown."""
     lines = [f"# {name}", "", about, ""]

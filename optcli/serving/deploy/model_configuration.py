@@ -27,7 +27,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Batching:
+class ModelBatching:
     """How many requests a server may put into one call.
 
     `largest` is 0 where the model's first size is no batch that varies: a request then brings the whole
@@ -62,7 +62,7 @@ def batching_of(
     planned: int,
     place: str,
     server: str = "Triton",
-) -> Batching:
+) -> ModelBatching:
     """The server's largest batch: the plan's. Raises `UsageError` where the model cannot take it."""
     varies = [spec.batch_symbol is not None for spec in inputs]
     why = ""
@@ -80,7 +80,7 @@ def batching_of(
             hint="plan with --batch 1, or give every input a first size `batch` and build again",
         )
     if why:
-        return Batching(0, why)
+        return ModelBatching(0, why)
     sizes = batch_range(inputs)
     least, most, what, where = sizes.min, sizes.max, "model", "the range under the recipe's `inputs`"
     if interface.rows:
@@ -98,11 +98,11 @@ def batching_of(
             place=place,
             hint=f"let {where} begin at a batch of 1, and build again",
         )
-    return Batching(planned)
+    return ModelBatching(planned)
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """What config.pbtxt is made of; `instances` are those on one machine, `queue` its longest queue.
 
     `preferred` are batch sizes that the model was compiled for; `late_ms` the wait after which a
@@ -113,7 +113,7 @@ class Served:
     inputs: tuple[TensorSpec, ...]
     interface: Interface
     backend: Backend
-    batching: Batching
+    batching: ModelBatching
     instances: int
     wait_ms: float
     queue: int
@@ -126,7 +126,7 @@ def instances_of(one: Configuration) -> int:
     return -(-one.instances // one.machines) * one.concurrency
 
 
-def message(served: Served) -> Any:
+def message(served: ServedModel) -> Any:
     """The protobuf message `inference.ModelConfig`."""
     kinds = messages()
     backend, batching = served.backend, served.batching
@@ -174,7 +174,7 @@ def message(served: Served) -> Any:
     return config
 
 
-def warmed(served: Served) -> list[int]:
+def warmed(served: ServedModel) -> list[int]:
     """Batch sizes of the warm-up: 1, the powers of two below the largest batch, and that itself.
 
     A backend that pads runs the largest batch alone.
@@ -186,7 +186,7 @@ def warmed(served: Served) -> list[int]:
     return sorted({*powers, *served.preferred, largest})
 
 
-def _warm_up(config: Any, served: Served, size: int, kinds: Any) -> None:
+def _warm_up(config: Any, served: ServedModel, size: int, kinds: Any) -> None:
     request = config.model_warmup.add(name=f"batch-{size}", batch_size=size, count=2)
     for spec in served.inputs:
         shape = spec.concrete(spec.batch_range().min)[served.batching.skipped :]
@@ -200,7 +200,7 @@ def _warm_up(config: Any, served: Served, size: int, kinds: Any) -> None:
             tensor.zero_data = True
 
 
-def _outputs(served: Served) -> Iterator[Tensor]:
+def _outputs(served: ServedModel) -> Iterator[Tensor]:
     """The outputs as the files declare them; where these leave a rank open, as they were computed."""
     computed = {tensor.name: tensor for tensor in served.interface.computed}
     for tensor in served.interface.outputs:
@@ -211,7 +211,7 @@ def _outputs(served: Served) -> Iterator[Tensor]:
             yield tensor
 
 
-def _declared(tensor: Tensor, batching: Batching, kinds: Any) -> dict[str, Any]:
+def _declared(tensor: Tensor, batching: ModelBatching, kinds: Any) -> dict[str, Any]:
     if tensor.shape is None or tensor.dtype not in _TYPES:
         what = "the number of its sizes" if tensor.shape is None else f"its type {tensor.dtype}"
         raise InputError(

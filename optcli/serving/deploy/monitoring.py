@@ -31,7 +31,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class WatchedMetrics:
     """What a server's own metrics say of a model, in PromQL.
 
     `broken` has a condition for each promised percentile, `latency_s` that percentile in seconds.
@@ -48,7 +48,7 @@ class Metrics:
     charts: Sequence[Chart]
 
 
-def of_ray(model: str, plan: Plan) -> Metrics:
+def of_ray(model: str, plan: Plan) -> WatchedMetrics:
     """Metrics of a bundle. A bucket of its histogram ends at each promised latency."""
     over, chosen = _over(plan), f'model="{model}"'
     by, whole = "model, version, application", "model_request_seconds"
@@ -64,7 +64,7 @@ def of_ray(model: str, plan: Plan) -> Metrics:
         for name, ms in plan.slo_ms.items()
     }
     mean = "rate({0}_sum{{{1}}}[{2}]) / rate({0}_count{{{1}}}[{2}])"
-    return Metrics(
+    return WatchedMetrics(
         broken={
             name: f"{within[name]} / {rate(f'{whole}_count', answered)} < {part:g}"
             for name, part in parts.items()
@@ -110,7 +110,7 @@ def note(page: str) -> str:
     )
 
 
-def write(folder: Path, model: str, plan: Plan, metrics: Metrics) -> None:
+def write(folder: Path, model: str, plan: Plan, metrics: WatchedMetrics) -> None:
     """Write both files into the folder. Raises OSError."""
     from ruamel.yaml import YAML
 
@@ -123,7 +123,7 @@ def write(folder: Path, model: str, plan: Plan, metrics: Metrics) -> None:
     (folder / DASHBOARD).write_text(dashboard + "\n", encoding="utf-8")
 
 
-def _rules(model: str, plan: Plan, metrics: Metrics) -> Iterator[Mapping[str, Any]]:
+def _rules(model: str, plan: Plan, metrics: WatchedMetrics) -> Iterator[Mapping[str, Any]]:
     def rule(
         name: str, condition: str, severity: str, summary: str, **labels: str
     ) -> Mapping[str, Any]:
@@ -147,7 +147,7 @@ def _rules(model: str, plan: Plan, metrics: Metrics) -> Iterator[Mapping[str, An
     yield rule("TrafficAbovePlan", f"sum({metrics.requests_per_s}) > {most:.6g}", "ticket", said)
 
 
-def _dashboard(model: str, plan: Plan, metrics: Metrics) -> dict[str, Any]:
+def _dashboard(model: str, plan: Plan, metrics: WatchedMetrics) -> dict[str, Any]:
     """A dashboard that Grafana imports; people choose the Prometheus that it reads."""
     charts = [
         Chart(

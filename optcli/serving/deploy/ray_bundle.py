@@ -24,7 +24,7 @@ from optcli.serving.bundle import Bundle, BundleInput, BundleRecipe, BundleRunne
 from optcli.serving.deploy import model_configuration, ray_config
 from optcli.serving.deploy.interface import PROTOCOL_TYPES, Interface
 from optcli.serving.deploy.ray_config import Lane
-from optcli.serving.deploy.ray_runtimes import Runtime, served_forms, threads_of
+from optcli.serving.deploy.ray_runtimes import BundleRuntime, served_forms, threads_of
 from optcli.settings import TensorSpec
 
 SERVER = "Ray Serve"
@@ -63,7 +63,7 @@ class Prepared:
     """What is written: the bundle, and what Ray is told beside it."""
 
     bundle: Bundle
-    runtime: Runtime
+    runtime: BundleRuntime
     lanes: tuple[Lane, ...]
     why_single: str
 
@@ -73,7 +73,7 @@ def prepared(
     built: BuiltVariant,
     recipe: RecipeSummary,
     interface: Interface,
-    runtime: Runtime,
+    runtime: BundleRuntime,
     plan: Plan,
     lanes: tuple[Lane, ...],
     known: MeasuredCurve | None = None,
@@ -286,7 +286,7 @@ def _outputs(
         yield BundleTensor(name=tensor.name, datatype=_TYPES[str(tensor.dtype)], shape=shape)
 
 
-def _requirements(built: BuiltVariant, made: Bundle, runtime: Runtime) -> Iterator[str]:
+def _requirements(built: BuiltVariant, made: Bundle, runtime: BundleRuntime) -> Iterator[str]:
     """The lines of requirements.txt: what the bundle imports, in the versions that are here."""
     packages = dict.fromkeys([*_PACKAGES, runtime.package, *made.runner.settings.get("imports", ())])
     if "torch" in packages:

@@ -24,7 +24,7 @@ _INSTEAD = {
 
 
 @dataclass(frozen=True)
-class Runtime:
+class BundleRuntime:
     """How a bundle runs an artifact.
 
     `model` is the module of the bundle's files that becomes `model.py`. `file` is the artifact's file,
@@ -44,7 +44,7 @@ class Runtime:
     notes: tuple[str, ...] = ()
 
 
-def runtime_of(built: BuiltVariant) -> Runtime:
+def runtime_of(built: BuiltVariant) -> BundleRuntime:
     """The runtime for a variant. Raises `InputError` for what cannot run in a bundle."""
     place = str(built.artifact.path)
     runtime = _RUNTIMES.get((built.artifact.format, built.runner_name))
@@ -157,12 +157,12 @@ def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]
     return {}
 
 
-_ONNXRUNTIME = Runtime(
+_ONNXRUNTIME = BundleRuntime(
     "model_onnxruntime", onnx.FILE, "onnxruntime_onnx", "onnxruntime", True, {"batch_names": []}
 )
-_OPENVINO = Runtime("model_openvino", openvino.FILE, "openvino", "openvino", True)
-_TORCHSCRIPT = Runtime("model_torchscript", torchscript.FILE, "pytorch_torchscript", "torch")
-_AOTI = Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch")
+_OPENVINO = BundleRuntime("model_openvino", openvino.FILE, "openvino", "openvino", True)
+_TORCHSCRIPT = BundleRuntime("model_torchscript", torchscript.FILE, "pytorch_torchscript", "torch")
+_AOTI = BundleRuntime("model_aoti", aoti.FILE, "pytorch_aoti", "torch")
 _RUNTIMES = {
     (Format.ONNX, "onnxruntime"): _ONNXRUNTIME,
     (Format.ORT, "onnxruntime"): replace(_ONNXRUNTIME, file=ort.FILE),

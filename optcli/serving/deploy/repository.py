@@ -13,7 +13,7 @@ from optcli.results.plan import Configuration, Plan
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.backends import Backend, backend_of
 from optcli.serving.deploy.interface import Interface
-from optcli.serving.deploy.model_configuration import Served
+from optcli.serving.deploy.model_configuration import ServedModel
 
 _VERSION = "1"
 # config.pbtxt holds 32 bits.
@@ -26,7 +26,7 @@ def served_of(
     interface: Interface,
     one: Configuration,
     backend: Backend,
-) -> Served:
+) -> ServedModel:
     """What config.pbtxt is made of. Raises `UsageError` where the model cannot take the plan."""
     place = str(built.artifact.path)
     batching = model_configuration.batching_of(built.inputs, interface, one.batch, place)
@@ -34,7 +34,7 @@ def served_of(
     if built.artifact.format == Format.TENSORRT and batching.largest > 1:
         best = max(spec.batch_range().opt for spec in built.inputs)
         preferred = tuple(sorted({min(best, batching.largest), batching.largest}))
-    return Served(
+    return ServedModel(
         name=name,
         inputs=built.inputs,
         interface=interface,
@@ -49,7 +49,7 @@ def served_of(
     )
 
 
-def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None:
+def write(folder: Path, built: BuiltVariant, served: ServedModel, plan: Plan) -> None:
     """Write NAME/1/ and NAME/config.pbtxt below `folder`, and compare what was written with the model.
 
     Raises `InputError` where they do not fit each other.
@@ -80,7 +80,7 @@ def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None
 
 def notes_of(
     built: BuiltVariant,
-    served: Served,
+    served: ServedModel,
     one: Configuration,
     backend: Backend,
 ) -> Sequence[str]:

@@ -162,7 +162,7 @@ def _ends(how: Mapping[str, Any]) -> tuple[str, str]:
     return ("mean", "mean") if how["single"] else ("min", "max")
 
 
-class Tensor(Result):
+class TensorSummary(Result):
     """How the rows of one input are summarised, as `input_statistics` has it."""
 
     name: Line
@@ -189,7 +189,7 @@ class About(Result):
     """What a file of statistics says of itself; `unwritten`: why the server could not write it."""
 
     model: Line
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSummary, ...]
     reference: DriftReference
     periods: tuple[Period, ...]
     written: Seconds = 0.0

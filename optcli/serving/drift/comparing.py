@@ -13,7 +13,7 @@ from optcli.errors import counted
 from optcli.results import Verdict
 from optcli.results.loadtest import Drift, DriftChannel, DriftInput, DriftStatistic
 from optcli.results.outcomes import Outcome
-from optcli.serving.drift.compared import About, Tensor, of_folder, of_url
+from optcli.serving.drift.compared import About, TensorSummary, of_folder, of_url
 from optcli.serving.loadtest import endpoint, verdicts
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def are_distinct(marks: np.ndarray) -> bool:
 class _Sides:
     """One input: matrices [rows, statistics] of both sides, the weights of what was seen, rows."""
 
-    how: Tensor
+    how: TensorSummary
     columns: list[tuple[str, int | None]]
     reference: np.ndarray
     seen: np.ndarray
@@ -271,7 +271,7 @@ def _ranked(statistics: Sequence[DriftStatistic]) -> list[DriftStatistic]:
     return farthest if first is None else [first, *(one for one in farthest if one is not first)]
 
 
-def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
+def _words(one: DriftStatistic, how: TensorSummary, role: str) -> str:
     """`channel 2: mean 0.61 in place of 0.42, 0.8 calibration sd higher (distance 0.41, p 2e-09)`."""
     noun = "feature" if how.single else "channel"
     named = f"{noun} {one.channel}: " if one.channel is not None else ""

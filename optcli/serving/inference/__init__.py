@@ -25,7 +25,7 @@ from optcli.scaffold.inspection.findings import Tensor
 from optcli.serving.inference import shard_worker
 from optcli.serving.inference.listing import Listing, listing
 from optcli.serving.inference.output import Form, Output, is_finished
-from optcli.serving.inference.shard_worker import Work, packed, versions_of
+from optcli.serving.inference.shard_worker import ShardWork, packed, versions_of
 from optcli.serving.prediction import of_recipe, storage
 from optcli.serving.prediction.storage import BOXES, CLASSES
 from optcli.settings import TensorSpec
@@ -173,7 +173,7 @@ def infer(
     count = settings.workers or max(1, cores // threads)
     options = _options(built, count, threads)
     package = built.runner.requires().packages
-    work = Work(
+    work = ShardWork(
         built.artifact,
         built.runner_name,
         options,

@@ -41,7 +41,7 @@ class OpenRequest:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """Outputs that belong to a call as a whole."""
 
     without_batch: tuple[str, ...]
@@ -75,7 +75,7 @@ class ConfinedModel:
             confined=(results.parent,),
         )
         try:
-            self._without_batch = frozenset(self._child.receive(Opened, _OPEN_S).without_batch)
+            self._without_batch = frozenset(self._child.receive(OpenedModel, _OPEN_S).without_batch)
         except BaseException:
             self.close()
             raise
@@ -108,7 +108,7 @@ def serve(request: OpenRequest, channel: Channel) -> None:
     feeds, results = SharedArrays(request.feeds, only_reads=True), SharedArrays(request.results)
     kind = runners.find(request.runner)
     with kind.model_validate(request.options).open(request.artifact, request.inputs) as runner:
-        channel.send(Opened(tuple(sorted(runner.without_batch()))))
+        channel.send(OpenedModel(tuple(sorted(runner.without_batch()))))
         while (asked := channel.receive(Placed)) is not None:
             # Copies: some libraries take no arrays that cannot be written to.
             feed = {name: view.copy() for name, view in feeds.read(asked.layout).items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.data.image_files import SUFFIXES
 from optcli.errors import InputError, UsageError, first_line
-from optcli.serving.prediction.storage import Place, place_of
+from optcli.serving.prediction.storage import StoragePlace, place_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -105,7 +105,7 @@ def _require_distinct(shards: list[Shard], uri: str) -> None:
         seen.add(image.id)
 
 
-def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
+def _groups(place: StoragePlace, uri: str) -> Iterator[Iterator[Stored]]:
     """Images that may share a shard."""
     lower = place.path.lower()
     if lower.endswith(_COMPRESSED):
@@ -132,7 +132,7 @@ def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
             yield _of_tar(place.fs, path, id, uri)
 
 
-def _files(place: Place, uri: str) -> list[tuple[str, str, int | None]]:
+def _files(place: StoragePlace, uri: str) -> list[tuple[str, str, int | None]]:
     """Name below the folder, path and size of every file, sorted; hidden ones are left out."""
     try:
         entries = place.files()
@@ -163,7 +163,7 @@ def _of_tar(fs: AbstractFileSystem, path: str, name: str, uri: str) -> Iterator[
         ) from error
 
 
-def _of_list(place: Place, uri: str) -> Iterator[Stored]:
+def _of_list(place: StoragePlace, uri: str) -> Iterator[Stored]:
     import pyarrow
     import pyarrow.parquet as parquet
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from optcli.errors import StoreError, UsageError, raised_as
 from optcli.serving.inference.listing import Listing
 from optcli.serving.prediction import storage
-from optcli.serving.prediction.storage import BOXES, CLASSES, DIGEST, MANIFEST, Place, recorded
+from optcli.serving.prediction.storage import BOXES, CLASSES, DIGEST, MANIFEST, StoragePlace, recorded
 
 Form = Literal["parquet", "jsonl"]
 ERRORS = ".errors.jsonl"
@@ -100,12 +100,12 @@ class Output:
     def _decided_by(self) -> dict[str, Any]:
         return {**self.identity, "digests": DIGEST}
 
-    def _names(self, place: Place) -> list[str]:
+    def _names(self, place: StoragePlace) -> list[str]:
         hint = "name another --output"
         with raised_as(StoreError, "the folder cannot be read", of=OSError, place=self.uri, hint=hint):
             return place.names()
 
-    def _remove(self, place: Place, names: Iterable[str]) -> None:
+    def _remove(self, place: StoragePlace, names: Iterable[str]) -> None:
         message = "old answers cannot be removed"
         hint = "name another --output"
         with raised_as(StoreError, message, of=OSError, place=self.uri, hint=hint):

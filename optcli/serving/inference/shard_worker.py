@@ -37,7 +37,7 @@ _MOST_BLOCKS = 20_000
 
 
 @dataclass(frozen=True)
-class Work:
+class ShardWork:
     """All that a worker needs besides the artifact's files, which travel apart.
 
     `images` and `postprocess` are what those modules of `serving.prediction` are told; `postprocess`
@@ -65,7 +65,7 @@ class Work:
 class ShardWorker:
     """What Ray Data keeps in an actor. A row is a shard: its `name` and its `images` as JSON."""
 
-    def __init__(self, work: Work, files: Any) -> None:
+    def __init__(self, work: ShardWork, files: Any) -> None:
         import ray
 
         if isinstance(files, ray.ObjectRef):
@@ -190,7 +190,7 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
 
 def answered(
     shards: Sequence[Shard],
-    work: Work,
+    work: ShardWork,
     files: Mapping[str, bytes] | None,
     *,
     workers: int,

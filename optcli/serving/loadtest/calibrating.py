@@ -82,7 +82,9 @@ def calibrated(driver: Driver) -> Calibration:
         for size in _sizes(batch)[1:]:
             # Surely over before the next: no batch takes longer than its rows one by one.
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
-    calibration = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
+    calibration = _calibration(
+        driver, whole, overhead_ms, MeasuredWork(ingress_ms=max(overhead_ms, 1.0))
+    )
     seen: dict[float, float] = {}
     for share in _LOAD_SHARES:
         rate = share * _carried_per_s(driver, calibration)
@@ -114,7 +116,7 @@ def read(path: Path) -> Calibration | None:
 
 
 @dataclass(frozen=True)
-class Work:
+class MeasuredWork:
     """Processor time of a request in ms: at the ingress, and in a replica beside the model."""
 
     ingress_ms: float
@@ -172,7 +174,7 @@ class _Phases:
         count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
         self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
-    def loaded(self, rate_per_s: float, light: Taken) -> tuple[Work, float]:
+    def loaded(self, rate_per_s: float, light: Taken) -> tuple[MeasuredWork, float]:
         """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
 
         `light` is what the lone requests took. p95 is over all requests but those at the start, as a
@@ -192,7 +194,7 @@ class _Phases:
             ingress_ms = at_ingress_ms(light, self.taken)
         latencies_ms = records.latencies_ms
         p95_ms = float(np.quantile(latencies_ms[latencies_ms.size // _PARTS :], 0.95))
-        return Work(ingress_ms, replica_ms), p95_ms
+        return MeasuredWork(ingress_ms, replica_ms), p95_ms
 
     def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
         """Send requests and keep what they took; some must be answered, where `whole` nearly all."""
@@ -247,7 +249,7 @@ def _processor_s(pids: Sequence[int]) -> float:
     return spent
 
 
-def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: Work) -> Calibration:
+def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: MeasuredWork) -> Calibration:
     rows, served = _pooled(whole.readings), driver.endpoint.served
     most = driver.endpoint.threads * driver.endpoint.concurrency * (served.instances or 1)
     return Calibration(

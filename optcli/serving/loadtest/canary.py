@@ -39,7 +39,7 @@ from optcli.serving.loadtest.records import (
     share_interval,
     windows_of,
 )
-from optcli.serving.loadtest.verdicts import Terms, described
+from optcli.serving.loadtest.verdicts import LoadTerms, described
 from optcli.serving.prediction import of_recipe
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def canary_test(
     started = verdicts.now()
     with folders.temporary("canary") as name, ExitStack() as stack:
         drivers: list[Driver] = []
-        terms: Terms | None = None
+        terms: LoadTerms | None = None
         source: tuple[Path | None, str] = (None, "")
         for index, target in enumerate((first, second)):
             scratch = Path(name) / str(index)
@@ -122,7 +122,7 @@ def _compared(
     rate: float,
     shadow: Shadow,
     options: Options,
-    terms: Terms,
+    terms: LoadTerms,
     targets: tuple[str, str],
     source: str,
     started: str,
@@ -193,7 +193,7 @@ def judged(
     sides: tuple[CanarySide, CanarySide],
     agreement: Agreement,
     ratio: Estimate | None,
-    terms: Terms,
+    terms: LoadTerms,
     shadow: Shadow,
     *,
     promise_asked: bool,
@@ -238,7 +238,7 @@ def judged(
 def _latency(
     second: CanarySide,
     ratio: Estimate | None,
-    terms: Terms,
+    terms: LoadTerms,
     *,
     promise_asked: bool,
     late_ms: float,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.results.loadtest import Encoding
 from optcli.serving.loadtest import payloads
-from optcli.serving.loadtest.messages import Load, News, Sent, Setup
+from optcli.serving.loadtest.messages import ClientNews, Load, Sent, Setup
 from optcli.serving.loadtest.payloads import Payload
 from optcli.workers import Channel
 
@@ -41,16 +41,16 @@ _MOST_HELD_BYTES, _PIECE_BYTES = 1 << 30, 1 << 18
 _ATTEMPTS, _AGAIN_S = 3, 0.2
 
 
-def serve(setup: Setup, channel: Channel) -> News:
+def serve(setup: Setup, channel: Channel) -> ClientNews:
     """Carry out one `Load` after another. Raises `InputError` for samples that do not fit."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(_FILES, most)), most))
     _prompt()
     client = _Client(setup)
-    channel.send(News(ready=client.about, cpus=_pinned(setup.cpus)))
+    channel.send(ClientNews(ready=client.about, cpus=_pinned(setup.cpus)))
     while (load := channel.receive(Load)) is not None:
-        channel.send(News(sent=asyncio.run(client.carry_out(load, channel))))
-    return News()
+        channel.send(ClientNews(sent=asyncio.run(client.carry_out(load, channel))))
+    return ClientNews()
 
 
 class _Client:
@@ -153,7 +153,7 @@ class _Client:
             if time.monotonic() - told_s > _NEWS_EVERY_S:
                 told_s = time.monotonic()
                 asked = f"{len(references)} of {counted(len(to_send), 'sample')} asked one by one"
-                channel.send(News(second=0.0, asked=asked))
+                channel.send(ClientNews(second=0.0, asked=asked))
             for _ in range(_ATTEMPTS):
                 status, body, headers = await self._asked(payload, session, held)
                 if status not in CAUSES:
@@ -365,7 +365,7 @@ class _Run:
                 self.latest.popleft()
             latencies = [latency for _, latency in self.latest]
             channel.send(
-                News(
+                ClientNews(
                     second=now / 1000,
                     answered_per_s=len(latencies) / min(_LATEST_S, max(now / 1000, 0.1)),
                     p95_ms=float(np.quantile(latencies, 0.95)) if latencies else None,

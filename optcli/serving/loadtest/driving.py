@@ -14,11 +14,11 @@ from optcli.observer import Observer
 from optcli.results.loadtest import ClientFigures, Encoding, LoadPoint
 from optcli.serving.loadtest import metrics, verdicts
 from optcli.serving.loadtest.endpoint import Endpoint
-from optcli.serving.loadtest.messages import Load, News, Sent, Setup
+from optcli.serving.loadtest.messages import ClientNews, Load, Sent, Setup
 from optcli.serving.loadtest.metrics import Reading
 from optcli.serving.loadtest.predicting import PredictsOf
 from optcli.serving.loadtest.records import QUANTILES, Records, Spans, over_windows, windows_of
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.workers import Child, spawn
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Driver:
 
     child: Child
     endpoint: Endpoint
-    terms: Terms
+    terms: LoadTerms
     scratch: Path
     observer: Observer
     seed: int
@@ -151,7 +151,7 @@ class Driver:
         told = self.scratch / _ANSWERS if encoding != "image" else None
         self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
         while True:
-            news = self.child.receive(News, self.timeout_s + _SILENT_S)
+            news = self.child.receive(ClientNews, self.timeout_s + _SILENT_S)
             if news.sent is not None:
                 break
             second = news.second or 0.0
@@ -182,7 +182,7 @@ class Driver:
 def driver(
     endpoint: Endpoint,
     setup: Setup,
-    terms: Terms,
+    terms: LoadTerms,
     scratch: Path,
     observer: Observer,
     *,
@@ -192,7 +192,7 @@ def driver(
     """Start the client process; it ends with the context. Raises what its first message raises."""
     log = scratch / "client.log"
     with spawn(_CLIENT, setup, log=log, environment=_ONE_THREAD) as child:
-        news = child.receive(News, _READY_S)
+        news = child.receive(ClientNews, _READY_S)
         yield Driver(
             child=child,
             endpoint=endpoint,
@@ -237,7 +237,7 @@ def _named(purpose: str, process: Process) -> str:
     return f"{'load' if purpose == 'rate' else purpose} {process.rate_per_s:.4g}/s"
 
 
-def _live(news: News) -> str:
+def _live(news: ClientNews) -> str:
     if news.asked:
         return news.asked
     p95 = "no answer yet" if news.p95_ms is None else f"p95 {news.p95_ms:.1f} ms"

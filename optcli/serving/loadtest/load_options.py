@@ -25,7 +25,7 @@ from optcli.serving.loadtest import calibrating, payloads
 from optcli.serving.loadtest.endpoint import Endpoint, is_url
 from optcli.serving.loadtest.messages import Setup, TensorAbout
 from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 from optcli.settings import TensorSpec, size_bytes
 from optcli.workers import Channel, run
 
@@ -249,14 +249,14 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
     )
 
 
-def terms_of(server: Endpoint, options: Options) -> Terms:
+def terms_of(server: Endpoint, options: Options) -> LoadTerms:
     """The promise: what was asked for, else the plan's."""
     promised = {} if server.plan is None else server.plan.slo_ms
     budget = options.error_budget
     if budget is None:
         asked = {} if server.plan is None else server.plan.asked.get("slo") or {}
         budget = asked.get("error_budget")
-    return Terms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
+    return LoadTerms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
 
 
 def setup_of(server: Endpoint, options: Options, scratch: Path, most: int = MOST) -> tuple[Setup, str]:
@@ -329,7 +329,7 @@ def require_arrivals(text: str) -> None:
         raise UsageError(error.message, place="--arrivals", hint=error.hint) from error
 
 
-def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
+def require_promise(server: Endpoint, options: Options, terms: LoadTerms) -> None:
     """Raise `UsageError` where a search or a calibration lacks what it needs."""
     if options.find_limit and not terms.limits_ms:
         raise UsageError(

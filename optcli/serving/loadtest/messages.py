@@ -78,7 +78,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class News:
+class ClientNews:
     """One event of the client.
 
     `ready` says what it will send, once; `asked` how many samples were asked for before the load;

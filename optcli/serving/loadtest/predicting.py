@@ -24,7 +24,7 @@ from optcli.results.loadtest import (
 from optcli.results.plan import Plan
 from optcli.results.statistics import monotone
 from optcli.serving.loadtest.records import QUANTILES
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 
 # What is predicted of the requests of a process.
 PredictsOf = Callable[[Process], Sequence[Predicted]]
@@ -35,7 +35,7 @@ DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class PredictionModel:
     """A curve and an overhead that the simulation starts from, and where they are from.
 
     With its `seed` the simulation is the plan's own, so that both say the same of the same server.
@@ -47,7 +47,7 @@ class Model:
     seed: int = 0
 
 
-def of_plan(plan: Plan, ingresses: int | None = None) -> Model:
+def of_plan(plan: Plan, ingresses: int | None = None) -> PredictionModel:
     """The plan's own curve and overhead; `ingresses` processes take requests, default: as planned."""
     known = plan.curve
     padded = [(first, size) for size, first in known.padded_from.items()]
@@ -65,7 +65,7 @@ def of_plan(plan: Plan, ingresses: int | None = None) -> Model:
         beside.ingress_cv2,
         ingresses or ingresses_of(plan),
     )
-    return Model("plan", curve, overhead, plan.seed)
+    return PredictionModel("plan", curve, overhead, plan.seed)
 
 
 def ingresses_of(plan: Plan | None) -> int:
@@ -73,7 +73,7 @@ def ingresses_of(plan: Plan | None) -> int:
     return 1 if plan is None or plan.recommended is None else plan.recommended.ingresses
 
 
-def of_calibration(calibration: Calibration, ingresses: int = 1) -> Model:
+def of_calibration(calibration: Calibration, ingresses: int = 1) -> PredictionModel:
     """What was found through the running server, of which `ingresses` processes take requests.
 
     Means of few calls scatter: where a larger batch seems to take less, both are taken as alike. What a
@@ -92,7 +92,7 @@ def of_calibration(calibration: Calibration, ingresses: int = 1) -> Model:
         ingress_cv2=calibration.ingress_cv2,
         ingresses=ingresses,
     )
-    return Model("calibration", Curve.from_points(kept), overhead)
+    return PredictionModel("calibration", Curve.from_points(kept), overhead)
 
 
 def plan_keys(calibration: Calibration) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
     )
 
 
-def predicted(model: Model, batching: Batching, process: Process) -> Predicted:
+def predicted(model: PredictionModel, batching: Batching, process: Process) -> Predicted:
     """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
     demand = _demand(model, process, _ANY)
     rho = load(
@@ -145,17 +145,17 @@ def predicted(model: Model, batching: Batching, process: Process) -> Predicted:
     )
 
 
-def highest(model: Model, batching: Batching, process: Process, terms: Terms) -> float:
+def highest(model: PredictionModel, batching: Batching, process: Process, terms: LoadTerms) -> float:
     """The highest rate at which the promise is kept: the number that the plan says as well."""
     promise = Promise({QUANTILES[name]: limit for name, limit in terms.limits_ms.items()})
     return most_carried(model.curve, _demand(model, process, promise), batching)
 
 
-def _demand(model: Model, process: Process, promise: Promise) -> Demand:
+def _demand(model: PredictionModel, process: Process, promise: Promise) -> Demand:
     return Demand(process, promise, model.overhead, seed=model.seed)
 
 
-def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:
+def unstable(model: PredictionModel, batching: Batching, rate_per_s: float) -> LoadNote | None:
     """Says where the wait is too short for sealed batches to carry the rate.
 
     The queue then grows without bound.

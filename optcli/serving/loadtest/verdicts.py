@@ -33,7 +33,7 @@ _HELD_UP_TO = 0.7
 
 
 @dataclass(frozen=True)
-class Terms:
+class LoadTerms:
     """The promise: milliseconds by percentile (`p95`), and the share of requests that may fail."""
 
     limits_ms: Mapping[str, float]
@@ -91,7 +91,7 @@ def grows(windows: Sequence[LoadWindow]) -> bool:
 def judged(
     windows: Sequence[LoadWindow],
     percentiles: Mapping[str, Estimate | None],
-    terms: Terms,
+    terms: LoadTerms,
     client: ClientFigures,
     *,
     short: bool,
@@ -169,11 +169,11 @@ def judged(
     return answer("accept", said)
 
 
-def _surely_over(estimate: Estimate | None, terms: Terms, name: str) -> bool:
+def _surely_over(estimate: Estimate | None, terms: LoadTerms, name: str) -> bool:
     return estimate is not None and estimate.low is not None and estimate.low > terms.limits_ms[name]
 
 
-def _surely_kept(percentiles: Mapping[str, Estimate | None], terms: Terms) -> bool:
+def _surely_kept(percentiles: Mapping[str, Estimate | None], terms: LoadTerms) -> bool:
     return all(
         (estimate := percentiles.get(name)) is not None
         and estimate.high is not None
@@ -182,7 +182,7 @@ def _surely_kept(percentiles: Mapping[str, Estimate | None], terms: Terms) -> bo
     )
 
 
-def described(percentiles: Mapping[str, Estimate | None], terms: Terms) -> str:
+def described(percentiles: Mapping[str, Estimate | None], terms: LoadTerms) -> str:
     """The promised percentiles with their intervals and limits, in words."""
     parts = []
     for name, limit in terms.limits_ms.items():
@@ -199,7 +199,7 @@ def _rising(rising: bool) -> str:
     return ", and it rises from window to window: the queue grows" if rising else ""
 
 
-def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
+def of_points(points: Sequence[LoadPoint], terms: LoadTerms) -> Iterator[Verdict]:
     """On all answers, on each rate that was asked for, and on how near the predictions were."""
     checked, wrong = sum(each.checked for each in points), sum(each.wrong for each in points)
     example = next((each.wrong_example for each in points if each.wrong_example), None)
@@ -317,7 +317,7 @@ def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
             )
 
 
-def _judged(title: str, load: LoadPoint, terms: Terms) -> Verdict:
+def _judged(title: str, load: LoadPoint, terms: LoadTerms) -> Verdict:
     name = max(terms.limits_ms, default=None)
     estimate = getattr(load, f"{name}_ms") if name else None
     ends = None if estimate is None or estimate.low is None else (estimate.low, estimate.high)

@@ -37,9 +37,9 @@ from optcli.serving.loadtest.load_options import (
     terms_of,
 )
 from optcli.serving.loadtest.opening import opened
-from optcli.serving.loadtest.predicting import Model
+from optcli.serving.loadtest.predicting import PredictionModel
 from optcli.serving.loadtest.records import WINDOW_S, Spans
-from optcli.serving.loadtest.verdicts import Terms
+from optcli.serving.loadtest.verdicts import LoadTerms
 
 Try = Callable[[float, Literal["ramp", "bisect", "confirm"]], LoadPoint]
 
@@ -156,7 +156,7 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
 class _Whole:
     """All loads of one test, and what they rest on."""
 
-    def __init__(self, server: Endpoint, options: Options, terms: Terms, client: Driver) -> None:
+    def __init__(self, server: Endpoint, options: Options, terms: LoadTerms, client: Driver) -> None:
         self.server, self.options, self.terms, self.client = server, options, terms, client
         self.points: list[LoadPoint] = []
         self.notes: list[LoadNote] = []
@@ -259,7 +259,7 @@ class _Whole:
     def _process(self, rate: float) -> Process:
         return process_of(self.options, rate, first_rate(self.server, self.options))
 
-    def _models(self) -> list[Model]:
+    def _models(self) -> list[PredictionModel]:
         # A server that was started here is on one machine, whatever the plan has.
         processes = 1 if self.server.served.own else predicting.ingresses_of(self.server.plan)
         models = []
@@ -307,7 +307,7 @@ class _Whole:
         return {by: tuple(line) for by, line in lines.items()}
 
 
-def _reaches(model: Model, batching: Batching) -> bool:
+def _reaches(model: PredictionModel, batching: Batching) -> bool:
     """Whether a curve says something of the largest batch: a single point does not."""
     try:
         model.curve.time_ms(batching.batch)

@@ -22,7 +22,7 @@ from optcli.settings.references import RecipePath
 
 if TYPE_CHECKING:
     from optcli.results.plan import Semantics
-    from optcli.serving.targets import Target
+    from optcli.serving.targets import ServingTarget
 
 Milliseconds = Annotated[float, Field(ge=0)]
 # What a recipe has and no plan file.
@@ -207,7 +207,7 @@ class PlanSettings(Settings):
         return self.rate_per_s is not None or self.instances is not None
 
     @property
-    def server(self) -> type[Target]:
+    def server(self) -> type[ServingTarget]:
         """What the target says of its server."""
         from optcli.serving import targets
 

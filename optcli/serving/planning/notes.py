@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from optcli.errors import counted
-from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice
+from optcli.measure.queueing.choice import MOST_GROWTH, MOST_INSTANCES, ConfigurationChoice
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.demand import Demand, Promise, sealed_least_ms, waits_too_little
 from optcli.report.wording import number
@@ -60,7 +60,9 @@ def _how(batch: int, wait_ms: float) -> str:
     return f"batches of at most {batch}, {when}"
 
 
-def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configuration | None) -> str:
+def reason(
+    curve: Curve, demand: Demand, choice: ConfigurationChoice, recommended: Configuration | None
+) -> str:
     """Why this configuration, or why none."""
     best = choice.best
     if best is None or recommended is None:
@@ -79,7 +81,7 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
     return " ".join(said) or "The whole configuration was given; it was checked."
 
 
-def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
+def _why_none(curve: Curve, demand: Demand, choice: ConfigurationChoice) -> str:
     smallest = curve.sizes[0] if curve.sizes else 1
     fastest = curve.time_ms(smallest) + demand.overhead.alone_ms
     if fastest > demand.tightest_ms:

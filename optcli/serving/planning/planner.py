@@ -12,7 +12,7 @@ from optcli.measure.latency.measured_curve import MeasuredCurve
 from optcli.measure.queueing import formulas
 from optcli.measure.queueing.arrivals import ANY_RATE, parse
 from optcli.measure.queueing.batching import Batching
-from optcli.measure.queueing.choice import Choice, choose, most_carried, simulated
+from optcli.measure.queueing.choice import ConfigurationChoice, choose, most_carried, simulated
 from optcli.measure.queueing.curve import Curve
 from optcli.measure.queueing.demand import Demand, offer, offered_batches, waits_too_little
 from optcli.measure.queueing.formulas import capacity_per_s
@@ -260,7 +260,7 @@ class _Planning:
         known: MeasuredCurve,
         traffic: Traffic,
         demand: Demand,
-        choice: Choice,
+        choice: ConfigurationChoice,
         observer: Observer,
     ) -> None:
         self.settings, self.known, self.traffic = settings, known, traffic

@@ -46,7 +46,7 @@ _AGAIN = "name another --output, or add --restart: it removes the answers that a
 
 
 @dataclass(frozen=True)
-class Place:
+class StoragePlace:
     """A path on a file system. `whole`: a file appears there at once, as in an object store."""
 
     fs: AbstractFileSystem
@@ -108,7 +108,7 @@ class Place:
             asked(lambda: self.fs.makedirs(self.path, exist_ok=True))
 
 
-def place_of(uri: str) -> Place:
+def place_of(uri: str) -> StoragePlace:
     """The file system and path of a URI; a path without a protocol is one of this machine.
 
     Raises `UsageError` for an unknown protocol, `MissingError` without its library.
@@ -129,7 +129,7 @@ def place_of(uri: str) -> Place:
         raise UsageError(
             first_line(error), place=uri, hint="name a folder, or a URL that fsspec reads"
         ) from error
-    return Place(fs, path.rstrip("/") or "/", "://" in uri and protocol in WHOLE_OBJECTS)
+    return StoragePlace(fs, path.rstrip("/") or "/", "://" in uri and protocol in WHOLE_OBJECTS)
 
 
 def _is_local(fs: AbstractFileSystem) -> bool:
@@ -138,7 +138,7 @@ def _is_local(fs: AbstractFileSystem) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
-def read(place: Place, path: str, offset: int | None = None, size: int | None = None) -> bytes:
+def read(place: StoragePlace, path: str, offset: int | None = None, size: int | None = None) -> bytes:
     """The bytes of a file, or a part of them. What may be a passing fault is tried three times.
 
     Raises OSError, also for what is no regular file on this machine, and for more than `MOST_BYTES`.
@@ -156,7 +156,7 @@ def read(place: Place, path: str, offset: int | None = None, size: int | None = 
     return _again(lambda: bytes(fs.cat_file(path, start=offset, end=offset + (size or 0))))
 
 
-def write(place: Place, name: str, content: bytes) -> None:
+def write(place: StoragePlace, name: str, content: bytes) -> None:
     """Write a file below the place, whole or not at all. Raises `StoreError`."""
     fresh = posixpath.join(place.path, f".{name}.{uuid.uuid4().hex}")
     target = posixpath.join(place.path, name)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from optcli.results import Report
     from optcli.results.plan import Plan, Semantics
     from optcli.scaffold.inspection.findings import Tensor
-    from optcli.serving.deploy.instructions import Step
+    from optcli.serving.deploy.instructions import ReadmeStep
     from optcli.serving.deploy.interface import Interface
     from optcli.settings import TensorSpec
     from optcli.store import Store
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class DeployOptions:
     """What a server shall do beside the variant and the plan: options of `optcli deploy`.
 
     For `kserve`, `storage_uri` is the place from which the cluster fetches the repository, and
@@ -82,23 +82,23 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenServer:
     """What the README says of the files: what they are, how they are used, and sentences to know."""
 
     about: str
-    steps: Sequence[Step]
+    steps: Sequence[ReadmeStep]
     notes: Sequence[str]
     closing: Sequence[str]
 
 
-class Target(ABC):
+class ServingTarget(ABC):
     """A server. It is asked in the order of its methods, of which `declared` runs in a worker.
 
     `title` is what people call it, `server` whose rules its models' names follow, `semantics` when it
     sends a batch, and `batches` whether it joins requests at all. `overhead` is what a plan takes for
     its work beside the model, keys of a plan file's `overhead`, where nothing was measured; `scales`
     says whether each machine of a cluster has a process that takes requests. `takes` are the fields of
-    `ServerOptions` that it has a use for, `why_not` a message and a hint for others, where there is
+    `DeployOptions` that it has a use for, `why_not` a message and a hint for others, where there is
     more to say. `samples` is how many prepared samples it writes.
     """
 
@@ -112,7 +112,7 @@ class Target(ABC):
     why_not: ClassVar[Mapping[str, tuple[str, str]]] = {}
     samples: ClassVar[int] = 0
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: DeployOptions) -> None:
         """Raises `MissingError` without what it writes with, `UsageError` for what is asked wrongly."""
         self.options = options
 
@@ -140,7 +140,7 @@ class Target(ABC):
         return files
 
     @abstractmethod
-    def write(self, folder: Path, deployment: Deployment) -> Written:
+    def write(self, folder: Path, deployment: Deployment) -> WrittenServer:
         """Write what the server reads. Raises `InputError`, `UsageError` and OSError."""
 
     def finish(self, folder: Path, store: Store) -> None:
@@ -153,9 +153,9 @@ def names() -> tuple[str, ...]:
     return registry.names(__name__)
 
 
-def find(name: str) -> type[Target]:
+def find(name: str) -> type[ServingTarget]:
     """The target of a name. Raises `UsageError` for an unknown one."""
-    return registry.find(__name__, name, Target)  # type: ignore[type-abstract]
+    return registry.find(__name__, name, ServingTarget)  # type: ignore[type-abstract]
 
 
 def taking(option: str) -> list[str]:

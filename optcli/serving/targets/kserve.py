@@ -13,8 +13,8 @@ from optcli.errors import UsageError
 from optcli.results.plan import Plan
 from optcli.serving.deploy import instructions, repository
 from optcli.serving.deploy.instructions import IMAGE
-from optcli.serving.deploy.model_configuration import Served
-from optcli.serving.targets import Deployment, ServerOptions, Written
+from optcli.serving.deploy.model_configuration import ServedModel
+from optcli.serving.targets import Deployment, DeployOptions, WrittenServer
 from optcli.serving.targets.triton import Triton
 
 RUNTIME, SERVICE, REPOSITORY = "servingruntime.yaml", "inferenceservice.yaml", "model_repository"
@@ -57,7 +57,7 @@ def checked_uri(uri: str | None) -> str:
     return uri
 
 
-def runtime_of(served: Served) -> dict[str, Any]:
+def runtime_of(served: ServedModel) -> dict[str, Any]:
     """Triton as a runtime of its own: the model is served as config.pbtxt says, and no other way."""
     container: dict[str, Any] = {
         "name": "kserve-container",
@@ -85,7 +85,7 @@ def runtime_of(served: Served) -> dict[str, Any]:
 
 
 def inference_of(
-    served: Served, plan: Plan, uri: str, canary_traffic: float | None = None
+    served: ServedModel, plan: Plan, uri: str, canary_traffic: float | None = None
 ) -> dict[str, Any]:
     """The InferenceService: a pod is a machine of the plan, with all its instances.
 
@@ -114,7 +114,7 @@ def inference_of(
     }
 
 
-def _resources(served: Served) -> dict[str, Any]:
+def _resources(served: ServedModel) -> dict[str, Any]:
     """The cores that the instances compute on, and a GPU where they use one."""
     backend = served.backend
     cores = 1 if backend.gpu else served.instances * (backend.threads or 1)
@@ -135,7 +135,7 @@ def checked_traffic(share: float | None) -> float | None:
     return share
 
 
-def notes_of(served: Served, canary_traffic: float | None = None) -> list[str]:
+def notes_of(served: ServedModel, canary_traffic: float | None = None) -> list[str]:
     """What the manifests do not say, or say otherwise than the plan."""
     notes = []
     if canary_traffic is not None:
@@ -178,12 +178,12 @@ class Kserve(Triton):
         )
     }
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: DeployOptions) -> None:
         super().__init__(options)
         self._uri = checked_uri(options.storage_uri)
         checked_traffic(options.canary_traffic)
 
-    def write(self, folder: Path, deployment: Deployment) -> Written:
+    def write(self, folder: Path, deployment: Deployment) -> WrittenServer:
         plan = deployment.plan
         served, notes = self._served(deployment)
         repository.write(folder / REPOSITORY, deployment.built, served, plan)
@@ -196,4 +196,4 @@ class Kserve(Triton):
         about = f"Manifests for KServe, written by optcli. {plan.sentence} First copy the content of"
         about += f" `{REPOSITORY}/` to {self._uri}."
         known = self.closing(deployment.built)
-        return Written(about, steps, [*notes, *notes_of(served, traffic)], known)
+        return WrittenServer(about, steps, [*notes, *notes_of(served, traffic)], known)

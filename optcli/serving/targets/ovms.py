@@ -15,14 +15,14 @@ from optcli.errors import InputError
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.results.plan import Semantics
 from optcli.serving.deploy import instructions, model_configuration
-from optcli.serving.targets import Deployment, Target, Written
+from optcli.serving.targets import Deployment, ServingTarget, WrittenServer
 
 IMAGE = "openvino/model_server:2026.3"
 CONFIG, _VERSION = "config.json", "1"
 _RUNS = {(Format.OPENVINO, "openvino"), (Format.ONNX, "openvino")}
 
 
-class Ovms(Target):
+class Ovms(ServingTarget):
     """The model as it was measured in OpenVINO; the server computes each request by itself."""
 
     title: ClassVar[str] = "OpenVINO Model Server"
@@ -46,7 +46,7 @@ class Ovms(Target):
                 hint="measure a variant with `device: CPU` and deploy that",
             )
 
-    def write(self, folder: Path, deployment: Deployment) -> Written:
+    def write(self, folder: Path, deployment: Deployment) -> WrittenServer:
         built, one, name = deployment.built, deployment.plan.recommended, deployment.name
         assert one is not None
         place = str(built.artifact.path)
@@ -90,7 +90,7 @@ class Ovms(Target):
         )
         steps = instructions.for_server(start, name, deployment.interface)
         about = f"A folder for OpenVINO Model Server, written by optcli. {deployment.plan.sentence}"
-        return Written(about, steps, notes, _KNOWN)
+        return WrittenServer(about, steps, notes, _KNOWN)
 
 
 _KNOWN = (

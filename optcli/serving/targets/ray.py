@@ -21,14 +21,14 @@ from optcli.serving.deploy import (
     ray_runtimes,
 )
 from optcli.serving.deploy import interface as samples_file
-from optcli.serving.deploy.ray_runtimes import Runtime
+from optcli.serving.deploy.ray_runtimes import BundleRuntime
 from optcli.serving.prediction import of_recipe
-from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
+from optcli.serving.targets import Declared, Deployment, DeployOptions, ServingTarget, WrittenServer
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
 
-class Ray(Target):
+class Ray(ServingTarget):
     """An app for Ray Serve with replicas, batches, wait and queue of the plan."""
 
     title: ClassVar[str] = "Ray Serve"
@@ -42,12 +42,12 @@ class Ray(Target):
     )
     samples: ClassVar[int] = samples_file.MOST_SAMPLES
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: DeployOptions) -> None:
         ray_config.schema()
         if options.cache is not None:
             options = replace(options, cache=extras.checked_place(options.cache))
         super().__init__(options)
-        self._runtime: Runtime
+        self._runtime: BundleRuntime
         self._lanes: tuple[ray_config.Lane, ...] = ()
 
     def take(self, built: BuiltVariant) -> None:
@@ -62,7 +62,7 @@ class Ray(Target):
     ) -> Declared:
         return replace(files, settings=ray_runtimes.found_in(artifact, specs))
 
-    def write(self, folder: Path, deployment: Deployment) -> Written:
+    def write(self, folder: Path, deployment: Deployment) -> WrittenServer:
         built, interface, plan = deployment.built, deployment.interface, deployment.plan
         name, path = deployment.name, deployment.path
         log = path.parent / "logs" / f"{built.name}.deploy.log"
@@ -87,7 +87,7 @@ class Ray(Target):
         )
         about += " a recipe: `pip install -r requirements.txt`, or build the Dockerfile."
         steps = instructions.for_ray(name, interface, golden, prepared.bundle.priorities)
-        return Written(about, steps, notes, ray_bundle.closing(prepared))
+        return WrittenServer(about, steps, notes, ray_bundle.closing(prepared))
 
     def finish(self, folder: Path, store: Store) -> None:
         bundle.remember(folder, store)

@@ -18,9 +18,9 @@ from optcli.serving.deploy import extras, instructions, model_configuration, rep
 from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.instructions import IMAGE
 from optcli.serving.deploy.interface import write_golden_image
-from optcli.serving.deploy.model_configuration import FILE, Served
+from optcli.serving.deploy.model_configuration import FILE, ServedModel
 from optcli.serving.prediction.of_recipe import ImageServing
-from optcli.serving.targets import Declared, Deployment, ServerOptions, Target, Written
+from optcli.serving.targets import Declared, Deployment, DeployOptions, ServingTarget, WrittenServer
 from optcli.settings import TensorSpec
 
 SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
@@ -147,7 +147,7 @@ def _ensemble(config: Any, serving: ImageServing) -> Any:
     return made
 
 
-class Triton(Target):
+class Triton(ServingTarget):
     """A model repository: the model and config.pbtxt, with an ensemble where it takes images."""
 
     title: ClassVar[str] = "Triton"
@@ -155,7 +155,7 @@ class Triton(Target):
     semantics: ClassVar[Semantics] = "oldest-age"
     takes: ClassVar[frozenset[str]] = frozenset({"images"})
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: DeployOptions) -> None:
         super().__init__(options)
         model_configuration.messages()
         self._backend: Backend
@@ -183,7 +183,7 @@ class Triton(Target):
             return Declared(_of_engine(files.inputs), _of_engine(files.outputs), rows)
         return files
 
-    def write(self, folder: Path, deployment: Deployment) -> Written:
+    def write(self, folder: Path, deployment: Deployment) -> WrittenServer:
         built, plan, name = deployment.built, deployment.plan, deployment.name
         served, notes = self._served(deployment)
         repository.write(folder, built, served, plan)
@@ -195,14 +195,14 @@ class Triton(Target):
             golden = write_golden_image(folder, built, serving)
             steps = instructions.for_images(steps, name_of(name), golden)
         about = f"A model repository for Triton, written by optcli. {plan.sentence}"
-        return Written(about, steps, notes, self.closing(built))
+        return WrittenServer(about, steps, notes, self.closing(built))
 
     def closing(self, built: BuiltVariant) -> list[str]:
         """What is to be known of every repository."""
         version = built.effective.get("version", "")
         return instructions.of_triton(f"{built.runner_name} {version}".strip())
 
-    def _served(self, deployment: Deployment) -> tuple[Served, list[str]]:
+    def _served(self, deployment: Deployment) -> tuple[ServedModel, list[str]]:
         """What config.pbtxt is made of, and what is to be known of it."""
         one = deployment.plan.recommended
         assert one is not None
