@@ -1,4 +1,4 @@
-"""What a load test was asked for, and what follows of it before anything is sent."""
+"""What a load test was asked for and what it sends: all that is settled before the first request."""
 
 from __future__ import annotations
 

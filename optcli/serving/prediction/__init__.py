@@ -2,7 +2,7 @@
 
 `data.images` and `outputs.postprocess`, with the two modules that this one imports, need no optcli:
 they are copied into deployments as they are, told by the two files that `of_recipe` makes. Batch
-inference uses the same modules; `stored_answers` reads what it wrote. `known_answers` is copied, too: a
+inference uses the same modules; `storage` reads what it wrote. `known_answers` is copied, too: a
 file of answers that a server need not compute.
 """
 
