@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optcli.models.engines.gpu import Buffer, CudaEvent, CudaGraph, Gpu, Stream
+from optcli.models.engines.driver import Buffer, CudaEvent, CudaGraph, Gpu, Stream
 
 WARM_UP, LAUNCHES = 50, 300
 ELEMENT_BYTES = {

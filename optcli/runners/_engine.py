@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr
 from optcli.artifact import Artifact
 from optcli.errors import RunnerError
 from optcli.models.engines import TITLES, EngineError, sidecar
-from optcli.models.engines.running.opening import open_here
+from optcli.models.engines.running.execution import open_here
 from optcli.models.engines.running.remote import RemoteExecution
 from optcli.results import flags
 from optcli.runners import Runner

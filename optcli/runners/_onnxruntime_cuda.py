@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import RunnerError, raised_as
-from optcli.models.engines.gpu import Buffer, CudaEvent
+from optcli.models.engines.driver import Buffer, CudaEvent
 from optcli.runners._onnxruntime_calls import as_halves
 
 if TYPE_CHECKING:
     import numpy as np
     from onnxruntime import InferenceSession, RunOptions
 
-    from optcli.models.engines.gpu import Gpu, Stream
+    from optcli.models.engines.driver import Gpu, Stream
 
 
 class OnnxruntimeCudaCalls:

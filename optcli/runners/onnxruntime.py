@@ -14,7 +14,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.models.engines import EngineError
-from optcli.models.engines.gpu import Gpu, Stream
+from optcli.models.engines.driver import Gpu, Stream
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import ort as ort_format
 from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name
@@ -56,7 +56,6 @@ _LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-
 
 _NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider: cuda`"
 

@@ -2,7 +2,7 @@ import fake_tensorrt
 import pytest
 
 from optcli.models.engines.bindings import Bindings
-from optcli.models.engines.gpu import Gpu
+from optcli.models.engines.driver import Gpu
 from optcli.models.engines.running.execution import EngineExecution
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from optcli.models.engines import EngineError, driver
-from optcli.models.engines.driver import CudaError
-from optcli.models.engines.gpu import Buffer, CudaEvent, CudaGraph, Gpu, Stream
+from optcli.models.engines.driver import Buffer, CudaError, CudaEvent, CudaGraph, Gpu, Stream
 
 
 @pytest.fixture

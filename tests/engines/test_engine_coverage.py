@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from optcli.models.engines.coverage import coverage
+from optcli.models.engines.building import coverage
 
 SURFACES = sorted((Path(__file__).parent / "surface").glob("*.json"))
 NODES = [("first", "Relu"), ("odd", "NoSuchOp"), ("last", "Conv")]

@@ -40,7 +40,7 @@ def rtx():
 def test_every_version_has_what_the_fake_has(version, name):
     known = json.loads(version.read_text())["classes"]
     if name not in known:
-        assert name == "OnnxParserRefitter"  # opening.py asks before it uses it
+        assert name == "OnnxParserRefitter"  # execution.py asks before it uses it
         assert version.stem == "tensorrt-8.6.0"
         return
     lacking = (public(getattr(fake_tensorrt, name)) | INSTANCES.get(name, set())) - set(known[name])

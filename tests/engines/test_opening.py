@@ -8,7 +8,7 @@ import pytest
 from fake_driver import engine, plan
 
 from optcli.models.engines import EngineError, driver, sidecar
-from optcli.models.engines.running.opening import open_here
+from optcli.models.engines.running.execution import open_here
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from tiny_networks import Noise, apply, artifact, feed, job, sqnr_db
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.models.engines import EngineError, child, inspection, profiles
+from optcli.models.engines import EngineError, child, inspection
 from optcli.models.engines.job import EngineJob as Build
+from optcli.models.engines.job import profile_of_inputs
 from optcli.models.formats import onnx as onnx_format
 from optcli.passes._tensorrt import engine as engine_pass
 from optcli.passes._tensorrt.constraints import violations
@@ -61,7 +62,7 @@ def built(path: Path, inputs, folder: Path, flags=None):
     made = {}
     for spec in inputs:
         ranges = {name: each.model_dump() for name, each in spec.ranges.items()}
-        made |= profiles.of_inputs([{"name": spec.name, "shape": spec.shape}], ranges)
+        made |= profile_of_inputs([{"name": spec.name, "shape": spec.shape}], ranges)
     wanted = Build(
         "tensorrt_rtx", str(path), str(folder / "model.plan"), [made], targets=("SM89",),
         flags=flags or {},

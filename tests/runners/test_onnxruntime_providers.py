@@ -289,7 +289,7 @@ class Binding:
 
 @pytest.fixture
 def calls():
-    from optcli.models.engines.gpu import Stream
+    from optcli.models.engines.driver import Stream
 
     gpu, bindings = Gpu(), []
 

@@ -16,8 +16,9 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.errors import StepError
-from optcli.models.engines import EngineError, child, coverage, driver, profiles, sidecar
+from optcli.models.engines import EngineError, building, child, driver, sidecar
 from optcli.models.engines.job import EngineJob as Build
+from optcli.models.engines.job import check_profiles
 from optcli.models.engines.process import JobChannel
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import array, read
@@ -34,22 +35,16 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 
-
 _TIMEOUT_S = 300.0
-
 
 # Where the input channels of a weight lie.
 _INPUT_AXES = {"Conv": 1, "Gemm": 0, "MatMul": -2}
 
-
 WEIGHTS = "weights"
-
 
 _DESCRIBE_S = 120.0
 
-
 _VERBOSITY = {"detailed": "DETAILED", "names": "LAYER_NAMES_ONLY", "none": "NONE"}
-
 
 Pool = Literal[
     "tactic_dram", "tactic_shared_memory", "dla_managed_sram", "dla_local_dram", "dla_global_dram"
@@ -205,7 +200,7 @@ class EnginePass(Pass):
         shapes = input_shapes(model)
         inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
         asked = profiles_of(self.profiles, job)
-        profiles.check(asked, inputs, job.batch_sizes)
+        check_profiles(asked, inputs, job.batch_sizes)
         mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
         if self.workspace_mib is not None:
             mib["WORKSPACE"] = self.workspace_mib
@@ -303,7 +298,7 @@ def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
     inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
     try:
         asked = profiles_of(wish, job)
-        profiles.check(asked, inputs, job.batch_sizes)
+        check_profiles(asked, inputs, job.batch_sizes)
     except (StepError, EngineError) as error:
         return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
     return "its optimization profile fits" if len(asked) == 1 else f"its {len(asked)} profiles fit"
@@ -351,10 +346,10 @@ def _covered(job: dict[str, Any], python: str | None) -> dict[str, Any]:
     """
     try:
         answer = child.run(
-            "optcli.models.engines.coverage:job", job, python=python, timeout_s=_TIMEOUT_S
+            "optcli.models.engines.building:find_coverage", job, python=python, timeout_s=_TIMEOUT_S
         )
     except EngineError as error:
         if python is not None or not isinstance(error.__cause__, PermissionError):
             raise
-        return coverage.job(job, JobChannel(io.StringIO()))
+        return building.find_coverage(job, JobChannel(io.StringIO()))
     return dict(answer)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from optcli.errors import StepError, did_you_mean
-from optcli.models.engines import profiles
-from optcli.models.engines.profiles import Profile
+from optcli.models.engines.job import Profile, profile_of_inputs, profile_of_shapes
 from optcli.passes import Job
 from optcli.settings import SymbolRange, TensorSpec, batch_range
 
@@ -41,7 +40,7 @@ def _of_ranges(inputs: Sequence[TensorSpec], ranges: Ranges) -> Profile:
         for name in spec.symbols:
             _within(name, spans[name], spec)
         plain = {name: each.model_dump() for name, each in spans.items()}
-        profile |= profiles.of_inputs([{"name": spec.name, "shape": spec.shape}], plain)
+        profile |= profile_of_inputs([{"name": spec.name, "shape": spec.shape}], plain)
     return profile
 
 
@@ -66,7 +65,7 @@ def _seen(job: Job) -> Profile:
                 continue
             sizes = batches if spec.batch_symbol is not None else [int(spec.shape[0])]
             shapes[spec.name] += [(size, *rest[spec.name]) for size in sizes]
-    return profiles.of_shapes(shapes)
+    return profile_of_shapes(shapes)
 
 
 def _samples(job: Job) -> list[dict[str, tuple[int, ...]]]:

@@ -1,31 +1,34 @@
-"""Run an engine: shapes to a profile, addresses of every input and output, enqueued on an own stream.
+"""Open an engine and run it: shapes to a profile, addresses of inputs and outputs, an own stream.
 
-Written against what TensorRT 8.6 to 11 and TensorRT-RTX have in common. Inputs are copied from pinned
-memory, outputs into it; the region `device` lies between two events around computing alone.
+`open_here` reads the sidecar, then opens the driver, and TensorRT's Runtime last. Written against what
+TensorRT 8.6 to 11 and TensorRT-RTX have in common. Inputs are copied from pinned memory, outputs into
+it; the region `device` lies between two events around computing alone.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.models.engines import EngineError, messages
-from optcli.models.engines.bindings import Bindings, dimensions
-from optcli.models.engines.driver import CudaError
-from optcli.models.engines.gpu import Gpu, Stream
+from optcli.models.engines import EngineError, driver, messages, sidecar
+from optcli.models.engines.bindings import Bindings, dimensions, load
+from optcli.models.engines.driver import CudaError, Gpu, Stream
 from optcli.models.engines.messages import LogLine
 from optcli.models.engines.running.graphs import Graphs
-from optcli.models.engines.running.refitting import refit
 from optcli.models.engines.running.slots import Slot, slots_of
 
 if TYPE_CHECKING:
     import numpy as np
 
 Shape = tuple[int, ...]
+
+# Where a pass leaves the model of a stripped plan, below the engine's folder.
+_WEIGHTS_MODEL = Path("weights") / "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,6 @@ class Range:
 
 
 Profile = Mapping[str, Range]
-
 
 _KEPT_LINES = 200
 
@@ -331,3 +333,76 @@ def _outside(
         f" {takes}",
         hint="widen the range under the recipe's `inputs`, and build again",
     )
+
+
+def refit(bindings: Bindings, engine: Any, log: Any, lines: Sequence[LogLine], model: Path) -> None:
+    """Put the weights of an ONNX model into an engine. Raises `EngineError` where one is not there."""
+    if not bindings.has("OnnxParserRefitter"):
+        raise EngineError(
+            f"{bindings.title} cannot put weights into an engine, wanted TensorRT 10 or newer",
+            hint="build it again without `strip_weights`",
+        )
+    if not model.is_file():
+        raise EngineError(
+            "the engine holds no weights, and the model that has them is not beside it",
+            place=os.fspath(model),
+            hint="copy the whole folder of the engine, or build it again",
+        )
+    refitter = bindings.module.Refitter(engine, log)
+    parser = bindings.module.OnnxParserRefitter(refitter, log)
+    if not parser.refit_from_file(os.fspath(model)):
+        errors = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+        raise _failed("the weights do not fit the engine", errors, lines, model)
+    if not refitter.refit_cuda_engine():
+        raise _failed("the engine lacks weights", refitter.get_missing_weights(), lines, model)
+
+
+def _failed(what: str, details: Sequence[str], lines: Sequence[LogLine], model: Path) -> EngineError:
+    named = f": {', '.join(details[:5])}" if details else ""
+    return messages.explained(
+        f"{what}{named}", lines, place=os.fspath(model), hint="build the engine again"
+    )
+
+
+def open_here(
+    job: Mapping[str, Any], heard: Callable[[LogLine], None] | None = None
+) -> EngineExecution:
+    """The engine in a folder, ready to run in this process.
+
+    `job` is plain data: `folder`, `product`, and optionally `device` (the GPU's number), `cuda_graphs`,
+    `profile`, `kernel_cache`. Raises `EngineError` that names both sides where the engine was built by
+    or for something else; its `hint` is to build it again.
+    """
+    folder = Path(job["folder"])
+    about = sidecar.check_plan(folder)
+    bindings = load(job["product"])
+    place = os.fspath(folder / sidecar.PLAN)
+    # What can be told without a GPU is told first.
+    sidecar.check_here(about, sidecar.LoadingEnvironment(bindings.product, bindings.version), place)
+    device = driver.require(int(job.get("device") or 0))
+    here = sidecar.LoadingEnvironment(
+        bindings.product,
+        bindings.version,
+        gpu=device.name,
+        compute_capability=device.compute_capability,
+        driver=device.driver,
+    )
+    built_on = sidecar.check_here(about, here, place)
+    cache = job.get("kernel_cache")
+    if cache and not Path(cache).absolute().parent.is_dir():
+        raise EngineError(
+            "there is no folder for the file of kernels", place=cache, hint="make it first"
+        )
+    execution = EngineExecution(
+        bindings,
+        (folder / sidecar.PLAN).read_bytes(),
+        Gpu(device.index),
+        cuda_graphs=job.get("cuda_graphs") or "auto",
+        profile=job.get("profile"),
+        host_code="version" in about.compatible,
+        weights=folder / _WEIGHTS_MODEL if about.stripped else None,
+        kernel_cache=Path(cache) if cache else None,
+        heard=heard,
+    )
+    execution.notes = {"precision": about.precision, "built_on": built_on}
+    return execution

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optcli.models.engines import EngineError
-from optcli.models.engines.gpu import CudaEvent, CudaGraph, Gpu, Stream
+from optcli.models.engines.driver import CudaEvent, CudaGraph, Gpu, Stream
 
 MODES = ("on", "off", "auto")
 

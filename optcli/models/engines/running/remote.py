@@ -18,13 +18,13 @@ from optcli.models.engines.running.shared_arrays import Layout, SharedArrays, Sh
 if TYPE_CHECKING:
     import numpy as np
 
-OPEN = "optcli.models.engines.running.opening:open_here"
+OPEN = "optcli.models.engines.running.execution:open_here"
 
 
 class RemoteExecution:
     """The interface of an `Execution`, whose engine another process holds.
 
-    `job` is what `opening.open_here` takes, `python` the other interpreter. Raises `EngineError`: what
+    `job` is what `open_here` takes, `python` the other interpreter. Raises `EngineError`: what
     was raised over there, or that the process died, with TensorRT's last words. Without time limits of
     its own: whoever measures or judges has one, and the process ends with its parent.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.models.engines import EngineError
 from optcli.models.engines.bindings import Bindings, enum_name
-from optcli.models.engines.gpu import Buffer, Gpu
+from optcli.models.engines.driver import Buffer, Gpu
 
 if TYPE_CHECKING:
     import numpy as np
