@@ -222,7 +222,7 @@ def onnx_file(source: Path, folder: Path) -> Artifact:
     import shutil
 
     from optcli.models.formats import onnx as onnx_format
-    from optcli.models.onnx_graphs.interface import output_names
+    from optcli.models.onnx_graphs.protobuf import output_names
 
     folder.mkdir(parents=True)
     shutil.copy(source, folder / onnx_format.FILE)

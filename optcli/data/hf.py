@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import InputError, first_line
 from optcli.files import regular_files
 from optcli.files.digest import FileDigests
-from optcli.models.formats import torch_hf
+from optcli.models.formats import torch_libraries
 
 if TYPE_CHECKING:
     import numpy as np
 
-_FILES = (torch_hf.PROCESSOR, "processor_config.json", torch_hf.CONFIG)
+_FILES = (torch_libraries.PROCESSOR, "processor_config.json", torch_libraries.CONFIG)
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box")  # by Pillow's number
 # Height and width of the images that both sides prepare: odd, upright and lying.
 _TRIED = ((371, 523), (640, 429))
@@ -72,7 +72,7 @@ def _readings(declared_settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _folder(preset: str) -> Path:
-    return torch_hf.snapshot(preset.partition(":")[2], Path.cwd(), files=_FILES)
+    return torch_libraries.snapshot(preset.partition(":")[2], Path.cwd(), files=_FILES)
 
 
 def one_size(preset: str) -> tuple[tuple[int, int], dict[str, Any], str]:
@@ -99,7 +99,7 @@ def one_size(preset: str) -> tuple[tuple[int, int], dict[str, Any], str]:
 
 def processor_of(folder: Path, place: str, backend: str | None = None) -> Any:
     """The image processor in a folder, without its code. Raises `InputError`."""
-    transformers = torch_hf.library()
+    transformers = torch_libraries.library("transformers")
     try:
         return transformers.AutoImageProcessor.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, backend=backend

@@ -8,7 +8,7 @@ from typing import Any
 from optcli.data import hf
 from optcli.data.preparation import Preparation
 from optcli.errors import InputError, MissingError, did_you_mean
-from optcli.models.formats import torch_timm
+from optcli.models.formats import torch_libraries
 
 
 def resolved(steps: Preparation) -> Preparation:
@@ -30,7 +30,7 @@ def resolved(steps: Preparation) -> Preparation:
 
 def _timm(preset: str) -> dict[str, Any]:
     """What timm's own evaluation transform does (`timm.data.transforms_imagenet_eval`)."""
-    torch_timm.require_name(preset.partition(":")[2], preset)
+    torch_libraries.require_timm_name(preset.partition(":")[2], preset)
     from timm import get_pretrained_cfg
     from timm.data import resolve_data_config
 

@@ -1,7 +1,7 @@
 """What an exporter says of a model in its metadata: Ultralytics' task, classes and keypoints.
 
-optcli itself writes such entries of the vision models of transformers (`formats/torch_hf.py`), whose
-outputs are known by their names. `head` says that it did, and of a detector what its scores need.
+optcli itself writes such entries of the vision models of transformers (`formats/torch_libraries.py`),
+whose outputs are known by their names. `head` says that it did, and of a detector what its scores need.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from optcli.errors import StepError, counted, raised_as
 from optcli.files import folders
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch_compiled, torch_devices
-from optcli.models.formats.aoti_models import Routes
+from optcli.models.formats.aoti import Routes
 from optcli.passes import Job, Made, Pass
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._torch.aoti_compiling import Compiling
@@ -32,7 +32,6 @@ from optcli.settings import batch_range
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
 
 # A model of one batch size takes as much time to compile and as much memory as the one for any: it must
 # be so many times as fast.

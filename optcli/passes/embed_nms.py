@@ -9,7 +9,7 @@ from optcli.artifact import EMBEDDED_INPUTS, EMBEDDED_POSTPROCESS, Artifact, For
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import output_names
+from optcli.models.onnx_graphs.protobuf import output_names
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 from optcli.passes._onnx.preparation import Steps

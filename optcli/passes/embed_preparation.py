@@ -12,7 +12,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
-from optcli.models.onnx_graphs.interface import graphs
+from optcli.models.onnx_graphs.protobuf import graphs
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.antialiasing import antialias, antialiased
 from optcli.passes._onnx.models import modern

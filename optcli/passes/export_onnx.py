@@ -15,7 +15,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.onnx_exporting import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import torch
     from onnx import ModelProto
     from torch.export import ExportedProgram
-
 
 # Older ones the newer exporter makes by converting what it has, which few networks allow.
 _DYNAMO_OPSET = 18

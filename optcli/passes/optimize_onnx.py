@@ -17,7 +17,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import ort as ort_format
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 

@@ -12,7 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, counted, excerpt, first_line
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_blocks, torch_modules, torch_pruning
+from optcli.models.formats import torch_modules, torch_transforms
 from optcli.models.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._torch.blocks import OutputChange, removable, remove_named, remove_weakest
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from optcli.passes._torch.learning import Outputs
 
 _RATIO = 0.3
-
 
 _DEPTH = ("blocks", "block_ratio", "remove")
 
@@ -125,7 +124,7 @@ class Prune(Pass):
         facts: dict[str, Any] = {}
         if self.remove or self._choose_blocks:
             removed, facts = self._remove_blocks(model, job)
-            description = description.after(torch_blocks.record(removed))
+            description = description.after(torch_transforms.record_of_blocks(removed))
         if self.ratio is not None:
             model, record, more = self._remove_channels(model, source, job, before)
             description, facts = description.after(record), facts | more
@@ -185,10 +184,10 @@ class Prune(Pass):
         ranked: dict[str, Any] = {"importance": self.importance}
         if self.importance == "taylor":
             ranked |= weigh_by_loss(model, source, job, self.samples)
-        with torch_pruning.traceable(model):
+        with torch_transforms.traceable(model):
             job.progress(0.5, "tracing which channels depend on which")
             try:
-                graph = torch_pruning.trace(model, job.inputs)
+                graph = torch_transforms.trace(model, job.inputs)
                 choice = choose(model, graph, self._criteria())
             except StepError:
                 raise
@@ -294,7 +293,7 @@ class _Cutting:
             "history": [[each.module, True, each.channels] for each in cuts],
         }
         if self._last is None or self._last[0] != list(cuts):
-            smaller = torch_pruning.apply(copy.deepcopy(self._model), record)
+            smaller = torch_transforms.prune(copy.deepcopy(self._model), record)
             self._last = list(cuts), smaller
         return self._last[1], record
 

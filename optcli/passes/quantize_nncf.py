@@ -17,8 +17,7 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import openvino_zero_points
 from optcli.models.onnx_graphs.graph import read, written
-from optcli.models.onnx_graphs.interface import opset_of
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import opset_of, precision_of
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,

@@ -17,9 +17,8 @@ from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import constant, read, written
-from optcli.models.onnx_graphs.interface import opset_of
 from optcli.models.onnx_graphs.operators import PRODUCTS
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import opset_of, precision_of
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx import linear_layers
 from optcli.passes._onnx.models import (

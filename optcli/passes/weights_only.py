@@ -13,7 +13,7 @@ from optcli.errors import StepError, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.onnx_graphs.graph import constant, maker, read
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, require_floats
 from optcli.passes._quantization.nncf_of_graphs import quiet

@@ -18,8 +18,7 @@ from optcli.models.engines.driver import Gpu, Stream
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import ort as ort_format
 from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name
-from optcli.models.onnx_graphs.interface import input_shapes
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import input_shapes, precision_of
 from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._onnxruntime_calls import OnnxruntimeCalls

@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import OptcliError, RunnerError
+from optcli.models.formats import exported, torch_calls, torch_compiled
 from optcli.models.formats import exported as exported_format
-from optcli.models.formats import operator_libraries, torch_calls, torch_compiled
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats.torch_calls import Arguments, flatten_outputs
 from optcli.models.formats.torch_compiled import Compilation, Mode
@@ -60,7 +60,7 @@ class TorchRunner(PytorchRunner):
 
         self._choose_device(artifact)
         transforms: tuple[dict[str, Any], ...] = ()
-        operator_libraries.bring(artifact.facts.get("imports", ()))
+        exported.bring_operators(artifact.facts.get("imports", ()))
         if artifact.format == Format.EXPORTED:
             program = exported_format.open(artifact.path, trust=artifact.trusted)
             if self._cuda is not None:

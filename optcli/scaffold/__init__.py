@@ -12,7 +12,7 @@ from optcli import environment
 from optcli.artifact import SCANNED
 from optcli.errors import InputError, MissingError, UsageError, did_you_mean
 from optcli.models import sources
-from optcli.models.formats import model_files, torch_hf
+from optcli.models.formats import model_files, torch_libraries
 from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
@@ -72,7 +72,9 @@ def draft(
     if chosen is not None:
         own = str(chosen)
     if named == "hf" and own is None and not target.endswith(".onnx"):
-        own = None if torch_hf.weights_of(torch_hf.snapshot(target, Path.cwd())) else RANDOM
+        own = (
+            None if torch_libraries.weights_of(torch_libraries.snapshot(target, Path.cwd())) else RANDOM
+        )
     model = DraftModel(
         f"{named}:{_relative(target, folder) if named in (*_FILES, 'hf', 'python') else target}",
         own,
@@ -208,7 +210,7 @@ def _named(what: str) -> tuple[str, str]:
             hint=f"`optcli inspect {what}` looks into it, `optcli bench` measures it; an .onnx, .pt2 or"
             " TorchScript file begins a recipe",
         )
-    if (Path(what) / torch_hf.CONFIG).is_file():
+    if (Path(what) / torch_libraries.CONFIG).is_file():
         return "hf", what
     if Path(what).is_dir():
         models = [each for each in Path(what).iterdir() if each.suffix.lower() in model_files.SUFFIXES]

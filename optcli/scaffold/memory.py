@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli.models.onnx_graphs.interface import element_name
-from optcli.models.onnx_graphs.shapes import inferred
+from optcli.models.onnx_graphs.protobuf import element_name, inferred
 from optcli.settings import TensorSpec
 
 MOST_INPUT_BYTES = 20e6  # 32 images of 3 x 224 x 224 in float32

@@ -12,7 +12,7 @@ import yaml
 
 from optcli.data import hf
 from optcli.errors import InputError
-from optcli.models.formats import torch_build, torch_hf, torch_modules, torch_timm
+from optcli.models.formats import torch_build, torch_libraries, torch_modules
 from optcli.models.formats import torchscript as torchscript_format
 from optcli.models.sources import _network
 from optcli.scaffold.wording import spec
@@ -100,8 +100,8 @@ def of_detector(name: str, size: tuple[int, int]) -> TensorSpec:
 
 def of_timm(name: str) -> _LibraryInput:
     """As `of_torchvision`, for a model of timm."""
-    torch_timm.require_name(name, "model.source")
-    timm = torch_timm.library()
+    torch_libraries.require_timm_name(name, "model.source")
+    timm = torch_libraries.library("timm")
     config = timm.get_pretrained_cfg(name)
     if config is None:
         return (3, 224, 224), None, None
@@ -116,12 +116,12 @@ def of_timm(name: str) -> _LibraryInput:
 
 def of_hf(source: Source, notes: list[str]) -> _LibraryInput:
     """As `of_torchvision`, for a folder of transformers: its processor's steps, written out."""
-    folder = torch_hf.snapshot(source.target, source.folder, revision=source.revision)
+    folder = torch_libraries.snapshot(source.target, source.folder, revision=source.revision)
     try:
         (height, width), steps, why = hf.one_size(f"hf:{folder}")
     except InputError as error:
         notes.append(error.message)
-        size = torch_hf.read_json(folder / torch_hf.CONFIG).get("image_size", 224)
+        size = torch_libraries.read_json(folder / torch_libraries.CONFIG).get("image_size", 224)
         size = size[0] if isinstance(size, list) else size
         return (3, size, size), None, None
     if why:

@@ -3,7 +3,7 @@
 import pytest
 
 from optcli.errors import RunnerError
-from optcli.models.formats.aoti_models import BatchPart, Models, Routes
+from optcli.models.formats.aoti import BatchPart, Models, Routes
 
 BOTH = Routes((2, 8), True, {2: 2, 8: 6})
 

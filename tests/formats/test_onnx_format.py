@@ -6,8 +6,13 @@ import pytest
 
 from optcli.errors import InputError, TrustError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import input_names, input_shapes, opset_of, output_names
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import (
+    input_names,
+    input_shapes,
+    opset_of,
+    output_names,
+    precision_of,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.formats import onnx_writing
+from optcli.models.formats.onnx import _varint, fill_in, take_apart, write_with_weights
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def read():
 @pytest.fixture
 def apart():
     """The message and the weights."""
-    return onnx_writing.taken_apart(read())
+    return take_apart(read())
 
 
 def test_only_large_weights_leave_the_message(apart):
@@ -71,14 +71,14 @@ def test_only_large_weights_leave_the_message(apart):
 
 def test_the_file_holds_what_the_whole_message_holds(apart, tmp_path):
     message, weights = apart
-    onnx_writing.write(message, weights, tmp_path / "model.onnx")
+    write_with_weights(message, weights, tmp_path / "model.onnx")
     written = onnx.load(tmp_path / "model.onnx")
     found = {tensor.name: tensor for tensor in written.graph.initializer}
     assert list(found) == list(VALUES), "in their order"
     for name, values in VALUES.items():
         assert found[name].raw_data == values.tobytes(), name
         assert tuple(found[name].dims) == values.shape
-    onnx_writing.fill(message, weights)
+    fill_in(message, weights)
     assert written == message
     assert written == onnx_ir.serde.serialize_model(read())
     assert (written.producer_name, written.metadata_props[0].value) == ("a test", "none")
@@ -120,11 +120,11 @@ def test_a_weight_that_writes_something_else_is_an_error(apart, tmp_path):
             file.write(b"x" * 99)
 
     with pytest.raises(StepError, match="a weight of 100 bytes wrote 99"):
-        onnx_writing.write(apart[0], {**apart[1], "large": Short()}, tmp_path / "model.onnx")
+        write_with_weights(apart[0], {**apart[1], "large": Short()}, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31, 2**63 - 1])
 def test_lengths_are_those_of_protobuf(number):
     from google.protobuf.internal.decoder import _DecodeVarint
 
-    assert _DecodeVarint(onnx_writing._varint(number), 0)[0] == number
+    assert _DecodeVarint(_varint(number), 0)[0] == number

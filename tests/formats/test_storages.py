@@ -11,7 +11,7 @@ from hostile_archives import members, written
 
 from optcli.errors import InputError
 from optcli.models.formats import exported as exported_format
-from optcli.models.formats import storages, torch_weights, torchscript_archive
+from optcli.models.formats import torch_archive, torch_weights, torchscript
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -48,11 +48,11 @@ def program(tmp_path):
 
 
 def test_sound_archives_are_read(script, program, tmp_path):
-    assert not torchscript_archive.scan(script).doubts
+    assert not torchscript.scan(script).doubts
     assert not exported_format.scan(program).doubts
     torch.jit.save(torch.jit.trace(Net().eval(), torch.ones(2)), str(script))
     assert "traced_inputs.pkl" in members(script)
-    assert not torchscript_archive.scan(script).doubts
+    assert not torchscript.scan(script).doubts
     path = tmp_path / "weights.pth"
     whole = torch.ones(10, 10)
     eighths = torch.ones(2).to(torch.float8_e4m3fn)
@@ -67,18 +67,18 @@ def test_a_storage_of_torchscript_that_claims_more_than_its_record_has(script, c
     files["data.pkl"] = count_of(files["data.pkl"], claimed)
     written(script, files)
     with pytest.raises(InputError, match=r"claims -?\d+ elements|a shape that is none"):
-        torchscript_archive.scan(script)
+        torchscript.scan(script)
 
 
 def test_a_tensor_of_torchscript_that_reaches_behind_its_storage(script):
     data = members(script)["data.pkl"]
     sizes = {"0": 1200}
-    storages.check(data, sizes.get)
+    torch_archive.check_pickle(data, sizes.get)
     # The storage's count comes first, then offset, sizes and strides.
     first = data.index(b"M" + (300).to_bytes(2, "little"))
     more = data[: first + 3] + count_of(data[first + 3 :], 301)
     with pytest.raises(ValueError, match="reaches to element 301 of 300"):
-        storages.check(more, sizes.get)
+        torch_archive.check_pickle(more, sizes.get)
 
 
 @pytest.mark.parametrize("change", [{"sizes": [{"as_int": 301}]}, {"storage_offset": {"as_int": 1}},
@@ -113,8 +113,8 @@ def test_weights_within_an_archive_and_in_a_file(program, tmp_path):
 
 def test_a_pickle_neither_imports_nor_counts_without_end():
     marker = pickle.dumps({"a": print, "b": [1]}, protocol=2)
-    storages.check(marker, {}.get)
+    torch_archive.check_pickle(marker, {}.get)
     with pytest.raises(ValueError, match="counts further"):
-        storages.check(b"\x80\x02}r\xff\xff\xff\xff.", {}.get)
+        torch_archive.check_pickle(b"\x80\x02}r\xff\xff\xff\xff.", {}.get)
     with pytest.raises(ValueError, match="no storage"):
-        storages.check(b"\x80\x02X\x01\x00\x00\x00aQ.", {}.get)
+        torch_archive.check_pickle(b"\x80\x02X\x01\x00\x00\x00aQ.", {}.get)

@@ -9,7 +9,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from optcli.errors import InputError
-from optcli.models.formats import torch_checkpoints
+from optcli.models.formats import torch_weights
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def loaded(tmp_path, content, key: str = "", name: str = "last.pth") -> tuple[fl
     """The value that the network's weights have after loading, and the key of those that were taken."""
     torch.save(content, tmp_path / name)
     model = Net()
-    taken = torch_checkpoints.read(tmp_path / name, key).load_into(model)
+    taken = torch_weights.read_checkpoint(tmp_path / name, key).load_into(model)
     return float(model.head.weight[0, 0]), taken
 
 
@@ -122,7 +122,7 @@ def test_weights_that_do_not_fit_are_compared_without_what_wraps_them(tmp_path, 
 def test_a_file_without_a_state_dict_says_so(tmp_path, content):
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(InputError, match="state dict"):
-        torch_checkpoints.read(tmp_path / "w.pth")
+        torch_weights.read_checkpoint(tmp_path / "w.pth")
 
 
 def test_safetensors_are_unwrapped_too(tmp_path):
@@ -130,4 +130,4 @@ def test_safetensors_are_unwrapped_too(tmp_path):
 
     save_file(prefixed("model.", 1), tmp_path / "w.safetensors")
     model = Net()
-    assert torch_checkpoints.read(tmp_path / "w.safetensors").load_into(model) == "model"
+    assert torch_weights.read_checkpoint(tmp_path / "w.safetensors").load_into(model) == "model"

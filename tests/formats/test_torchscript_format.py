@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from optcli.errors import InputError
+from optcli.models.formats import torchscript
 from optcli.models.formats import torchscript as torchscript_format
-from optcli.models.formats import torchscript_archive
-from optcli.models.formats.scanning import Scan
+from optcli.models.formats.torch_archive import Scan
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def scanned(folder, *lines):
     with zipfile.ZipFile(folder / "written.pt", "w") as archive:
         archive.writestr("model/constants.pkl", b"\x80\x02).")
         archive.writestr("model/code/__torch__.py", "\n".join(lines))
-    return torchscript_archive.scan(folder / "written.pt")
+    return torchscript.scan(folder / "written.pt")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from optcli.models.onnx_graphs.interface import element_name
 from optcli.models.onnx_graphs.operators import (
     DYNAMIC,
     KEEPS_VALUES,
@@ -17,7 +16,7 @@ from optcli.models.onnx_graphs.operators import (
     is_static,
     weight_position,
 )
-from optcli.models.onnx_graphs.precision import precision_of, short_name
+from optcli.models.onnx_graphs.protobuf import element_name, precision_of, short_name
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.shapes import without_weights
+from optcli.models.onnx_graphs.protobuf import without_weights
 from optcli.passes._quantization import activation_ranges as ranges
 
 pytestmark = pytest.mark.slow

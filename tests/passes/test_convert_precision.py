@@ -21,7 +21,7 @@ from tiny_networks import (
 from optcli.artifact import Format
 from optcli.errors import RunnerError, StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import precision_of
 from optcli.passes._onnx.half_precision import halved
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -9,7 +9,7 @@ from tiny_networks import Heard, artifact, job, sqnr_db
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes._tensorrt.grids import fit_scales_to_half
 from optcli.passes._tensorrt.precision import Keep, counts, expectation, prepare
 from optcli.settings import TensorSpec

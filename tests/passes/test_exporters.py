@@ -8,7 +8,7 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import input_names, input_shapes, opset_of
+from optcli.models.onnx_graphs.protobuf import input_names, input_shapes, opset_of
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino

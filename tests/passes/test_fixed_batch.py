@@ -4,7 +4,7 @@ import pytest
 from tiny_networks import IMAGE, INPUTS, artifact, feed, job
 
 from optcli.artifact import Format
-from optcli.models.formats.aoti_models import Models, Routes
+from optcli.models.formats.aoti import Models, Routes
 from optcli.passes._torch import aoti_compiling
 from optcli.settings import TensorSpec
 

@@ -9,8 +9,7 @@ from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import graphs, output_names
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import graphs, output_names, precision_of
 from optcli.passes._onnx.models import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf

@@ -10,7 +10,7 @@ from tiny_networks import artifact, feed, job
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes._onnx import upgrade
 from optcli.passes._onnx.models import modern
 

@@ -10,7 +10,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import ort as ort_format
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

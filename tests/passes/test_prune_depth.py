@@ -16,7 +16,7 @@ from torchvision.models.convnext import CNBlockConfig
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_blocks
+from optcli.models.formats import torch_transforms
 from optcli.models.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.models.sources.python import PythonSource
 from optcli.models.sources.torchvision import TorchvisionSource
@@ -411,7 +411,7 @@ def test_channels_are_removed_where_no_block_is_and_only_then():
 def test_a_record_of_a_block_that_is_not_there_says_so(tmp_path):
     model = torch_format.open(written(tmp_path, "Residual").path)
     with pytest.raises(InputError, match=r"made without the block 'stage\.7'"):
-        torch_blocks.apply(model, torch_blocks.record(["stage.7"]))
+        torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks(["stage.7"]))
 
 
 NETWORKS: dict[str, tuple[Callable, int, list[str]]] = {
@@ -456,7 +456,7 @@ def test_the_blocks_of_well_known_networks_are_found(name):
     image = example_inputs(inputs, 2)
     assert list(removable(model, inputs)) == wanted
     for block in wanted:
-        torch_blocks.apply(model, torch_blocks.record([block]))
+        torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks([block]))
     with torch.no_grad():
         assert torch.isfinite(model(*image.values())).all()
 

@@ -10,7 +10,7 @@ from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, sqnr_db, to
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import precision_of
 from optcli.passes._tensorrt.constraints import violations
 from optcli.passes._tensorrt.grids import (
     declare_kernels,

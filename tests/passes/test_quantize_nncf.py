@@ -20,7 +20,7 @@ from optcli import environment
 from optcli.accuracy import saturation
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes import quantize_nncf
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino

@@ -129,7 +129,7 @@ def test_modules_are_imported_by_name_only_where_keys_know_of_it():
         "workers/libraries.py",
         *(
             f"models/formats/{name}.py"
-            for name in ("exported", "scanning", "torchscript", "torch_timm")
+            for name in ("exported", "torch_archive", "torch_libraries", "torchscript")
         ),
         "models/formats/onnxruntime_providers.py",
     }

@@ -13,7 +13,7 @@ import torch
 from optcli.errors import InputError, MissingError
 from optcli.files.digest import FileDigests
 from optcli.models import sources
-from optcli.models.formats import exporter_metadata, torch_hf
+from optcli.models.formats import exporter_metadata, torch_libraries
 from optcli.models.formats import torch as torch_format
 from optcli.outputs import exported
 from optcli.settings import TensorSpec
@@ -71,7 +71,7 @@ _NAMED = ("vit", "convnext", "swin", "segformer", "detr", "rt_detr")
 def test_a_file_of_the_folder_is_refused_as_one(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="is a file, wanted a folder"):
-        torch_hf.snapshot("config.json", tmp_path)
+        torch_libraries.snapshot("config.json", tmp_path)
 
 
 def test_a_config_alone_is_drawn_only_where_the_recipe_says_so(tmp_path):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.models.onnx_graphs.graph import read
-from optcli.models.onnx_graphs.interface import input_names
 from optcli.models.onnx_graphs.operators import MOVES_VALUES, PAIR, PRODUCT_OF
+from optcli.models.onnx_graphs.protobuf import input_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

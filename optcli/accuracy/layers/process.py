@@ -12,7 +12,7 @@ from optcli.accuracy.layers import onnx, openvino, torch
 from optcli.accuracy.layers.measured import MeasuredLayers
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
-from optcli.models.formats import operator_libraries
+from optcli.models.formats.exported import bring_operators
 from optcli.results.outcomes import LayerError, Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range
@@ -149,7 +149,7 @@ def _measured(request: LayersRequest, feeds: Sequence[Feed]) -> MeasuredLayers:
     baseline, child = request.baseline, request.child
     inputs, threads = request.inputs, request.threads
     for artifact in (baseline, child):
-        operator_libraries.bring(artifact.facts.get("imports", ()))
+        bring_operators(artifact.facts.get("imports", ()))
     if child.format == Format.ONNX:
         return onnx.compare(baseline, child, feeds, threads)
     if child.format == Format.OPENVINO:

@@ -17,9 +17,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, MissingError, first_line
-from optcli.models.formats import storages, torch_devices, zip_archive
-from optcli.models.formats.scanning import Scan
+from optcli.errors import InputError, MissingError, TrustError, first_line
+from optcli.models.formats import torch_archive, torch_devices
+from optcli.models.formats.torch_archive import Scan
+from optcli.workers import libraries
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,39 +33,33 @@ LIBRARIES = {
     "torchvision": "torchvision",
 }
 
-
 _MODEL = re.compile(r"models/\w+\.json")
 
-
 _CONFIG = re.compile(r"data/(weights|constants)/\w+_\1_config\.json")
-
 
 # Unpickled, unless a config says that they are the bytes of a tensor.
 _PAYLOAD = re.compile(r"data/(weights|constants|sample_inputs)/.+")
 
-
 # Objects of classes: of TorchScript's own and of Python.
 _OBJECT = re.compile(r"data/constants/(custom|opaque)_obj_.*")
 
-
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
-
 
 # Bytes of an element by torch.export's number of its type; others are taken for one byte.
 _ELEMENT_BYTES = {3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 13: 2, 28: 2, 34: 4, 35: 8}
 
-
 _OLD_MODEL = "serialized_exported_program.json"
-
 
 # The first torch that wrote them called pickles .json.
 _OLD_PICKLE = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
 
-
 FILE = "model.pt2"
 
-
 QUANTIZED = LIBRARIES["quantized_decomposed"]
+
+# Facts can come from elsewhere, with a baseline or a copied folder: of the libraries that they say an
+# artifact needs (`imports`), only those that our own passes and sources name are imported.
+OPERATOR_LIBRARIES = frozenset({QUANTIZED, "torchao.quantization", "torchvision", "timm"})
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
@@ -134,13 +129,13 @@ def scan(path: Path) -> Scan:
     belong together.
     """
     findings = Scan()
-    with zip_archive.opened(path, "a sound archive of torch.export") as archive:
+    with torch_archive.opened(path, "a sound archive of torch.export") as archive:
         names = archive.namelist()
         if _OLD_MODEL in names:
             models: Iterable[str] = [_OLD_MODEL]
             pickles = {name: name for name in names if _OLD_PICKLE.fullmatch(name)}
         else:
-            members = zip_archive.below_top(archive, path)
+            members = torch_archive.below_top(archive, path)
             models = [name for member, name in members.items() if _MODEL.fullmatch(member)]
             pickles = _pickles(archive, members, path, findings)
         if not models:
@@ -195,7 +190,9 @@ def _check_place(about: Any, member: str, record_bytes: int) -> None:
         sizes, strides, (offset,) = ([each["as_int"] for each in part] for part in numbers)
     except (TypeError, KeyError) as error:
         raise ValueError(f"{member!r} has a shape that is none") from error
-    needed_bytes = storages.reach(sizes, strides, offset) * _ELEMENT_BYTES.get(about.get("dtype"), 1)
+    needed_bytes = torch_archive.reach(sizes, strides, offset) * _ELEMENT_BYTES.get(
+        about.get("dtype"), 1
+    )
     if needed_bytes > record_bytes:
         raise ValueError(f"a tensor takes {needed_bytes} bytes of {member!r}, which has {record_bytes}")
 
@@ -213,8 +210,19 @@ def _scan_pickle(data: bytes, member: str, path: Path, findings: Scan) -> None:
 
     if not data:  # torch reads nothing of it
         return
-    storages.check_saved(path, data)
+    torch_archive.check_saved(path, data)
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         findings.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")
+
+
+def bring_operators(names: Iterable[object]) -> None:
+    """Import libraries of operators. Raises `TrustError` for any other module, ImportError as ever."""
+    for name in names:
+        if not isinstance(name, str) or name not in OPERATOR_LIBRARIES:
+            raise TrustError(
+                f"the artifact wants {str(name)[:80]!r} to be imported, which brings no operators",
+                hint=f"known are {', '.join(sorted(OPERATOR_LIBRARIES))}: build the artifact again",
+            )
+        libraries.bring_in([name])

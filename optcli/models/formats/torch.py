@@ -20,12 +20,10 @@ from pydantic import Field
 from optcli.errors import InputError
 from optcli.files import regular_files
 from optcli.models.formats import (
-    torch_blocks,
     torch_build,
     torch_compiled,
     torch_modules,
-    torch_pruning,
-    torch_quantized,
+    torch_transforms,
     torch_weights,
 )
 from optcli.models.formats.torch_calls import short
@@ -103,7 +101,7 @@ def precision(model: torch.nn.Module) -> str:
 
     Of a quantized network, what it is quantized to: `int8`, `int8-dynamic` or `int8-weights`.
     """
-    quantized = torch_quantized.precision(model)
+    quantized = torch_transforms.quantized_precision(model)
     if quantized is not None:
         return quantized
     tensors: Sequence[torch.Tensor] = [*torch_modules.parameters(model)] or [
@@ -131,12 +129,12 @@ def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.M
 
 
 _TRANSFORMS: dict[str, _Transform] = {
-    "prune": torch_pruning.apply,
-    torch_blocks.NAME: torch_blocks.apply,
+    "prune": torch_transforms.prune,
+    torch_transforms.REMOVE_BLOCKS: torch_transforms.remove_blocks,
     "channels_last": _channels_last,
     "autocast": _unchanged,
     torch_compiled.NAME: _unchanged,
-    torch_quantized.NAME: torch_quantized.apply,
+    torch_transforms.QUANTIZE: torch_transforms.quantize,
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, did_you_mean
-from optcli.models.formats import torch_hf, torch_modules, torch_timm
+from optcli.models.formats import torch_libraries, torch_modules
 from optcli.settings import user_code
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def _built(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.n
         if source["kind"] == "torchvision":
             return _torchvision(source["name"], source.get("weights"), source["arguments"])
         if source["kind"] == "timm":
-            return torch_timm.build(source["name"], source["arguments"])
+            return torch_libraries.build_timm(source["name"], source["arguments"])
         if source["kind"] == "hf":
-            return torch_hf.build(source, drawn=drawn)
+            return torch_libraries.build(source, drawn=drawn)
         if source["kind"] == "python":
             return _python(source["reference"], code, source["arguments"])
     raise InputError(

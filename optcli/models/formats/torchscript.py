@@ -2,21 +2,24 @@
 
 torch reads it without Python's pickle, and its code can call operators alone. A few of those read or
 write files, so one from elsewhere is opened in a confined worker, or where the person trusts it. The
-network takes one tensor per input, and gives whatever `flatten_outputs` can name.
+code is not judged: `scan` reads the members, the storages and whose operators it calls. The network
+takes one tensor per input, and gives whatever `flatten_outputs` can name.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import first_line
-from optcli.models.formats import torchscript_archive
+from optcli.errors import InputError, first_line
+from optcli.models.formats import torch_archive
+from optcli.models.formats.torch_archive import Scan
 from optcli.models.formats.torch_calls import Arguments, bound, short
 from optcli.settings import TensorSpec
 
@@ -25,10 +28,19 @@ if TYPE_CHECKING:
 
 FILE = "model.pt"
 
+# Packages that bring the operators of their name.
+_LIBRARIES = frozenset({"torchvision"})
+_CODE = re.compile(r"code/[\w./]+\.py")
+# Operators, and objects of classes that libraries bring.
+_CALL = re.compile(r"\b(?:ops|torch\.classes)\.(\w+)\.(\w+)")
+# What it was traced with (torch leaves the values out), and tables that lead from code to the lines
+# that it was written in.
+_NO_TENSORS = re.compile(r"traced_inputs\.pkl|code/[\w./]+\.py\.debug_pkl|debug/.+\.pkl")
+
 
 def doubts(folder: Path) -> tuple[str, ...]:
     """What a person must trust in it. Where there is any, `open` needs `trust`."""
-    return tuple(torchscript_archive.scan(folder / FILE).doubts)
+    return tuple(scan(folder / FILE).doubts)
 
 
 def open(folder: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.ScriptModule:
@@ -44,7 +56,7 @@ def read(path: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.S
     """As `open`, from a file of any name."""
     import torch
 
-    findings = torchscript_archive.scan(path)
+    findings = scan(path)
     findings.require(path, "TorchScript file", trust=trust)
     for package in sorted(findings.namespaces):
         importlib.import_module(package)
@@ -135,3 +147,28 @@ def reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     messages = [line for line in lines if line.startswith(("RuntimeError:", "torch.jit.Error:"))]
     return messages[-1].partition(":")[2].strip() if messages else first_line(error)
+
+
+def scan(path: Path) -> Scan:
+    """Read a file without loading it; the namespaces are packages whose operators it calls.
+
+    Raises `InputError` for what is no TorchScript file, can be read in two ways, or has tensors that
+    reach behind their records.
+    """
+    findings = Scan()
+    with torch_archive.opened(path, "a TorchScript file") as archive:
+        members = torch_archive.below_top(archive, path)
+        if "constants.pkl" not in members:
+            raise InputError(
+                "this is not a TorchScript file: the archive holds no TorchScript",
+                place=str(path),
+                hint="save it with torch.jit.save(torch.jit.script(model), FILE)",
+            )
+        for member, name in members.items():
+            if _CODE.fullmatch(member):
+                for space, operator in _CALL.findall(archive.read(name).decode()):
+                    findings.call(space, operator, _LIBRARIES)
+            elif member.casefold().endswith("pkl") and not _NO_TENSORS.fullmatch(member):
+                sizes = torch_archive.sizes_in(archive, name.rpartition(".")[0])
+                torch_archive.check_pickle(archive.read(name), sizes)
+    return findings

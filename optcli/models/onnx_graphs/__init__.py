@@ -1,6 +1,6 @@
 """ONNX graphs: read and changed in one way by every room. Files and their checks: `formats/onnx.py`.
 
 `graph` opens a model with onnx_ir, `quantized` looks through QuantizeLinear and DequantizeLinear,
-`operators` has the lists of operator types. `interface`, `precision` and `shapes` read plain facts off
-the protobuf message; they do not load onnx_ir.
+`operators` has the lists of operator types. `protobuf` reads plain facts off the protobuf message; it
+does not load onnx_ir.
 """

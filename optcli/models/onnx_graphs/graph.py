@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.models.onnx_graphs.interface import graphs
+from optcli.models.onnx_graphs.protobuf import graphs
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,24 +1,33 @@
-"""What the sources of networks in Python share: weights, a first call, and writing the artifact."""
+"""What the sources of networks in Python share: weights, a first call, and writing the artifact.
+
+`LibrarySource` is a network that a library knows by its name: torchvision or timm.
+"""
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.errors import InputError, InputsError, OptcliError
+from optcli import environment
+from optcli.artifact import Format
+from optcli.errors import InputError, InputsError, MissingError, OptcliError, first_line
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_modules
+from optcli.models.formats import torch_build, torch_modules
 from optcli.models.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.models.sources import Source, SourceFacts, _file
 from optcli.settings import TensorSpec, batch_range, batched
-from optcli.settings.references import WEIGHTS_SUFFIXES
+from optcli.settings.references import WEIGHTS_SUFFIXES, is_weights_file
 
 if TYPE_CHECKING:
     import torch
+
+RANDOM = f"random (seed {torch_build.SEED})"
 
 
 class OutputsOfBatchError(InputError):
@@ -219,3 +228,65 @@ def weights_ingredients(source: Source, digests: FileDigests) -> dict[str, Any]:
 def named_weights(file: Path, key: str) -> str:
     """A file of weights for the artifact's facts, with the key of those that were taken from it."""
     return f"{file.name} ({key})" if key else file.name
+
+
+class LibrarySource(Source):
+    """A network by its name in `library`; `weights` is a file or an entry of the library.
+
+    `names` is what such a name looks like, `wanted` says it in words.
+    """
+
+    format: ClassVar[Format] = Format.TORCH
+    library: ClassVar[str]
+    names: ClassVar[str]
+    wanted: ClassVar[str]
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        problems = []
+        if not re.fullmatch(self.names, self.target):
+            wrong = f"{self.target!r} is not the name of a {self.library} model"
+            problems.append(("source", wrong, f"wanted {self.wanted}"))
+        if self._has_file():
+            problems += weights_problems(self.folder, str(self.weights))
+        elif self.weights_key:
+            wrong = f"{self.weights} is no file in which {self.weights_key!r} could be"
+            problems.append(("weights", wrong, "leave the key out, or name a file"))
+        return problems
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        weights: dict[str, Any] = {"random": torch_build.SEED}
+        if (file := self._file()) is not None:
+            weights = {**weights_ingredients(self, digests), **self._of_file(file)}
+        elif self.weights is not None:
+            weights = self._of_entry(self.weights)
+        return {
+            "kind": self.library,
+            "name": self.target,
+            "arguments": self.arguments,
+            "weights": weights,
+            "versions": environment.versions(["torch", self.library]),
+        }
+
+    @abstractmethod
+    def _of_entry(self, weights: str) -> dict[str, Any]:
+        """What belongs to the key for weights of the library's own."""
+
+    def _of_file(self, file: Path) -> dict[str, Any]:
+        """What belongs to the key for a file beside its digest."""
+        return {}
+
+    def _has_file(self) -> bool:
+        """Whether `weights` means a file and not what the library knows."""
+        return self.weights is not None and is_weights_file(self.weights, self.folder)
+
+    def _file(self) -> Path | None:
+        return weights_path(self.folder, str(self.weights)) if self._has_file() else None
+
+
+def not_here(weights: object, error: Exception, hint: str) -> MissingError:
+    """The error for weights that are neither in a cache nor can be fetched."""
+    return MissingError(
+        f"the weights {weights} are not on this machine and cannot be downloaded: {first_line(error)}",
+        place="model.weights",
+        hint=hint,
+    )

@@ -10,9 +10,8 @@ from typing import ClassVar
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.models.formats import executorch as executorch_format
-from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import DeclaredDifference
-from optcli.models.sources._file import FileSource
+from optcli.models.sources import SourceFacts, _file
+from optcli.models.sources._file import DeclaredDifference, FileSource
 from optcli.settings import TensorSpec
 
 
@@ -36,14 +35,14 @@ class ExecutorchSource(FileSource):
         else:
             for spec, tensor in zip(inputs, taken, strict=True):
                 # What varies in the recipe is bounded in the file: the runtime refuses what is larger.
-                shape: _declared.Shape = tensor.sizes
+                shape: _file.Shape = tensor.sizes
                 if len(shape) == len(spec.shape):
                     pairs = zip(spec.shape, tensor.sizes, strict=True)
                     shape = tuple(s if isinstance(s, str) else size for s, size in pairs)
-                wrong += _declared.differences(spec, tensor.dtype, shape)
+                wrong += _file.differences(spec, tensor.dtype, shape)
         if wrong:
             declared = {name: (each.dtype, each.sizes) for name, each in zip(names, taken, strict=True)}
-            raise _declared.refused(wrong, declared, self.file)
+            raise _file.refused_inputs(wrong, declared, self.file)
         outputs = tuple(f"output_{place}" for place in range(len(given)))
         facts = {"source": f"executorch:{self.file.name}"}
         return SourceFacts(outputs, "unknown", facts)

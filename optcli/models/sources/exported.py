@@ -13,14 +13,12 @@ from optcli.errors import InputError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats.torch_calls import Arguments
-from optcli.models.sources import SourceFacts, _declared, _file, _network
-from optcli.models.sources._declared import DeclaredDifference, Shape
-from optcli.models.sources._file import FileSource
+from optcli.models.sources import SourceFacts, _file, _network
+from optcli.models.sources._file import DeclaredDifference, FileSource, Shape
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
 
 _UNBOUNDED = 2**31
 
@@ -69,10 +67,10 @@ def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: 
         # Inputs are given by position, so names may differ.
         for spec, name in zip(inputs, names, strict=True):
             dtype, shape = declared[name]
-            wrong.extend(_declared.differences(spec, dtype, shape))
+            wrong.extend(_file.differences(spec, dtype, shape))
             wrong.extend(_out_of_range(spec, shape, ranges))
     if wrong:
-        raise _declared.refused(wrong, declared, path, ranges)
+        raise _file.refused_inputs(wrong, declared, path, ranges)
 
 
 def _names(program: ExportedProgram, path: Path) -> list[str]:

@@ -17,10 +17,10 @@ from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.files.digest import FileDigests
-from optcli.models.formats import exporter_metadata, torch_build, torch_checkpoints, torch_hf
+from optcli.models.formats import exporter_metadata, torch_build, torch_libraries, torch_weights
 from optcli.models.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.models.sources import Source, SourceFacts, _network, find
-from optcli.models.sources._library import RANDOM as DRAWN
+from optcli.models.sources._network import RANDOM as DRAWN
 from optcli.settings import TensorSpec
 
 RANDOM = "random"  # as `weights`: drawn, from a fixed seed
@@ -60,12 +60,12 @@ class HfSource(Source):
         folder = self._here()
         weights: dict[str, Any] = {RANDOM: torch_build.SEED}
         if self.weights is None:
-            files = torch_hf.weights_of(folder)
+            files = torch_libraries.weights_of(folder)
             weights = {file.name: digests.of(file) for file in files}
         elif self.weights != RANDOM:
             weights = _network.weights_ingredients(self, digests)
-        config = folder / torch_hf.CONFIG
-        torch_hf.read_json(config)
+        config = folder / torch_libraries.CONFIG
+        torch_libraries.read_json(config)
         return {
             "kind": "hf",
             "config": digests.of(config),
@@ -76,9 +76,9 @@ class HfSource(Source):
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         folder = self._here()
-        config = torch_hf.read_json(folder / torch_hf.CONFIG)
-        architecture, task = torch_hf.architecture_of(config, str(folder))
-        weights = torch_hf.weights_of(folder)
+        config = torch_libraries.read_json(folder / torch_libraries.CONFIG)
+        architecture, task = torch_libraries.architecture_of(config, str(folder))
+        weights = torch_libraries.weights_of(folder)
         if self.weights is None and not weights:
             raise InputError(
                 "the folder holds no weights",
@@ -86,19 +86,19 @@ class HfSource(Source):
                 hint="copy model.safetensors into it; `model: {weights: random}` draws them",
             )
         if self.weights is None:
-            model, config = torch_hf.pretrained(architecture, folder, self.arguments)
+            model, config = torch_libraries.pretrained(architecture, folder, self.arguments)
         else:
-            config = torch_hf.config_of(architecture, folder, self.arguments)
+            config = torch_libraries.config_of(architecture, folder, self.arguments)
             model = torch_build.build(
                 {"kind": "hf", "architecture": architecture, "config": config}, out
             )
         named = weights[0].name if self.weights is None else DRAWN
         if self.weights not in (None, RANDOM):
             path = _network.weights_path(self.folder, str(self.weights))
-            key = torch_checkpoints.read(path, self.weights_key).load_into(model.network)
+            key = torch_weights.read_checkpoint(path, self.weights_key).load_into(model.network)
             named = _network.named_weights(path, key)
         source = {"kind": "hf", "architecture": architecture, "config": config}
-        known = torch_hf.metadata(task, config, _last_sizes(model, inputs))
+        known = torch_libraries.metadata(task, config, _last_sizes(model, inputs))
         facts = {
             "source": f"hf:{self.target}",
             "weights": named,
@@ -109,14 +109,14 @@ class HfSource(Source):
         return _network.write(model, out, source, inputs, facts)
 
     def class_names(self) -> tuple[str, ...] | None:
-        config = torch_hf.read_json(self._here() / torch_hf.CONFIG)
-        return torch_hf.class_names({**config, **self.arguments}) or None
+        config = torch_libraries.read_json(self._here() / torch_libraries.CONFIG)
+        return torch_libraries.class_names({**config, **self.arguments}) or None
 
     def _here(self) -> Path:
         return self._snapshot(self.target, _FILES)
 
     def _snapshot(self, target: str, files: Sequence[str]) -> Path:
-        return torch_hf.snapshot(
+        return torch_libraries.snapshot(
             target, self.folder, revision=self.revision, download=self.download, files=files
         )
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.models.formats import litert as litert_format
-from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import DeclaredDifference
-from optcli.models.sources._file import FileSource
+from optcli.models.sources import SourceFacts, _file
+from optcli.models.sources._file import DeclaredDifference, FileSource
 from optcli.settings import TensorSpec
 
 
@@ -43,10 +42,10 @@ class LitertSource(FileSource):
                 dtype = spec.dtype if tensor.scale and spec.dtype == "float32" else tensor.dtype
                 # A batch that varies is computed piece by piece.
                 shape = tensor.sizes if spec.batch_symbol is None else (None, *tensor.sizes[1:])
-                wrong += _declared.differences(spec, dtype, shape)
+                wrong += _file.differences(spec, dtype, shape)
         if wrong:
             declared = {each.name: (each.dtype, each.sizes) for each in taken}
-            raise _declared.refused(wrong, declared, self.file)
+            raise _file.refused_inputs(wrong, declared, self.file)
         outputs = tuple(each.name for each in given)
         facts = {"source": f"litert:{self.file.name}"}
         return SourceFacts(outputs, litert_format.precision(counts), facts)

@@ -15,21 +15,20 @@ from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import exporter_metadata
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs import foreign
-from optcli.models.onnx_graphs.interface import (
+from optcli.models.onnx_graphs import operators
+from optcli.models.onnx_graphs.protobuf import (
     graphs,
     input_names,
     input_shapes,
     opset_of,
     output_names,
+    precision_of,
     settle_shapes,
     tensor_of,
     versions_of,
 )
-from optcli.models.onnx_graphs.precision import precision_of
-from optcli.models.sources import SourceFacts, _declared
-from optcli.models.sources._declared import DeclaredDifference
-from optcli.models.sources._file import FileSource, no_tensor, wrong
+from optcli.models.sources import SourceFacts, _file
+from optcli.models.sources._file import DeclaredDifference, FileSource, no_tensor, wrong
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class OnnxSource(FileSource):
         import onnx
 
         model = onnx_format.parsed(self.file)
-        if others := foreign.foreign_operators(model):
-            raise foreign.refused(others, str(self.file))
+        if others := operators.foreign_operators(model):
+            raise operators.refused_foreign(others, str(self.file))
         onnx_format.check_file(self.file)
         settled = settle_shapes(model, {spec.name: spec.shape for spec in inputs})
         _check_inputs(model, inputs, self.file)
@@ -146,9 +145,9 @@ def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -
         apart.append(DeclaredDifference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
         if name in specs:
-            apart.extend(_declared.differences(specs[name], dtypes[name], shape))
+            apart.extend(_file.differences(specs[name], dtypes[name], shape))
     if apart:
-        raise _declared.refused(apart, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
+        raise _file.refused_inputs(apart, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
 
 
 def _require_tensors(model: ModelProto, path: Path) -> None:

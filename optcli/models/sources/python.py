@@ -20,7 +20,7 @@ from optcli.errors import InputError, shown_path
 from optcli.files import opened_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_build, torch_checkpoints
+from optcli.models.formats import torch_build, torch_weights
 from optcli.models.sources import Source, SourceFacts, _network
 from optcli.settings import TensorSpec, user_code
 
@@ -67,7 +67,7 @@ class PythonSource(Source):
         if self.weights is not None:
             # Before the user's code runs: weights that cannot be trusted stop everything.
             path = _network.weights_path(self.folder, self.weights)
-            checkpoint = torch_checkpoints.read(path, self.weights_key)
+            checkpoint = torch_weights.read_checkpoint(path, self.weights_key)
         with opened_files.watched() as opened:
             model = self._built(source, code)
         self._refuse_unseen(opened, out)

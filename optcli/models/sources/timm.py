@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError, first_line
-from optcli.models.formats import torch_build, torch_checkpoints, torch_timm, torch_weights
+from optcli.models.formats import torch_build, torch_libraries, torch_weights
 from optcli.models.sources import SourceFacts, _network
-from optcli.models.sources._library import RANDOM, LibrarySource, not_here
+from optcli.models.sources._network import RANDOM, LibrarySource, not_here
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class TimmSource(LibrarySource):
     wanted: ClassVar[str] = "timm:NAME or timm:NAME.TAG, such as timm:resnet18 or timm:resnet18.a1_in1k"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
-        torch_timm.require_name(self._tagged, "model.source")
+        torch_libraries.require_timm_name(self._tagged, "model.source")
         source = {"kind": "timm", "name": self.target.partition(".")[0], "arguments": self.arguments}
         model = torch_build.build(source, out)
         weights = RANDOM
         if (path := self._file()) is not None:
-            key = torch_checkpoints.read(path, self.weights_key).load_into(model, "num_classes")
+            key = torch_weights.read_checkpoint(path, self.weights_key).load_into(model, "num_classes")
             weights = _network.named_weights(path, key)
         elif self.weights is not None:
             pretrained = _pretrained(self._tagged, self.arguments)
@@ -47,7 +47,7 @@ class TimmSource(LibrarySource):
         return _network.write(model, out, source, inputs, facts)
 
     def class_names(self) -> tuple[str, ...] | None:
-        config = torch_timm.library().get_pretrained_cfg(self._tagged)
+        config = torch_libraries.library("timm").get_pretrained_cfg(self._tagged)
         if self.weights is None or self._has_file() or config is None:
             return None
         from timm.data import ImageNetInfo, infer_imagenet_subset
@@ -73,7 +73,7 @@ def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
     timm fits them to other numbers of classes and channels; the file itself is read without running
     anything in it.
     """
-    timm = torch_timm.library()
+    timm = torch_libraries.library("timm")
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise InputError(

@@ -15,9 +15,9 @@ from optcli import environment
 from optcli.artifact import EXPECTED
 from optcli.environment import Needs
 from optcli.errors import InputError, did_you_mean
-from optcli.models.formats import torch_build, torch_checkpoints
+from optcli.models.formats import torch_build, torch_weights
 from optcli.models.sources import SourceFacts, _network
-from optcli.models.sources._library import RANDOM, LibrarySource, not_here
+from optcli.models.sources._network import RANDOM, LibrarySource, not_here
 from optcli.settings import TensorSpec
 
 # Our metrics by what torchvision calls them.
@@ -54,7 +54,7 @@ class TorchvisionSource(LibrarySource):
             file = _fetched(entry)
         loaded = RANDOM
         if file is not None:
-            checkpoint = torch_checkpoints.read(file, self.weights_key)
+            checkpoint = torch_weights.read_checkpoint(file, self.weights_key)
             if self.target.startswith("densenet"):
                 checkpoint = checkpoint.renamed(_newer_name)
             loaded = _network.named_weights(file, checkpoint.load_into(model, "num_classes"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import drop_notes_of_weights
-from optcli.models.onnx_graphs.interface import graphs
+from optcli.models.onnx_graphs.protobuf import graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import StepError, counted
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import constant, read
-from optcli.models.onnx_graphs.interface import opset_of
+from optcli.models.onnx_graphs.protobuf import opset_of
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import Precision
 from optcli.passes._onnx.upgrade import noise

@@ -18,10 +18,15 @@ from optcli.errors import StepError, did_you_mean, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats.onnx import DATA, FILE
 from optcli.models.onnx_graphs.graph import maker
-from optcli.models.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of
 from optcli.models.onnx_graphs.operators import PAIR, PRODUCTS, is_static
-from optcli.models.onnx_graphs.precision import precision_of
-from optcli.models.onnx_graphs.shapes import without_weights
+from optcli.models.onnx_graphs.protobuf import (
+    graphs,
+    input_names,
+    input_shapes,
+    opset_of,
+    precision_of,
+    without_weights,
+)
 from optcli.passes import Job
 from optcli.passes._onnx.upgrade import upgraded
 from optcli.passes._quantization.calibration import ModelInput
@@ -44,7 +49,6 @@ _KINDS = {
     "tensor(float16)": 10,
     "tensor(double)": 11,
 }
-
 
 # Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
 PER_CHANNEL_OPSET = 13

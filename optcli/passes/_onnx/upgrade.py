@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from optcli.errors import StepError, first_line, raised_as
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs.interface import graphs
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import graphs, precision_of
 from optcli.passes import Job
 
 if TYPE_CHECKING:

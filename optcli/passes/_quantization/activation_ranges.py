@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.operators import KEEPS_VALUES
-from optcli.models.onnx_graphs.precision import precision_of
+from optcli.models.onnx_graphs.protobuf import precision_of
 
 if TYPE_CHECKING:
     import numpy as np

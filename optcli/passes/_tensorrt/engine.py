@@ -22,7 +22,7 @@ from optcli.models.engines.job import check_profiles
 from optcli.models.engines.process import JobChannel
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import array, read
-from optcli.models.onnx_graphs.interface import input_shapes
+from optcli.models.onnx_graphs.protobuf import input_shapes
 from optcli.models.onnx_graphs.quantized import behind
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, PreparedNetwork, prepare

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import constant, maker, read, written
-from optcli.models.onnx_graphs.interface import opset_of
 from optcli.models.onnx_graphs.operators import KEEPS_VALUES, PRODUCTS
-from optcli.models.onnx_graphs.precision import FLOATS, precision_of, short_name
+from optcli.models.onnx_graphs.protobuf import FLOATS, opset_of, precision_of, short_name
 from optcli.models.onnx_graphs.quantized import dequantizer, integers
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 
-
 _UNTOUCHED = "not quantized"
-
 
 _PLURALS = {"Conv": "convolutions", "ConvTranspose": "transposed convolutions"}
 
@@ -57,20 +54,15 @@ class OperatorPrecision:
 
 EnginePrecision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "best"]
 
-
 # The first opset whose QuantizeLinear takes halves, and the last that TensorRT 8.6 documents.
 _HALF_SCALES_OPSET = 19
 
-
 _TENSORRT_8_OPSET = 17
-
 
 # What the parser takes in FP32 alone, or the builder fails at, as seen with TensorRT-RTX 1.7.
 _NOT_IN_HALF = frozenset({"Celu", "MeanVarianceNormalization"})
 
-
 _NOT_IN_BF16 = _NOT_IN_HALF | {"HardSwish", "Mish", "LpNormalization", "LpPool", "ConvTranspose"}
-
 
 # Builder flags by intent where typing is weak. INT8 leaves the rest to FP16; TF32 only where asked for.
 _FLAGS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.models.formats import aoti as aoti_format
 from optcli.models.formats import torch_devices
-from optcli.models.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
+from optcli.models.formats.aoti import ANY_SIZE, Models, Routes, name_of
 from optcli.models.formats.torch_calls import example_inputs
 from optcli.models.formats.weight_packing import PackedWeights, Packing, packed_each_call, packing
 from optcli.passes import Job
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 _CALLS = 3
 
-
 # Turns of two models, and how well the median of their ratios must be known, as a share of it.
 _TURNS, _NEEDED = 12, 0.03
-
 
 # What Inductor counts when it turns a quantized layer into a call of oneDNN's integer kernels.
 _INTEGER_KERNELS = re.compile(r"q(conv|linear)\w*_lower_count")

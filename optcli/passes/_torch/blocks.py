@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, raised_as
-from optcli.models.formats import torch_blocks, torch_modules
+from optcli.models.formats import torch_modules, torch_transforms
 from optcli.models.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet, spread
@@ -109,7 +109,7 @@ def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[
             "one tensor of the shape of its first input",
             hint="name blocks in `remove` that change neither the size nor the width",
         )
-    torch_blocks.apply(model, torch_blocks.record(names))
+    torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks(names))
     hint = "name other modules in `remove`"
     with raised_as(StepError, f"the network does not run without {', '.join(names)}", hint=hint):
         _calls(model, inputs, (), size)
@@ -119,12 +119,12 @@ def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[
 def without(model: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
     """The network without a block; afterwards the block is there again. Gives what stands for it."""
     block = model.get_submodule(name)
-    stand_in = torch_blocks.passing(block)
-    torch_blocks.replace(model, name, stand_in)
+    stand_in = torch_transforms.passing(block)
+    torch_transforms.replace_module(model, name, stand_in)
     try:
         yield stand_in
     finally:
-        torch_blocks.replace(model, name, block)
+        torch_transforms.replace_module(model, name, block)
 
 
 class OutputChange:
@@ -207,7 +207,7 @@ def remove_weakest(
         if len(trials) < wanted - len(removals):
             raise _too_few(len(trials) + len(removals), wanted)
         best = min(trials, key=lambda trial: trial.change / (spent + trial.block.cost))
-        torch_blocks.apply(model, torch_blocks.record([best.block.name]))
+        torch_transforms.remove_blocks(model, torch_transforms.record_of_blocks([best.block.name]))
         removals.append(best)
         spent += best.block.cost
         left = [trial.block for trial in trials if trial is not best]

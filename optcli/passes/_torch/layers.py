@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli.artifact import Artifact
 from optcli.errors import StepError, counted, raised_as
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_modules, torch_quantized
+from optcli.models.formats import torch_modules, torch_transforms
 from optcli.models.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
 from optcli.passes._torch.networks import require_uncompiled
@@ -26,7 +26,7 @@ def quantize_layers(
     kind: Literal["dynamic", "weights"],
     names: Sequence[str],
     ignored_names: Sequence[str],
-    engine: torch_quantized.Engine = "torchao",
+    engine: torch_transforms.Engine = "torchao",
     per_channel: bool = True,
     group_size: int | None = None,
 ) -> Made:
@@ -39,7 +39,7 @@ def quantize_layers(
     model = torch_format.open(source.path)
     layers = _layers(model, engine, names, ignored_names, group_size)
     record = {
-        "name": torch_quantized.NAME,
+        "name": torch_transforms.QUANTIZE,
         "engine": engine,
         "kind": kind,
         "modules": layers,
@@ -48,7 +48,7 @@ def quantize_layers(
     }
     hint = "the log names the layer: keep it with `ignored_names`"
     with raised_as(StepError, f"{engine} cannot quantize this network", hint=hint):
-        model = torch_quantized.apply(model, record)
+        model = torch_transforms.quantize(model, record)
         _run_once(model, job)
     description = torch_format.read(source.path).after(record)
     torch_format.save(model, job.out, description, source.path / torch_format.CODE)
@@ -60,7 +60,7 @@ def quantize_layers(
             f"{counted(sum(others.values()), 'convolution stays', 'convolutions stay')} in fp32: this"
             " pass quantizes linear layers alone"
         )
-    return Made(precision=torch_quantized.precision(model), facts=facts)
+    return Made(precision=torch_transforms.quantized_precision(model), facts=facts)
 
 
 def require_fp32(source: Artifact) -> None:
@@ -74,7 +74,7 @@ def require_fp32(source: Artifact) -> None:
 
 def _layers(
     model: torch.nn.Module,
-    engine: torch_quantized.Engine,
+    engine: torch_transforms.Engine,
     names: Sequence[str],
     ignored_names: Sequence[str],
     group_size: int | None,
@@ -82,7 +82,7 @@ def _layers(
     modules = [name for name, _ in torch_modules.named_modules(model) if name]
     named = matching(names, modules, "names")
     ignored = matching(ignored_names, modules, "ignored_names")
-    possible = torch_quantized.linear_layers(model, engine)
+    possible = torch_transforms.linear_layers(model, engine)
     layers = [
         name for name in possible if (not names or within(name, named)) and not within(name, ignored)
     ]

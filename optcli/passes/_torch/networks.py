@@ -9,7 +9,7 @@ from optcli.artifact import Artifact, Format
 from optcli.errors import StepError
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
-from optcli.models.formats import torch_compiled, torch_quantized
+from optcli.models.formats import torch_compiled, torch_transforms
 from optcli.passes._torch.tracing import flat
 from optcli.settings import TensorSpec
 
@@ -26,7 +26,7 @@ def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
     """
     require_uncompiled(source)
     for record in torch_format.read(source.path).transforms:
-        if record["name"] == torch_quantized.NAME and not (eager and record["engine"] == "eager"):
+        if record["name"] == torch_transforms.QUANTIZE and not (eager and record["engine"] == "eager"):
             raise StepError(
                 "the network is quantized already, in a way that PyTorch alone can run",
                 hint="put the pass that quantizes last or before torch_compile; for ONNX put it behind "

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
-from optcli.models.formats import onnx_writing
-from optcli.models.formats.onnx_writing import Weight
-from optcli.models.onnx_graphs.interface import input_names, output_names
+from optcli.models.formats import onnx
+from optcli.models.formats.onnx import Weight
+from optcli.models.onnx_graphs.protobuf import input_names, output_names
 from optcli.passes import Job
 from optcli.passes._torch.tracing import IMPORTS_AHEAD as TRACING
 from optcli.passes._torch.tracing import trace
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-
 
 # Of aten.convNd: the weight and the bias among its arguments.
 _WEIGHT, _BIAS = 1, 2
@@ -87,7 +86,7 @@ def onnx_of_program(
 ) -> ModelProto:
     """The ONNX model of an exported program, as `parts_of_program` gives it, with its weights."""
     model, weights = parts_of_program(program, inputs, outputs, opset, optimize)
-    onnx_writing.fill(model, weights)
+    onnx.fill_in(model, weights)
     return model
 
 
@@ -117,7 +116,7 @@ def parts_of_program(
         optimize=optimize,
     )
     assert made is not None
-    model, weights = onnx_writing.taken_apart(made.model)
+    model, weights = onnx.take_apart(made.model)
     _name_dimensions(model, inputs)
     _drop_traces(model)
     return model, weights

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.models.formats import aoti as aoti_format
-from optcli.models.formats.aoti_models import Routes
+from optcli.models.formats.aoti import Routes
 from optcli.scaffold.inspection.findings import as_folder
 from optcli.settings import TensorSpec
 

@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.models.formats import exporter_metadata
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs import foreign
-from optcli.models.onnx_graphs.interface import (
+from optcli.models.onnx_graphs.operators import (
+    DYNAMIC,
+    PAIR,
+    described_foreign,
+    foreign_operators,
+    is_static,
+    refused_foreign,
+)
+from optcli.models.onnx_graphs.protobuf import (
+    FLOATS,
     element_name,
     graphs,
+    inferred,
     input_names,
+    precision_of,
+    short_name,
     tensor_of,
     versions_of,
+    with_sizes,
 )
-from optcli.models.onnx_graphs.operators import DYNAMIC, PAIR, is_static
-from optcli.models.onnx_graphs.precision import FLOATS, precision_of, short_name
-from optcli.models.onnx_graphs.shapes import inferred, with_sizes
 from optcli.scaffold.inspection import onnx_operations as counting
 from optcli.scaffold.inspection.findings import operations, operators
 from optcli.settings import TensorSpec
@@ -40,9 +49,9 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
     file = path / onnx_format.FILE if path.is_dir() else path
     model = onnx_format.parsed(file)
-    others = foreign.foreign_operators(model)
+    others = foreign_operators(model)
     if any("." not in name for name in others):
-        raise foreign.refused(others, str(file))
+        raise refused_foreign(others, str(file))
     onnx_format.check_file(file)
     model = inliner.inline_local_functions(model)
     beside = (file.parent / name for name in onnx_format.external_files(model))
@@ -59,7 +68,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "facts": versions_of(model),
         **_parameters(model),
     }
-    notes = [foreign.described(others)] if others else []
+    notes = [described_foreign(others)] if others else []
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
         return {**findings, "notes": [*notes, note]}

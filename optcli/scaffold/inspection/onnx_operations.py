@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from optcli.models.onnx_graphs.operators import PRODUCT_OF, weight_position
-from optcli.models.onnx_graphs.shapes import Shape
+from optcli.models.onnx_graphs.protobuf import Shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

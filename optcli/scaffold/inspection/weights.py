@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli.models.formats import torch_checkpoints
+from optcli.models.formats import torch_weights
 from optcli.scaffold.inspection import _torch_calls as calls
 from optcli.settings import TensorSpec
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a file of tensors. Raises `TrustError` for a pickle that could run code."""
-    groups = torch_checkpoints.read(path).groups
+    groups = torch_weights.read_checkpoint(path).groups
     key, state = max(groups.items(), key=lambda each: calls.parameters(each[1])["parameters"])
     several = f"; the file has several: {', '.join(groups)}" if len(groups) > 1 else ""
     counts = calls.parameters(state)

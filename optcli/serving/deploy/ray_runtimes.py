@@ -11,7 +11,7 @@ from optcli.environment import usable_cores
 from optcli.errors import InputError
 from optcli.measure.latency.measured_curve import MeasuredCurve
 from optcli.models.formats import aoti, onnx, openvino, ort, torchscript
-from optcli.models.formats.aoti_models import Routes
+from optcli.models.formats.aoti import Routes
 from optcli.pipeline.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
 
@@ -132,17 +132,17 @@ def served_forms(built: BuiltVariant, largest: int, known: MeasuredCurve | None)
 def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Settings that only the opened artifact shows; for a worker."""
     if artifact.format == Format.ONNX:
-        from optcli.models.onnx_graphs.interface import input_shapes
+        from optcli.models.onnx_graphs.protobuf import input_shapes
 
         shapes = input_shapes(onnx.outline(artifact.path))
         firsts = (shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None)
         return {"batch_names": sorted({size for size in firsts if isinstance(size, str)})}
     if artifact.format == Format.TORCHSCRIPT:
-        from optcli.models.formats import torchscript_archive
+        from optcli.models.formats import torchscript
 
         model = torchscript.open(artifact.path, trust=artifact.trusted)
         call = torchscript.arguments(model, inputs)
-        scanned = torchscript_archive.scan(artifact.path / torchscript.FILE)
+        scanned = torchscript.scan(artifact.path / torchscript.FILE)
         return {
             "positional": list(call.positional),
             "keyword": list(call.keyword),

@@ -1,20 +1,24 @@
-"""Vision networks of transformers, from a folder as `save_pretrained` writes it; its code never runs.
+"""Vision networks of timm and of transformers, the libraries that read Hugging Face's hub.
 
-A folder is a local one, or the snapshot of a repository in Hugging Face's cache.
+Those of transformers come from a folder as `save_pretrained` writes it; its code never runs. A folder
+is a local one, or the snapshot of a repository in Hugging Face's cache.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, MissingError, first_line
+from optcli import environment
+from optcli.environment import Needs
+from optcli.errors import InputError, MissingError, did_you_mean, first_line
 from optcli.files import regular_files
-from optcli.models.formats import torch_timm
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,11 +45,6 @@ _WANTED = (
 )
 
 
-def library() -> ModuleType:
-    """The package transformers. Raises `MissingError` with the command that installs it."""
-    return torch_timm.library("transformers")
-
-
 def snapshot(
     target: str,
     folder: Path,
@@ -69,7 +68,7 @@ def snapshot(
     if target.startswith((".", "/", "~")) or target.count("/") > 1:
         hint = "paths are relative to the recipe's folder; a repository is hf:OWNER/NAME"
         raise InputError(f"there is no folder {target}", place=place, hint=hint)
-    hub = torch_timm.library("huggingface_hub")
+    hub = library("huggingface_hub")
     try:
         copy = hub.snapshot_download(
             target, revision=revision, local_files_only=not download, allow_patterns=list(files) or None
@@ -114,7 +113,7 @@ def weights_of(folder: Path) -> list[Path]:
 
 def architecture_of(config: Mapping[str, Any], place: str) -> tuple[str, str]:
     """The class of transformers that a config names, and its task. Raises `InputError`."""
-    transformers = library()
+    transformers = library("transformers")
     names = config.get("architectures") or ()
     name = str(names[0]) if names else _base(str(config.get("model_type")))
     name = _ENCODERS.get(name, name)
@@ -137,14 +136,14 @@ def architecture_of(config: Mapping[str, Any], place: str) -> tuple[str, str]:
 
 def _base(model_type: str) -> str:
     """The class without a head, which a config without a model's name is of."""
-    names = library().models.auto.modeling_auto.MODEL_MAPPING_NAMES
+    names = library("transformers").models.auto.modeling_auto.MODEL_MAPPING_NAMES
     name = names.get(model_type, model_type)
     return str(name if isinstance(name, str) else name[0])
 
 
 def build(source: Mapping[str, Any], *, drawn: bool = True) -> torch.nn.Module:
     """The network of `{architecture, config}` with untrained weights. Raises `InputError`."""
-    transformers = library()
+    transformers = library("transformers")
     from transformers.initialization import no_init_weights
 
     network = getattr(transformers, source["architecture"])
@@ -164,7 +163,7 @@ def pretrained(
     architecture: str, folder: Path, arguments: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """The network with the weights in its folder, and its config as plain data. Raises `InputError`."""
-    transformers = library()
+    transformers = library("transformers")
     import torch
 
     network = getattr(transformers, architecture)
@@ -196,7 +195,7 @@ def config_of(architecture: str, folder: Path, arguments: Mapping[str, Any]) -> 
     """The config of a folder as the class reads it, as plain data. Raises `InputError`."""
     stated = {**_projection(architecture, folder), **arguments}
     try:
-        config = getattr(library(), architecture).config_class.from_pretrained(
+        config = getattr(library("transformers"), architecture).config_class.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **stated
         )
     except Exception as error:  # the same
@@ -255,3 +254,44 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     names = tuple(numbered[number] for number in range(len(numbered)))
     unnamed = all(name == f"LABEL_{number}" for number, name in enumerate(names))
     return () if unnamed else names
+
+
+def library(name: str) -> ModuleType:
+    """A package that reads the hub. Raises `MissingError` with the command that installs it."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        package = importlib.import_module(name)
+    except ImportError as error:
+        lacking = environment.missing(Needs((name,)))
+        hint = lacking[0].hint if lacking else f"pip install --force-reinstall {name}"
+        raise MissingError(f"{name} cannot be imported: {error}", hint=hint) from error
+    return package
+
+
+def require_timm_name(name: str, place: str) -> None:
+    """Raise `InputError` for a name, with or without a tag behind a dot, that timm does not know."""
+    timm = library("timm")
+    base, _, tag = name.partition(".")
+    if not timm.is_model(base):
+        raise InputError(
+            f"timm {environment.version('timm')} has no model {base!r}",
+            place=place,
+            hint=did_you_mean(base, timm.list_models(), "names: timm.list_models()"),
+        )
+    tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{base}.*")]
+    if tag and tag not in tags:
+        hint = did_you_mean(tag, tags) or "it has none: leave the tag out"
+        raise InputError(f"timm's {base} has no pretrained weights {tag!r}", place=place, hint=hint)
+
+
+def build_timm(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
+    """The network with untrained weights. Raises `InputError` for arguments that it does not take."""
+    timm = library("timm")
+    try:
+        model: torch.nn.Module = timm.create_model(name, pretrained=False, **arguments)
+    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
+        raise InputError(
+            f"timm cannot build {name} with {arguments or 'its defaults'}: {error}",
+            hint=f"see the arguments of timm.create_model({name!r}, ...), and correct model.arguments",
+        ) from error
+    return model
