@@ -12,8 +12,14 @@ from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.protobuf import opset_of, precision_of
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much
+from optcli.passes._onnx.half_precision import (
+    BF16_OPSET,
+    Precision,
+    halved,
+    not_in,
+    out_of_range,
+    rounded_too_much,
+)
 from optcli.passes._onnx.models import already_quantized, chosen, modern
 from optcli.settings import Patterns
 

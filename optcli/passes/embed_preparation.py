@@ -14,9 +14,8 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.onnx_graphs.protobuf import graphs
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx.antialiasing import antialias, antialiased
 from optcli.passes._onnx.models import modern
-from optcli.passes._onnx.preparation import FILTERS, OPSET, Steps
+from optcli.passes._onnx.preparation import FILTERS, OPSET, Steps, antialias, antialiased
 from optcli.settings import SymbolRange, TensorSpec, fed
 
 if TYPE_CHECKING:

@@ -15,16 +15,15 @@ from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._on_gpu import bound_to, needs_of
-from optcli.passes._torch import early_stopping
+from optcli.passes._torch import pace
 from optcli.passes._torch.checkpoint import TrainingProgress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
-from optcli.passes._torch.early_stopping import MOST_HELD_OUT, EarlyStopping
-from optcli.passes._torch.examples import ExampleSet
+from optcli.passes._torch.examples import ExampleSet, Views, harmless
 from optcli.passes._torch.features import Features, matched
 from optcli.passes._torch.learning import Judge, Loss, Teacher
 from optcli.passes._torch.networks import network
+from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping
 from optcli.passes._torch.training import Training
-from optcli.passes._torch.views import Views, harmless
 
 if TYPE_CHECKING:
     import torch
@@ -417,7 +416,7 @@ def training_facts(progress: TrainingProgress, training: Training) -> dict[str, 
     if training.views is not None and training.shows_views(progress):
         facts["augmentation"] = {"mirrored": training.views.mirrors, "shift": training.views.shift}
     if training.stopping is not None:
-        facts["early_stopping"] = early_stopping.facts(
+        facts["early_stopping"] = pace.facts_of_stopping(
             training.stopping, progress.looks, progress.stopped
         )
     if training.max_seconds is not None:

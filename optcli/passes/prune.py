@@ -19,8 +19,7 @@ from optcli.passes._torch.blocks import OutputChange, removable, remove_named, r
 from optcli.passes._torch.channels import ChannelCut, ChannelSelection, Criteria, choose
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import Loss, caller
-from optcli.passes._torch.networks import network
-from optcli.passes._torch.selection import matching, within
+from optcli.passes._torch.networks import matching, network, within
 from optcli.passes._torch.tracing import plain_attention
 from optcli.settings import TensorSpec, batch_range
 

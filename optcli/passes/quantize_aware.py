@@ -13,24 +13,26 @@ from pydantic import Field, model_validator
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, raised_as
+from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import torch_modules
 from optcli.passes import Job, Made, Role
 from optcli.passes._quantization import output_tails
-from optcli.passes._quantization.agreement import require_agreement
 from optcli.passes._quantization.calibration import CalibrationFeeds
 from optcli.passes._quantization.graph_quantizers import graph_inputs, saturates, this_cpu
-from optcli.passes._quantization.trainable_graphs import TrainableGraph, trainable_graph
-from optcli.passes._quantization.trainable_networks import trainable_network
+from optcli.passes._quantization.trainable_graphs import (
+    TrainableGraph,
+    trainable_graph,
+    trainable_network,
+)
 from optcli.passes._quantization.trained_onnx import onnx_of_trained
 from optcli.passes._torch.computing import Autocast
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.layers import require_fp32
 from optcli.passes._torch.learning import Judge, Teacher, caller
-from optcli.passes._torch.networks import network
+from optcli.passes._torch.networks import matching, network
 from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
-from optcli.passes._torch.selection import matching
 from optcli.passes._torch.tracing import flat
 from optcli.passes._torch.training import Training
 from optcli.passes.finetune import Finetune, kept_zeros, training_facts
@@ -39,10 +41,13 @@ from optcli.passes.to_openvino import ToOpenvino
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from optcli.passes._torch.checkpoint import TrainingProgress
     from optcli.passes._torch.learning import Call
+
+    Arrays = dict[str, np.ndarray]
 
 _RATES = {"adamw": 1e-4, "sgd": 1e-3}
 _COMPARED = 8
@@ -50,6 +55,9 @@ _COMPARED = 8
 _PREFIXES = ("", "graph.", "graph.model.")
 _NOT_EXPORTED = "the network cannot be exported to ONNX"
 _EXPORT_HINT = "the log shows the line of the network that torch.export cannot follow"
+
+# Where fake quantizers round to one integer a runtime may round to the next, at every layer.
+_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -286,3 +294,47 @@ def _accuracy_of_floats(
     if judge is None or progress.before is None:
         return {}
     return {"validation_accuracy_in_fp32": judge(model, call).share}
+
+
+def require_agreement(format: Format, folder: Path, feed: Arrays, wanted: Arrays) -> float:
+    """The largest difference to the trained network's outputs, as a fraction of the largest value.
+
+    `wanted` are the outputs by name, in order, for `feed`. Raises `StepError` above the tolerance.
+    """
+    import numpy as np
+
+    outputs = _outputs_of(format, folder, feed)
+    worst = 0.0
+    for (name, right), values in zip(wanted.items(), outputs, strict=True):
+        if right.shape != values.shape:
+            raise StepError(
+                f"the output {name!r} has the shape {list(values.shape)}, the trained network's has "
+                f"{list(right.shape)}",
+                hint="the exporter is wrong for this network: set `to:` to another format",
+            )
+        largest = float(np.abs(right).max(initial=0.0)) or 1.0
+        error = float(np.abs(right - values).max(initial=0.0)) / largest
+        if not error <= _TOLERANCE:
+            raise StepError(
+                f"the artifact does not compute what was trained: the output {name!r} differs by "
+                f"{error:.2g} of its largest value, allowed are {_TOLERANCE:g}",
+                hint="the exporter is wrong for this network: set `to:` to another format",
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def _outputs_of(format: Format, folder: Path, feed: Arrays) -> list[np.ndarray]:
+    if format == Format.ONNX:
+        return list(onnx_format.session(folder / onnx_format.FILE).run(None, feed))
+    if format == Format.OPENVINO:
+        compiled = openvino_format.core().compile_model(
+            openvino_format.open(folder), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
+        return [compiled(feed)[port] for port in compiled.outputs]
+    import torch
+
+    program = exported_format.open(folder)
+    with torch.no_grad():
+        values = program.module()(*(torch.from_numpy(array) for array in feed.values()))
+    return [v.numpy() for v in ((values,) if isinstance(values, torch.Tensor) else values)]

@@ -30,8 +30,6 @@ from optcli.passes._quantization import (
     asymmetric_activations,
     layer_errors,
     output_tails,
-    quantized_operators,
-    symmetric_ranges,
     transformers,
 )
 from optcli.passes._quantization.activation_ranges import Range, activation_ranges
@@ -41,19 +39,20 @@ from optcli.passes._quantization.integer_chains import (
     close_integer_chains,
     fill_gaps,
     gaps,
+    keep_floats,
     make_unsigned,
 )
-from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes._quantization.nncf_of_graphs import (
     data_bytes,
     one_scale,
     openvino_inputs,
     quantize_graph,
+    quantized_in_onnx,
+    quantized_in_openvino,
     quiet,
 )
-from optcli.passes._tensorrt.constraints import require_constraints
+from optcli.passes._tensorrt.constraints import keep_pairs_before_products, require_constraints
 from optcli.passes._tensorrt.grids import make_signed
-from optcli.passes._tensorrt.pairs import keep_pairs_before_products
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
@@ -253,7 +252,7 @@ class QuantizeNncf(Pass):
         quantized = ready.resolved._quantize(ready)
         facts = {}
         if ready.resolved.preset == "mixed":
-            symmetric, activations = symmetric_ranges.make_symmetric(quantized)
+            symmetric, activations = asymmetric_activations.make_symmetric(quantized)
             facts["asymmetric_activations"] = activations - symmetric
             openvino_zero_points.move_into_biases(quantized)
         openvino_format.save(quantized, job.out)
@@ -306,7 +305,7 @@ class QuantizeNncf(Pass):
     def quantized_operators(model: Any) -> dict[str, str]:
         """Types by name of the operators of an ONNX or OpenVINO model that compute on integers."""
         onnx = hasattr(model, "graph")
-        return quantized_operators.in_onnx(model) if onnx else quantized_operators.in_openvino(model)
+        return quantized_in_onnx(model) if onnx else quantized_in_openvino(model)
 
     def _resolved(self, attends: bool, activations: Sequence[str], job: Job) -> QuantizeNncf:
         """A copy with the type of this model in place of `auto`, and with the preset for it.

@@ -20,7 +20,6 @@ from optcli.models.onnx_graphs.graph import constant, read, written
 from optcli.models.onnx_graphs.operators import PRODUCTS
 from optcli.models.onnx_graphs.protobuf import opset_of, precision_of
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._onnx import linear_layers
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
     chosen,
@@ -31,12 +30,11 @@ from optcli.passes._onnx.models import (
     quiet,
     require_floats,
 )
-from optcli.passes._quantization import layer_errors, output_tails, transformers
+from optcli.passes._quantization import layer_errors, output_tails, static_quantization, transformers
 from optcli.passes._quantization.activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._quantization.asymmetric_activations import without_vanishing
 from optcli.passes._quantization.calibration import CalibrationFeeds
-from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
-from optcli.passes._quantization.kept_floats import keep_floats
+from optcli.passes._quantization.integer_chains import keep_floats, leave_softmax_in_floats
 from optcli.passes._quantization.static_quantization import Grids, Scope, quantize, replaced_ranges
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8
 from optcli.settings import Patterns
@@ -184,7 +182,9 @@ class QuantizeOnnxruntime(Pass):
             model = modern(source_model, least_opset, job, why, full_precision=True)
             transformer = self._is_transformer(model)
             if transformer and self._merges_layers():
-                model = linear_layers.merged(model, untouched={*self.names, *self.ignored_names})
+                model = static_quantization.merge_linear_layers(
+                    model, untouched={*self.names, *self.ignored_names}
+                )
             model = prepared(model, work / "prepared", job)
             tail = self._float_tail(model)
             scope, grids = self._scope(model, tail), self._grids()

@@ -23,7 +23,7 @@ from optcli.passes._quantization.graph_quantizers import (
     write_graph,
 )
 from optcli.passes._torch.layers import require_fp32
-from optcli.passes._torch.selection import matching
+from optcli.passes._torch.networks import matching
 from optcli.passes._torch.tracing import example
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from optcli.errors import StepError, raised_as
 from optcli.models.formats import executorch as executorch_format
 from optcli.models.formats import exported as exported_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._torch.networks import network
-from optcli.passes._torch.refusals import by_layer, module_of
+from optcli.passes._torch.networks import by_layer, module_of, network
 from optcli.passes._torch.tracing import IMPORTS_AHEAD, flat, trace
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.models.formats import litert as litert_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._torch.networks import function_of
-from optcli.passes._torch.refusals import by_layer
+from optcli.passes._torch.networks import by_layer, function_of
 from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, fixed, plain_attention, program_of
 from optcli.settings import batch_range
 

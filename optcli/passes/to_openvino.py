@@ -12,7 +12,7 @@ from optcli.models.formats import exported as exported_format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx.antialiasing import antialias, antialiased
+from optcli.passes._onnx.preparation import antialias, antialiased
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

@@ -39,6 +39,9 @@ DEFAULTS: dict[Format, str] = {
     Format.COREML: "coreml",
 }
 
+# Handing memory over takes microseconds, as does copying less than so many bytes.
+_LARGE_BYTES = 256 << 10
+
 
 class Runner(Settings):
     """Runs artifacts of the formats in `runs`.
@@ -228,3 +231,12 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
         return re.fullmatch(r"[A-Za-z0-9_-]{0,40}", value) is not None
     return isinstance(value, int | float)
+
+
+def reads_in_place(array: np.ndarray) -> bool:
+    """Whether an array is large and its memory can be read as it is: contiguous, aligned, writeable.
+
+    Writeable, since PyTorch and OpenVINO take no other memory over.
+    """
+    flags = array.flags
+    return array.nbytes >= _LARGE_BYTES and flags.c_contiguous and flags.aligned and flags.writeable

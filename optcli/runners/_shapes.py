@@ -2,13 +2,15 @@
 
 A graph whose batch size is open computes shapes at every call and uses kernels that suit any size. A
 graph that is compiled for one batch size does neither. A batch of another size is padded to the next
-compiled size, or goes to the form for any size, whichever takes less time here.
+compiled size, or goes to the form for any size, whichever takes less time here (`StaticForms`). A file
+of one batch size alone computes a batch piece by piece (`Pieces`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
@@ -240,3 +242,54 @@ def whole(
         for name, shape in outputs.items()
         if shape and not isinstance(shape[0], int) and "batch" not in str(shape[0]).lower()
     )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """`feeds` has the arrays of each piece, in the order of the inputs.
+
+    `rows` is the number of samples where they were divided, and `size` that of a piece.
+    """
+
+    feeds: list[list[np.ndarray]]
+    rows: int | None = None
+    size: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        arrays: list[np.ndarray],
+        inputs: Sequence[TensorSpec],
+        shapes: Sequence[Sequence[int | None]],
+    ) -> Pieces:
+        """Divide arrays by the batch size in `shapes`, the file's; None in it varies.
+
+        The last piece is filled up with its last sample.
+        """
+        import numpy as np
+
+        batched = [spec.batch_symbol is not None for spec in inputs]
+        sizes = [shape[0] for shape, varies in zip(shapes, batched, strict=True) if varies]
+        rows = [len(array) for array, varies in zip(arrays, batched, strict=True) if varies]
+        if not sizes or sizes[0] is None or rows[0] == sizes[0]:
+            return cls([arrays])
+        feeds = []
+        for start in range(0, rows[0], sizes[0]):
+            places = np.arange(start, start + sizes[0]).clip(max=rows[0] - 1)
+            parts = zip(arrays, batched, strict=True)
+            feeds.append([each[places] if varies else each for each, varies in parts])
+        return cls(feeds, rows[0], sizes[0])
+
+    def joined(self, name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """An output of all pieces. Raises `RunnerError` where it has no row for each sample."""
+        import numpy as np
+
+        if self.rows is None:
+            return parts[0]
+        if {len(part) if part.ndim else 0 for part in parts} != {self.size}:
+            raise RunnerError(
+                f"the file computes {self.size} samples at once, and its output {name!r} has no row "
+                "for each: batches cannot be computed piece by piece",
+                hint="write the file's batch size under the recipe's `inputs`",
+            )
+        return np.concatenate(parts)[: self.rows]

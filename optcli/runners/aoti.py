@@ -11,7 +11,7 @@ from optcli.errors import RunnerError, first_line
 from optcli.models.formats import aoti as aoti_format
 from optcli.models.formats.aoti import Models, Routes
 from optcli.models.formats.torch_calls import flatten_outputs
-from optcli.runners._arrays import reads_in_place
+from optcli.runners import reads_in_place
 from optcli.runners._pytorch import PytorchRunner
 from optcli.settings import TensorSpec
 

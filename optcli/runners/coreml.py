@@ -13,7 +13,7 @@ from optcli.errors import RunnerError, raised_as
 from optcli.models.formats import coreml as coreml_format
 from optcli.models.formats.coreml import Tensor
 from optcli.runners import Runner
-from optcli.runners._pieces import Pieces
+from optcli.runners._shapes import Pieces
 
 if TYPE_CHECKING:
     import numpy as np

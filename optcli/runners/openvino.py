@@ -13,8 +13,7 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
-from optcli.runners import Runner
-from optcli.runners._arrays import reads_in_place
+from optcli.runners import Runner, reads_in_place
 from optcli.runners._shapes import (
     BATCH_SIZES,
     SHAPES,
@@ -104,9 +103,7 @@ class OpenvinoCalls:
 
 _SHORT = {"f32": "fp32", "float32": "fp32", "f16": "fp16", "float16": "fp16"}
 
-
 _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
-
 
 _DEVICE = r"(CPU|NPU|GPU(\.\d+)?)"
 

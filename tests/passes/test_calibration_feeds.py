@@ -7,7 +7,7 @@ from tiny_networks import IMAGE, Heard, Noise, artifact, job
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
-from optcli.passes._tensorrt.profiles import profiles_of
+from optcli.passes._tensorrt.engine import profiles_of
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
 

@@ -6,8 +6,8 @@ import pytest
 from stripes import Stripes, changed, states_equal, tuned, written
 from tiny_networks import Heard
 
-from optcli.passes._torch.early_stopping import EarlyStopping, ending
 from optcli.passes._torch.examples import ExampleSet
+from optcli.passes._torch.pace import EarlyStopping, ending_steps
 from optcli.passes._torch.training import schedule
 
 pytestmark = pytest.mark.slow
@@ -159,8 +159,10 @@ def test_it_is_looked_at_at_equal_steps_of_its_course():
 
 
 def test_the_ending_is_a_part_of_what_went_before():
-    assert ending(1000) == 150
-    assert ending(10) == 16, "a rate that falls within a step or two leaves the noise of the last ones"
+    assert ending_steps(1000) == 150
+    assert ending_steps(10) == 16, (
+        "a rate that falls within a step or two leaves the noise of the last ones"
+    )
     assert schedule(150, 150) == 0.0
 
 

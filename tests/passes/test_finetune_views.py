@@ -14,9 +14,8 @@ from tiny_networks import Heard, artifact
 from optcli.artifact import Artifact, Format
 from optcli.models.sources.python import PythonSource
 from optcli.passes import Job
-from optcli.passes._torch.examples import Examples, ExampleSet
+from optcli.passes._torch.examples import Examples, ExampleSet, Views, harmless
 from optcli.passes._torch.learning import Loss
-from optcli.passes._torch.views import Views, harmless
 from optcli.passes.finetune import Finetune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec

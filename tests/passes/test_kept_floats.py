@@ -8,7 +8,7 @@ from tiny_networks import Noise, apply, artifact, sqnr_db
 from optcli.artifact import Format
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.graph import read, written
-from optcli.passes._quantization.kept_floats import keep_floats
+from optcli.passes._quantization.integer_chains import keep_floats
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper
 
-from optcli.passes._onnx.linear_layers import merged
+from optcli.passes._quantization.static_quantization import merge_linear_layers
 
 pytestmark = pytest.mark.slow
 WIDTH, OUT = 8, 6
@@ -69,7 +69,7 @@ def computed(model: ModelProto, shape: list[int]) -> list[np.ndarray]:
 @pytest.mark.parametrize("left", [False, True])
 def test_a_layer_becomes_one_operator(shape, reshapes, left):
     model = layer(shape, left=left)
-    found = merged(model)
+    found = merge_linear_layers(model)
     checker.check_model(found, full_check=True)
     assert operators(found) == Counter({"Gemm": 1, "Relu": 1, "Reshape": reshapes})
     for size in (1, 4):
@@ -80,7 +80,7 @@ def test_a_layer_becomes_one_operator(shape, reshapes, left):
 
 
 def test_names_stay():
-    found = merged(layer(["batch", 5, WIDTH]))
+    found = merge_linear_layers(layer(["batch", 5, WIDTH]))
     assert "fc" in {node.name for node in found.graph.node if node.op_type == "Gemm"}
     assert next(node for node in found.graph.node if node.op_type == "Relu").input[0] == "sum"
 
@@ -96,4 +96,4 @@ def test_names_stay():
     ids=["two sizes unknown", "read twice", "given out", "named in the recipe"],
 )
 def test_others_stay_as_they_are(model, kept):
-    assert operators(merged(model, kept)) == operators(model)
+    assert operators(merge_linear_layers(model, kept)) == operators(model)

@@ -33,7 +33,7 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.sources.python import PythonSource
-from optcli.passes._quantization import agreement
+from optcli.passes import quantize_aware
 from optcli.passes._torch.checkpoint import CHECKPOINT
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export_onnx import ExportOnnx
@@ -473,10 +473,12 @@ def test_an_export_that_computes_something_else_is_refused(regained):
     images = np.stack([DATA["validation"][index].inputs["image"] for index in range(4)])
     with OnnxruntimeRunner(threads=1).open(made, IMAGE) as model:
         right = model.run({"image": images})
-    assert agreement.require_agreement(Format.ONNX, made.path, {"image": images}, right) == 0
+    assert quantize_aware.require_agreement(Format.ONNX, made.path, {"image": images}, right) == 0
     for wrong, match in ((right["scores"] * 2, "differs by 0.5"), (right["scores"][:2], "shape")):
         with pytest.raises(StepError, match=match):
-            agreement.require_agreement(Format.ONNX, made.path, {"image": images}, {"scores": wrong})
+            quantize_aware.require_agreement(
+                Format.ONNX, made.path, {"image": images}, {"scores": wrong}
+            )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.protobuf import precision_of
-from optcli.passes._tensorrt.constraints import violations
+from optcli.passes._tensorrt.constraints import keep_pairs_before_products, violations
 from optcli.passes._tensorrt.grids import (
     declare_kernels,
     fold_weights,
@@ -19,7 +19,6 @@ from optcli.passes._tensorrt.grids import (
     make_signed,
     unfold_weights,
 )
-from optcli.passes._tensorrt.pairs import keep_pairs_before_products
 from optcli.passes._tensorrt.precision import work
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf

@@ -3,7 +3,7 @@
 import pytest
 
 from optcli.errors import InputError, StepError
-from optcli.passes._torch.refusals import by_layer
+from optcli.passes._torch.networks import by_layer
 from optcli.passes._torch.tracing import program_of
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from tiny_networks import INPUTS, Noise, apply, feed, onnx_file, sqnr_db, torch_
 
 from optcli.models.formats import openvino as openvino_format
 from optcli.models.formats import openvino_zero_points
-from optcli.passes._quantization import symmetric_ranges
+from optcli.passes._quantization import asymmetric_activations
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
@@ -58,7 +58,7 @@ def test_what_is_nearly_symmetric_becomes_so_and_the_rest_stays():
     model = ov.Model([value], [image], "ranges")
     before = ranges(model)
     # `near`, `more below`, `channels` were changed, `relu` has no zero point anyway.
-    assert symmetric_ranges.make_symmetric(model) == (4, 7)
+    assert asymmetric_activations.make_symmetric(model) == (4, 7)
     after = ranges(model)
     for name in ("near", "more below", "channels"):
         least, most = after[name]
@@ -69,7 +69,7 @@ def test_what_is_nearly_symmetric_becomes_so_and_the_rest_stays():
     for name in ("gelu", "third", "relu", "one channel", "weights"):
         np.testing.assert_array_equal(after[name], before[name])
     # Nothing is left to do, and the model still runs.
-    assert symmetric_ranges.make_symmetric(model) == (4, 7)
+    assert asymmetric_activations.make_symmetric(model) == (4, 7)
     for name, found in ranges(model).items():
         np.testing.assert_allclose(found, after[name], rtol=1e-6)
     ov.Core().compile_model(model, "CPU")([np.zeros((1, 2, 4, 4), np.float32)])
@@ -79,7 +79,7 @@ def test_what_is_nearly_symmetric_becomes_so_and_the_rest_stays():
 def test_what_nncf_does_not_make_is_left_alone(other):
     image = opset13.parameter([-1, 2], np.float32, name="image")
     model = ov.Model([quantized(image, -1.0, 1.05, "other", **other)], [image], "other")
-    assert symmetric_ranges.make_symmetric(model) == (0, 1)
+    assert asymmetric_activations.make_symmetric(model) == (0, 1)
     node = next(each for each in model.get_ops() if each.get_type_name() == "FakeQuantize")
     assert node.input_value(2).get_node().get_data() == pytest.approx(1.05)
 

@@ -7,7 +7,7 @@ from tiny_networks import INPUTS, apply, torch_artifact
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
-from optcli.runners._arrays import reads_in_place
+from optcli.runners import reads_in_place
 from optcli.runners.aoti import AotiRunner
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.runners.torch import TorchRunner
@@ -41,7 +41,7 @@ def test_large_and_small_batches_in_turn(conv, tmp_path, runtime, monkeypatch):
         made, kind = apply(ToOpenvino(), onnx, tmp_path / "made", IMAGE), OpenvinoRunner
     shape = IMAGE[0].concrete(1)[1:]
     limit = 4 * int(np.prod(shape)) * 4
-    monkeypatch.setattr("optcli.runners._arrays._LARGE_BYTES", limit)
+    monkeypatch.setattr("optcli.runners._LARGE_BYTES", limit)
     generator = np.random.default_rng(0)
     feeds = [
         generator.standard_normal((size, *shape)).astype(np.float32) for size in (4, 4, 1, 4, 2, 1)

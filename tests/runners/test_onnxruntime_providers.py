@@ -18,8 +18,8 @@ from optcli import environment
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnxruntime_providers
 from optcli.models.formats.onnxruntime_providers import PROVIDERS
-from optcli.runners import _onnxruntime_cuda, _onnxruntime_sessions
-from optcli.runners._onnxruntime_cuda import OnnxruntimeCudaCalls
+from optcli.runners import _onnxruntime_calls, _onnxruntime_sessions
+from optcli.runners._onnxruntime_calls import OnnxruntimeCudaCalls
 from optcli.runners._onnxruntime_sessions import assigned, on_the_cpu, opened, require_used
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.settings import TensorSpec
@@ -352,10 +352,10 @@ def test_a_cuda_graph_for_each_shape_at_addresses_that_stay(calls):
 
 def test_bfloat16_becomes_float32():
     halves = np.array([1.5, -2.0], np.float32).view(np.uint32) >> 16
-    plain = _onnxruntime_cuda._plain(halves.astype(np.uint16), "tensor(bfloat16)")
+    plain = _onnxruntime_calls._plain(halves.astype(np.uint16), "tensor(bfloat16)")
     assert plain.tolist() == [1.5, -2.0]
-    assert _onnxruntime_cuda._type("tensor(bfloat16)").itemsize == 2
-    assert _onnxruntime_cuda._type("tensor(double)") == np.float64
+    assert _onnxruntime_calls._type("tensor(bfloat16)").itemsize == 2
+    assert _onnxruntime_calls._type("tensor(double)") == np.float64
 
 
 def test_nothing_bound_says_so(calls):

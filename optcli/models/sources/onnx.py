@@ -15,14 +15,15 @@ from optcli.files import regular_files
 from optcli.files.digest import FileDigests
 from optcli.models.formats import exporter_metadata
 from optcli.models.formats import onnx as onnx_format
-from optcli.models.onnx_graphs import operators
 from optcli.models.onnx_graphs.protobuf import (
+    foreign_operators,
     graphs,
     input_names,
     input_shapes,
     opset_of,
     output_names,
     precision_of,
+    refused_foreign,
     settle_shapes,
     tensor_of,
     versions_of,
@@ -57,8 +58,8 @@ class OnnxSource(FileSource):
         import onnx
 
         model = onnx_format.parsed(self.file)
-        if others := operators.foreign_operators(model):
-            raise operators.refused_foreign(others, str(self.file))
+        if others := foreign_operators(model):
+            raise refused_foreign(others, str(self.file))
         onnx_format.check_file(self.file)
         settled = settle_shapes(model, {spec.name: spec.shape for spec in inputs})
         _check_inputs(model, inputs, self.file)

@@ -1,7 +1,8 @@
 """The steps of a preparation as ONNX operators: from pixels of uint8 to the network's input.
 
 They do what `data/images.py` does with Pillow. Resize with `antialias` and `exclude_outside` computes
-Pillow's bilinear and bicubic filters, and rounds to bytes as Pillow does.
+Pillow's bilinear and bicubic filters, and rounds to bytes as Pillow does. OpenVINO's reader of ONNX
+files leaves `antialias` out: the pass that writes its format puts it in again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto
+    from openvino import Model
 
 OPSET = 18  # Resize has `antialias` since
 _FILTERS: Mapping[str, Mapping[str, Any]] = {
@@ -19,6 +21,11 @@ _FILTERS: Mapping[str, Mapping[str, Any]] = {
     "bicubic": {"mode": "cubic", "antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5},
 }
 FILTERS = tuple(_FILTERS)
+
+# OpenVINO's modes that antialias, by ONNX's: Pillow's filters, which ONNX's are too.
+_MODES = {"linear": "bilinear_pillow", "cubic": "bicubic_pillow"}
+_PILLOWS_CUBIC = -0.5
+_RANK = 4
 
 
 class Steps:
@@ -168,3 +175,46 @@ class Steps:
     def _fill(self, image: str, value: float) -> str:
         """A value of the rest, in the type of the image."""
         return self.add("CastLike", self.constant(int(value) if value % 1 else value, "f4"), image)
+
+
+def antialiased(model: ModelProto) -> dict[str, str]:
+    """OpenVINO's mode by the output of each Resize that antialiases as Pillow does."""
+    from onnx.helper import get_attribute_value
+
+    modes: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Resize":
+            continue
+        says = {each.name: get_attribute_value(each) for each in node.attribute}
+        mode = says.get("mode", b"nearest").decode()
+        plain = says.get("coordinate_transformation_mode", b"half_pixel") == b"half_pixel"
+        if says.get("antialias") and plain and mode in _MODES:
+            modes[node.output[0]] = _MODES[mode]
+    return modes
+
+
+def antialias(model: Model, modes: Mapping[str, str]) -> None:
+    """Write OpenVINO's operators that antialias for what was read of such a Resize, in place."""
+    import numpy as np
+    from openvino import opset13
+
+    for node in model.get_ordered_ops():
+        named = node.output(0).get_names() & modes.keys()
+        if node.get_type_name() != "Interpolate" or not named:
+            continue
+        if node.output(0).get_partial_shape().rank != _RANK:
+            continue
+        mode = modes[min(named)]
+        axes = opset13.constant(np.array([2, 3]))
+        sizes = opset13.gather(node.input_value(1), axes, opset13.constant(np.int64(0)))
+        resized = opset13.interpolate(
+            node.input_value(0),
+            sizes,
+            mode,
+            node.get_attributes()["shape_calculation_mode"],
+            cube_coeff=_PILLOWS_CUBIC,
+            axes=axes,
+        )
+        resized.output(0).set_names(node.output(0).get_names())
+        node.output(0).replace(resized.output(0))
+    model.validate_nodes_and_infer_types()

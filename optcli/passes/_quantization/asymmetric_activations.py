@@ -3,6 +3,11 @@
 ReLU gives nothing below zero, and its unsigned integers need no zero point. Swish (SiLU), GELU and
 their like reach a little below zero and far above: a symmetric range spends half of the integers on
 values that never come. NNCF's preset `mixed`, asymmetric for activations, is meant for these.
+
+An asymmetric range has a zero point, which the kernels of OpenVINO subtract at every call. What
+LayerNorm or a sum of branches gives is as far below zero as above it, but for the luck of the
+calibration samples: there the zero point costs time and gains nothing, and `make_symmetric` takes it
+away.
 """
 
 from __future__ import annotations
@@ -10,14 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from optcli.models.formats.openvino import values_of
 from optcli.models.onnx_graphs.graph import constant, maker, read
 from optcli.passes._quantization.activation_ranges import Range
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
     from onnx import ModelProto
     from onnx_ir import Node, Value
     from openvino import Model
+    from openvino import Node as OpenvinoNode
 
 # By operator, of ONNX or of OpenVINO: most have one name in both.
 _ACTIVATIONS = {
@@ -51,6 +59,12 @@ _DEEPEST = 7
 _NOTHING = 1 / 1024
 # How far below zero it is tried, and in what steps.
 _LOWEST, _STEPS = -128, 16
+
+# Signed integers of 8 bits reach from -128 to 127.
+_SIGNED_LOWEST, _SIGNED_HIGHEST = 128, 127
+# How much wider a range may become. What is skewed would become far wider: in seven networks, of all
+# ranges that grow by more, one grows by 13 % and the others by 35 % or more.
+_MOST_GROWTH = 1.1
 
 
 def in_onnx(model: ModelProto) -> tuple[str, ...]:
@@ -196,3 +210,51 @@ def _gates(factor: Any, value: Any, operator_of: Any) -> set[str] | None:
 
 def _named(gates: set[str] | None) -> set[str]:
     return {next(name for operator, name in _GATES.items() if operator in gates)} if gates else set()
+
+
+def make_symmetric(model: Model) -> tuple[int, int]:
+    """Change the nearly symmetric ranges of an OpenVINO model that NNCF quantized, in place.
+
+    Returns how many of its activations are symmetric or never negative now, and how many there are.
+    """
+    import numpy as np
+
+    without, activations = 0, 0
+    for node in model.get_ops():
+        if node.get_type_name() != "FakeQuantize" or _is_constant(node, 0):
+            continue
+        activations += 1
+        least, most, *out = (values_of(node.input_value(port)) for port in range(1, 5))
+        if least is None or most is None:
+            continue
+        if (least >= 0).all():
+            without += 1
+            continue
+        highest = np.maximum(most, -least * _SIGNED_HIGHEST / _SIGNED_LOWEST)
+        lowest = -highest * _SIGNED_LOWEST / _SIGNED_HIGHEST
+        little = (highest - lowest <= _MOST_GROWTH * (most - least)).all()
+        if little and _is_of_nncf(node, (least, most), out):
+            without += 1
+            _set_range(node, lowest, highest)
+    return without, activations
+
+
+def _is_constant(node: OpenvinoNode, port: int) -> bool:
+    return bool(node.input_value(port).get_node().get_type_name() == "Constant")
+
+
+def _is_of_nncf(node: OpenvinoNode, goes_in: Sequence[Any], comes_out: Sequence[Any]) -> bool:
+    """Whether all 256 integers are used, and what comes out is what goes in."""
+    import numpy as np
+
+    same = all(np.array_equal(*each) for each in zip(goes_in, comes_out, strict=True))
+    return same and int(node.get_attributes()["levels"]) == _SIGNED_LOWEST + _SIGNED_HIGHEST + 1
+
+
+def _set_range(node: OpenvinoNode, lowest: NDArray[Any], highest: NDArray[Any]) -> None:
+    from openvino import opset13
+
+    kind = node.input_value(1).get_element_type().to_dtype()
+    ends = [opset13.constant(each.astype(kind)).output(0) for each in (lowest, highest)]
+    for port in range(1, 5):
+        node.input(port).replace_source_output(ends[(port - 1) % 2])

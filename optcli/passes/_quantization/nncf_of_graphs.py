@@ -1,4 +1,4 @@
-"""What the passes with NNCF share: quiet, and NNCF's algorithms on PyTorch graphs."""
+"""What the passes with NNCF share: quiet, PyTorch graphs, and which operators compute on integers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.models.formats import openvino as openvino_format
+from optcli.models.onnx_graphs.graph import maker, read
 from optcli.passes import Job, Made
 from optcli.passes._quantization import output_tails, transformers
 from optcli.passes._quantization.calibration import CalibrationFeeds, ModelInput
@@ -24,7 +25,7 @@ from optcli.passes._quantization.graph_quantizers import (
     write_graph,
 )
 from optcli.passes._torch.layers import require_fp32
-from optcli.passes._torch.selection import matching
+from optcli.passes._torch.networks import matching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,3 +144,28 @@ def one_scale() -> QuantizationParameters:
     from nncf.quantization.advanced_parameters import QuantizationParameters
 
     return QuantizationParameters(per_channel=False)
+
+
+def quantized_in_onnx(model: ModelProto) -> dict[str, str]:
+    """Types by name of the operators that read a quantized tensor; what has no name gets a number."""
+    return {
+        node.name or f"#{number}": node.op_type
+        for number, node in enumerate(read(model).graph)
+        if node.op_type != "QuantizeLinear"
+        and any(maker(value, "DequantizeLinear") is not None for value in node.inputs)
+    }
+
+
+def quantized_in_openvino(model: Model) -> dict[str, str]:
+    """Types by name of those that read a quantized tensor, at once or past pooling and the like."""
+    quantized: set[str] = set()
+    operators: dict[str, str] = {}
+    for node in model.get_ordered_ops():
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        sources = [port.get_source_output().get_node().get_friendly_name() for port in node.inputs()]
+        reads = any(source in quantized for source in sources)
+        if kind == "FakeQuantize" or (reads and kind in openvino_format.MOVES_VALUES):
+            quantized.add(name)
+        elif reads and kind != "Result":
+            operators[name] = kind
+    return operators

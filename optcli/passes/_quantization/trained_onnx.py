@@ -21,8 +21,7 @@ from optcli.models.onnx_graphs.graph import (
 )
 from optcli.models.onnx_graphs.operators import PRODUCTS
 from optcli.passes import Job
-from optcli.passes._quantization.integer_chains import close_integer_chains
-from optcli.passes._quantization.kept_floats import keep_floats
+from optcli.passes._quantization.integer_chains import close_integer_chains, keep_floats
 from optcli.passes._torch.fake_quantizers import as_onnx, round_weights
 from optcli.passes._torch.onnx_exporting import (
     onnx_of_program,

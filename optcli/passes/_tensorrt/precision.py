@@ -22,8 +22,14 @@ from optcli.models.onnx_graphs.operators import KEEPS_VALUES, PRODUCTS
 from optcli.models.onnx_graphs.protobuf import FLOATS, opset_of, precision_of, short_name
 from optcli.models.onnx_graphs.quantized import dequantizer, integers
 from optcli.passes import Job
-from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._onnx.half_range import not_in, out_of_range, rounded_too_much
+from optcli.passes._onnx.half_precision import (
+    BF16_OPSET,
+    Precision,
+    halved,
+    not_in,
+    out_of_range,
+    rounded_too_much,
+)
 from optcli.passes._onnx.models import chosen, modern
 from optcli.passes._tensorrt.constraints import require_constraints
 from optcli.passes._tensorrt.grids import declare_kernels, fit_scales_to_half, unfold_weights

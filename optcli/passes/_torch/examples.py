@@ -1,10 +1,13 @@
-"""Samples as tensors for passes that compute gradients; prepared once, as far as there is room."""
+"""Samples as tensors for passes that compute gradients; prepared once, as far as there is room.
+
+`Views` are other views of images: mirrored and shifted at random, where the teacher stays right.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, StepError
@@ -13,6 +16,14 @@ from optcli.sample import Batch, SampleSet, batch_of
 
 if TYPE_CHECKING:
     import torch
+
+    from optcli.passes._torch.learning import Call, Loss
+
+# How many samples decide, and the share of them that a view may cost the teacher.
+_SAMPLES, _COST = 256, 0.02
+_LEAST_SIDE, _MOST_CHANNELS = 16, 4
+# Shifts that are tried, as parts of the shorter side.
+_PARTS = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -104,3 +115,108 @@ def spread(count: int, most: int) -> list[int]:
     """At most `most` of `count` positions, evenly spaced: image folders are sorted by class."""
     picked = min(count, most)
     return [index * count // picked for index in range(picked)]
+
+
+@dataclass(frozen=True)
+class Views:
+    """How the images of the input `name` are changed: mirrored or not, and moved by up to `shift`.
+
+    Chance comes from PyTorch's generator. Where an image is moved, its edge fills what is left.
+    """
+
+    name: str
+    mirrors: bool
+    shift: int
+
+    def __call__(self, batch: Examples) -> Examples:
+        """The batch with a view of each image."""
+        import torch
+
+        images = batch.feed[self.name]
+        if self.mirrors:
+            chosen = torch.rand(len(images)) < 0.5
+            images = torch.where(chosen.view(-1, 1, 1, 1), images.flip(3), images)
+        if self.shift:
+            images = _moved(images, torch.randint(0, 2 * self.shift + 1, (len(images), 2)), self.shift)
+        return _with(batch, self.name, images)
+
+
+def harmless(teacher: Call, loss: Loss, examples: ExampleSet, size: int) -> Views | str:
+    """Views under which a trained network stays as good on training samples; else why there is none.
+
+    A mirrored digit is no digit, and a network that was trained on centred objects may know no others:
+    the teacher's answers tell. With a view its top-1 on labels, or where there are none the share of
+    answers that it keeps, may be at most 2 points lower. `size` is that of a batch.
+    """
+    places = spread(len(examples), _SAMPLES)
+    batches = list(examples.batches(places, size))
+    name = _image(batches[0])
+    if name is None:
+        return "the network does not take one image of at least 16 by 16 with at most 4 channels"
+    if any(batch.labels is not None and batch.labels.ndim != 1 for batch in batches):
+        return "a label is not the class of an image"
+    plain = [_answers(teacher, loss, batch) for batch in batches]
+    if any(answers.ndim != 1 for answers in plain):
+        return "an answer is not the class of an image"
+    wanted = [a if b.labels is None else b.labels for a, b in zip(plain, batches, strict=True)]
+    least = _right(plain, wanted) - _COST * len(places)
+
+    def survives(views: Sequence[torch.Tensor]) -> bool:
+        seen = [_with(batch, name, view) for batch, view in zip(batches, views, strict=True)]
+        return _right([_answers(teacher, loss, each) for each in seen], wanted) >= least
+
+    images = [batch.feed[name] for batch in batches]
+    mirrors = survives([each.flip(3) for each in images])
+    shifts = [min(images[0].shape[2:]) // part for part in _PARTS]
+    shift = next((s for s in shifts if survives([_to_corners(each, s) for each in images])), 0)
+    if not mirrors and not shift:
+        return "the teacher is wrong more often on mirrored and on shifted images"
+    return Views(name, mirrors, shift)
+
+
+def _image(batch: Examples) -> str | None:
+    """The one input that holds images with their channels first; None where that is not clear."""
+    if len(batch.feed) != 1:
+        return None
+    ((name, value),) = batch.feed.items()
+    if value.ndim != 4 or not value.is_floating_point():
+        return None
+    is_image = value.shape[1] <= _MOST_CHANNELS and min(value.shape[2:]) >= _LEAST_SIDE
+    return name if is_image else None
+
+
+def _with(batch: Examples, name: str, images: torch.Tensor) -> Examples:
+    return replace(batch, feed={**batch.feed, name: images})
+
+
+def _to_corners(images: torch.Tensor, shift: int) -> torch.Tensor:
+    """The images moved as far as that goes, to one corner after the other."""
+    import torch
+
+    corners = torch.tensor([(0, 0), (0, 2), (2, 0), (2, 2)]) * shift
+    return _moved(images, corners[torch.arange(len(images)) % 4], shift)
+
+
+def _moved(images: torch.Tensor, places: torch.Tensor, shift: int) -> torch.Tensor:
+    """Each image cut out of its own, wider by `shift` on every side, at its place (row, column)."""
+    import torch
+    from torch.nn import functional
+
+    height, width = images.shape[2:]
+    wide = functional.pad(images, (shift,) * 4, mode="replicate")
+    cut = [
+        each[:, row : row + height, column : column + width]
+        for each, (row, column) in zip(wide, places.tolist(), strict=True)
+    ]
+    return torch.stack(cut)
+
+
+def _answers(teacher: Call, loss: Loss, batch: Examples) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return loss.logits(teacher(batch)).argmax(1).cpu()
+
+
+def _right(answers: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> int:
+    return sum(int((a == b).sum()) for a, b in zip(answers, wanted, strict=True))

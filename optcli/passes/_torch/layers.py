@@ -12,8 +12,7 @@ from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_modules, torch_transforms
 from optcli.models.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
-from optcli.passes._torch.networks import require_uncompiled
-from optcli.passes._torch.selection import matching, within
+from optcli.passes._torch.networks import matching, require_uncompiled, within
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:

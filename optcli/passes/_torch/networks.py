@@ -1,12 +1,18 @@
-"""Opening the network of a torch artifact, for a pass that changes it or exports it."""
+"""The network of a torch artifact, for a pass that changes it or exports it.
+
+Opening it, finding the modules that a recipe names, and naming the layer that a converter refuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from optcli.artifact import Artifact, Format
-from optcli.errors import StepError
+from optcli.errors import OptcliError, StepError, did_you_mean, first_line
 from optcli.models.formats import exported as exported_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torch_compiled, torch_transforms
@@ -15,6 +21,10 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
+
+# Of an error, those that may say which operator it is about.
+_LINES = 3
 
 
 def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
@@ -50,3 +60,69 @@ def require_uncompiled(source: Artifact) -> None:
         raise StepError(
             "the network is compiled already", hint="put torch_compile last, and use it only once"
         )
+
+
+def matching(patterns: Sequence[str], names: Iterable[str], option: str) -> set[str]:
+    """The modules that a pattern fits, as shells match files.
+
+    Raises `StepError` for a pattern that fits none: a misspelt name must not go unnoticed.
+    """
+    available = sorted(names)
+    modules: set[str] = set()
+    for pattern in patterns:
+        fitting = {name for name in available if fnmatchcase(name, pattern)}
+        if not fitting:
+            raise StepError(
+                f"`{option}: {pattern}` fits no module of the network",
+                hint=did_you_mean(pattern, available)[:300],
+            )
+        modules |= fitting
+    return modules
+
+
+def within(name: str, modules: Iterable[str]) -> bool:
+    """Whether a module is one of `modules` or lies inside one."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+@contextmanager
+def by_layer(refused: str, trace: Callable[[], ExportedProgram], hint: str) -> Iterator[None]:
+    """What a converter raises becomes a `StepError`: `refused`, its reason, and where that comes from.
+
+    `trace` gives the network as a program, in which the operators that the reason names are looked for.
+    """
+    try:
+        yield
+    except OptcliError:
+        raise
+    except Exception as error:
+        reason, callers = first_line(error).rstrip(".:"), dict[str, set[str]]()
+        said = "\n".join(list(filter(None, str(error).splitlines()))[:_LINES])
+        with suppress(Exception):  # what cannot be converted may be impossible to trace as well
+            program = trace()
+            callers = _callers(said, program) or _callers(said, program.run_decompositions())
+        named = [
+            f"{operator} is called by {', '.join(sorted(modules)) or 'the network itself'}"
+            for operator, modules in sorted(callers.items())
+        ]
+        raise StepError("; ".join([f"{refused}: {reason}", *named]), hint=hint) from error
+
+
+def module_of(node: torch.fx.Node) -> str:
+    """The module of the network that a node comes from; empty for the network itself."""
+    paths = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values()]
+    return paths[-1].removeprefix("L['self'].") if paths else ""
+
+
+def _callers(said: str, program: ExportedProgram) -> dict[str, set[str]]:
+    """The modules that call operators which are named in an error, by operator."""
+    callers: dict[str, set[str]] = {}
+    for node in program.graph.nodes:
+        # `aten.grid_sampler.default`; errors write `aten::grid_sampler` or 'grid_sampler' as well.
+        parts = str(node.target).split(".")
+        if node.op != "call_function" or len(parts) != 3:
+            continue
+        if re.search(rf"[.:'\"`]{re.escape(parts[1])}(?!\w)", said):
+            modules = callers.setdefault(f"{parts[0]}.{parts[1]}", set())
+            modules.update(filter(None, [module_of(node)]))
+    return callers

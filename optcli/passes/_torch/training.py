@@ -12,10 +12,9 @@ from optcli.errors import StepError
 from optcli.models.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._torch.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
-from optcli.passes._torch.early_stopping import EarlyStopping, ending
-from optcli.passes._torch.examples import Examples, ExampleSet
+from optcli.passes._torch.examples import Examples, ExampleSet, Views
 from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
-from optcli.passes._torch.pace import Pace, TrainingBudget
+from optcli.passes._torch.pace import EarlyStopping, Pace, TrainingBudget, ending_steps
 from optcli.workers import memory
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from optcli.passes._torch.features import Features
     from optcli.passes._torch.learning import Call
-    from optcli.passes._torch.views import Views
 
 # The learning rate climbs over this share of the steps, then falls along a cosine.
 _WARMUP = 0.05
@@ -294,7 +292,7 @@ class Training:
             began = self.clock()
             if self._may_stop(progress, at + 1, course):
                 progress.share, progress.shows_views = (at + 1) / course, views is not None
-                progress.planned, progress.steps = number + 1, min(ending(at + 1), self._steps())
+                progress.planned, progress.steps = number + 1, min(ending_steps(at + 1), self._steps())
                 return total / (step + 1), waited_s
             asked = self.clock()
             looked += asked - began
@@ -311,7 +309,7 @@ class Training:
         if lost is None:
             return False
         progress.looks.append({"share": round(share, 3), "lost": round(lost, 5)})
-        if at + ending(at) < course:
+        if at + ending_steps(at) < course:
             progress.stopped = stopping.why(lost, share)
         return progress.stopped is not None
 

@@ -13,18 +13,18 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.operators import (
     DYNAMIC,
     PAIR,
-    described_foreign,
-    foreign_operators,
     is_static,
-    refused_foreign,
 )
 from optcli.models.onnx_graphs.protobuf import (
     FLOATS,
+    described_foreign,
     element_name,
+    foreign_operators,
     graphs,
     inferred,
     input_names,
     precision_of,
+    refused_foreign,
     short_name,
     tensor_of,
     versions_of,
