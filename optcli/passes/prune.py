@@ -26,9 +26,6 @@ from optcli.settings import TensorSpec, batch_range
 if TYPE_CHECKING:
     import torch
 
-if TYPE_CHECKING:
-    import torch
-
     from optcli.passes._torch.learning import Outputs
 
 _RATIO = 0.3

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
 
 class TorchCudaCalls:
     """The three steps of a call on one GPU, `device` being `cuda:N`.

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     from openvino import CompiledModel, Core, Model, Output
 
-if TYPE_CHECKING:
-    import numpy as np
-    from openvino import CompiledModel
-
 
 class OpenvinoCalls:
     """Calls of one compiled model: small inputs are copied into memory that the request keeps."""

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
     from onnx_ir import Model, Node, Value
 
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
-
 # ONNX Runtime's names of types, as onnx numbers them.
 _KINDS = {
     "tensor(float)": 1,

@@ -18,9 +18,6 @@ from optcli.models.onnx_graphs.graph import add_initializer, array, constant, ma
 from optcli.passes._quantization.activation_ranges import Range
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
-if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray

@@ -1,5 +1,4 @@
-"""A network with fake quantizers as the beginning of a training: as torchao's PT2E or as NNCF puts
-them.
+"""A network with fake quantizers as the beginning of a training, as torchao or as NNCF puts them.
 
 torchao's own `prepare_qat_pt2e` keeps batch norms apart, and its switch between training and evaluation
 gives each the default epsilon: MobileNetV3, whose epsilon is another, would compute something else.

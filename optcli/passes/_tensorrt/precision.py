@@ -36,9 +36,6 @@ from optcli.passes._tensorrt.grids import declare_kernels, fit_scales_to_half, u
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
     from onnx_ir import Node, Value
 
 _LISTED = 3

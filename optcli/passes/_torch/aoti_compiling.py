@@ -25,9 +25,6 @@ from optcli.workers import memory
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
 _CALLS = 3
 
 # Turns of two models, and how well the median of their ratios must be known, as a share of it.

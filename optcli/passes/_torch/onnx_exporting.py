@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     import torch
     from onnx import ModelProto
     from torch.export import ExportedProgram
-
-if TYPE_CHECKING:
-    import torch
-    from torch.export import ExportedProgram
     from torch.fx import Node
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
