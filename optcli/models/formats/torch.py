@@ -79,7 +79,7 @@ def open(folder: Path) -> torch.nn.Module:
     drawn = bool(description.transforms)
     model = torch_build.build(description.source, folder / CODE, drawn=drawn)
     for record in description.transforms:
-        model = _transformed(model, record)
+        model = transformed(model, record)
     torch_weights.load_into(model, torch_weights.read_own(folder))
     return torch_modules.evaluating(model)
 
@@ -138,7 +138,7 @@ _TRANSFORMS: dict[str, _Transform] = {
 }
 
 
-def _transformed(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+def transformed(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
     """The network after one transform. Raises `InputError` for a name that is not in the table."""
     transform = _TRANSFORMS.get(record["name"])
     if transform is None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import StepError, raised_as
 from optcli.models.formats import torch_modules, torch_transforms
 from optcli.models.formats.torch_calls import arguments, example_inputs
-from optcli.passes import Job
 from optcli.passes._torch.examples import ExampleSet, spread
 from optcli.passes._torch.learning import caller
 from optcli.passes._torch.tracing import plain_attention
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from optcli.passes._torch.examples import Examples
-    from optcli.passes._torch.learning import Call, Outputs
+    from optcli.passes._torch.learning import Outputs
 
 # What starting one operator costs, in multiply-accumulates: a small network's time is that of its
 # operators as much as that of its products. An assumption of the ranking alone.
@@ -128,25 +127,31 @@ def without(model: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
 
 
 class OutputChange:
-    """How much a network's outputs on calibration samples differ from what they were at the start."""
+    """How much the outputs on some samples differ from those of `model` at the start."""
 
-    def __init__(self, model: torch.nn.Module, job: Job, most_samples: int) -> None:
-        """Compute the outputs as they are. Raises `StepError` where there are no samples."""
-        examples = ExampleSet(job.calibration, "calibration")
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        examples: ExampleSet,
+        inputs: Sequence[TensorSpec],
+        most_samples: int,
+    ) -> None:
+        """Compute the outputs as they are."""
         positions = spread(len(examples), most_samples)
-        fixed = max((s for spec in job.inputs if isinstance(s := spec.shape[0], int)), default=1)
+        fixed = max((s for spec in inputs if isinstance(s := spec.shape[0], int)), default=1)
         size = fixed if fixed > 1 else min(_BATCH, len(positions))
         whole = -(-len(positions) // size) * size
         # The last batch is filled up: a network may have one batch size only.
         filled = [positions[index % len(positions)] for index in range(whole)]
         self.samples = len(positions)
-        self._model = model
-        self._call: Call = caller(torch_modules.evaluating(model), job.inputs, "cpu")
+        self._model, self._inputs = model, inputs
         self._batches: list[Examples] = list(examples.batches(filled, size))
-        self._outputs = [self._computed(batch) for batch in self._batches]
+        self._outputs = [self._computed(model, batch) for batch in self._batches]
 
-    def __call__(self) -> float | None:
+    def __call__(self, model: torch.nn.Module | None = None) -> float | None:
         """The norm of the change by that of the outputs, the mean over outputs; None where it fails.
+
+        It is that of the network as it now is, or of another one.
 
         A network fails that does not run, or whose outputs have other names, shapes or types.
         """
@@ -154,7 +159,7 @@ class OutputChange:
         norms: dict[str, float] = defaultdict(float)
         for batch, wanted in zip(self._batches, self._outputs, strict=True):
             try:
-                outputs = self._computed(batch)
+                outputs = self._computed(model or self._model, batch)
             except StepError:
                 return None
             if _kinds(outputs) != _kinds(wanted):
@@ -167,11 +172,11 @@ class OutputChange:
         change = sum(ratios) / max(1, len(ratios))
         return change if math.isfinite(change) else None
 
-    def _computed(self, batch: Examples) -> Outputs:
+    def _computed(self, model: torch.nn.Module, batch: Examples) -> Outputs:
         import torch
 
         with torch.no_grad():
-            return self._call(batch)
+            return caller(torch_modules.evaluating(model), self._inputs, "cpu")(batch)
 
 
 def remove_weakest(
