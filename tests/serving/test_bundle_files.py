@@ -43,9 +43,9 @@ def lines_of(names: tuple[str, ...]) -> int:
 def test_a_bundle_is_small():
     """Without extras six files; app.py is the one that everybody reads."""
     assert lines_of(("app",)) <= 190
-    assert lines_of(ALWAYS) <= 960
+    assert lines_of(ALWAYS) <= 963
     assert lines_of(("cache",)) <= 151
-    assert lines_of((*ALWAYS, *EXTRAS)) <= 1570
+    assert lines_of((*ALWAYS, *EXTRAS)) <= 1573
     assert {path.stem for path in RAY_FILES.glob("*.py")} == {
         *ALWAYS,
         *EXTRAS,

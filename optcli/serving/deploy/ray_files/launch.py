@@ -196,7 +196,10 @@ def watched(server: Server, ready_s: float, came: list[int]) -> str:
             return ""
         if signal.SIGHUP in came:
             came.clear()
-            server.deploy()
+            try:
+                server.deploy()
+            except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
+                print(f"serve_config.yaml cannot be read, all stays as it was: {error}", flush=True)
         if server.ray.poll() is not None:  # one of its processes is gone, which ends them all
             return f"Ray has ended: {server.said()}"
         now = time.monotonic()
