@@ -20,7 +20,7 @@ from optcli.runners import names as runner_names
 from optcli.serving import targets
 from optcli.serving.prediction import of_recipe
 from optcli.settings.references import PathReference, annotation_of, marks_in
-from optcli.tuning import tuned_recipe
+from optcli.tuning import finalists
 
 PACKAGE = Path(optcli.__file__).parent
 
@@ -51,7 +51,7 @@ def test_a_layout_that_runs_code_is_never_taken_for_data(known, tmp_path):
     recipe = SimpleNamespace(data={"evaluation": stream}, accuracy=None, postprocess=None)
     assert brings_python(recipe)  # type: ignore[arg-type]
     assert not pictures.may_have(stream)
-    placed = tuned_recipe._placed(stream, tmp_path)
+    placed = finalists._placed(stream, tmp_path)
     assert placed.source == f"stream:{tmp_path / 'code.py:samples'}"
     marks = marks_in(annotation_of(DataSettings.model_fields["source"]))
     (mark,) = [each for each in marks if isinstance(each, PathReference)]

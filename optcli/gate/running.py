@@ -27,7 +27,7 @@ from optcli.pipeline.places import Here, Place
 from optcli.pipeline.plan import Plan, device_of
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
-from optcli.report.gate.changes import kinds_of, together
+from optcli.report.gate import kinds_of, together
 from optcli.results import Outcome, RecipeSummary
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, worst
 from optcli.settings.devices import HERE

@@ -1,20 +1,23 @@
-"""A build's report: what to serve, tables by batch size, what to distrust, and the pictures."""
+"""A build's report: what to serve, tables by batch size, what to distrust, where the time went."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from optcli.errors import counted
 from optcli.report import columns, engines, sweep, tuning, wording
 from optcli.report.accuracy import table_of_classes, table_of_layers
+from optcli.report.html import marks
 from optcli.report.html.distributions import Quantiles, distributions
-from optcli.report.html.operating import operating
+from optcli.report.html.marks import Area, from_zero
 from optcli.report.html.pictures import pictures
-from optcli.report.html.timings import timings
+from optcli.report.html.tags import Markup, join, tag
 from optcli.report.html.tradeoff import tradeoff
 from optcli.report.notes import advice, ending, footer, notes, serving_line
 from optcli.report.rows import accuracy_label, batch_sizes, every_row, rows
+from optcli.report.sweep import operating
 from optcli.results import Report
 from optcli.results.document import Document, Items, Names, Picture, Section, Table, table_of_texts
 
@@ -40,6 +43,13 @@ _GLOSSARY = (
     ("fluctuating", "the middle half of the calls spreads over more than 20 % of the median"),
     ("environment not fit", "too few launches were quiet to draw a conclusion: measure again"),
 )  # fmt: skip
+_MOST_BARS = 16
+_PHASES = {
+    "data": "reading and preparing data",
+    "latency": "measuring latency",
+    "sweep": "measuring over batch sizes",
+    "accuracy": "judging accuracy",
+}
 
 
 def document(
@@ -72,7 +82,7 @@ def document(
             pictures(report, images or {}),
             *_pictures(report),
             *(tuning.sections(report.tuning, on_pages=True) if report.tuning else ()),
-            Section("Where the time went", [Picture(lambda: timings(report))]),
+            Section("Where the time went", [Picture(lambda: _timings(report))]),
             Section(
                 _MEASURED,
                 [_environment(first), Section("What the words mean", [Names(_GLOSSARY)], folded=True)],
@@ -201,3 +211,76 @@ def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
             yield full, "yes" if value else "no"
         else:
             yield full, "not known" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One thing that took time: a step, or a phase of the whole build."""
+
+    name: str
+    seconds: float
+    failed: bool = False
+
+
+def _timings(report: Report) -> Markup:
+    """The chart, and what came from the store; where nothing ran, what each variant once took."""
+    bars, reused = _bars(report)
+    total = wording.seconds(report.started, report.finished)
+    took = "" if total is None else f"The build took {wording.duration(total)}. "
+    kept = f"{counted(reused, 'step')} came from the store." if reused else ""
+    if not bars:
+        bars = [_Bar(name, each.build_s) for name, each in report.variants.items() if each.build_s]
+        bars.sort(key=lambda bar: -bar.seconds)
+        kept += " The bars say what it once took to make each variant." if bars else ""
+    hint = tag("p", took + kept, class_="hint") if took or kept else None
+    if not bars:
+        return join([hint])
+    shown = bars[:_MOST_BARS]
+    rest = bars[_MOST_BARS:]
+    if rest:
+        shown.append(_Bar(f"{len(rest)} shorter ones", sum(bar.seconds for bar in rest)))
+
+    return join([marks.figure("Where the build's time went", lambda width: _draw(width, shown)), hint])
+
+
+def _bars(report: Report) -> tuple[list[_Bar], int]:
+    """Steps that ran, each once, and phases; how many steps were in the store already."""
+    steps: dict[str, _Bar] = {}
+    reused = set()
+    for name, variant in report.variants.items():
+        for number, step in enumerate(variant.steps):
+            if step.seconds is not None:
+                # The source comes first, and is that of all variants.
+                label = step.name if number == 0 else f"{name} › {step.name}"
+                steps.setdefault(step.key, _Bar(label, step.seconds, step.status == "failed"))
+            elif step.status == "cached":
+                reused.add(step.key)
+    phases = [
+        _Bar(_PHASES[name], seconds)
+        for name, seconds in report.took_s.items()
+        if name in _PHASES and seconds >= 0.1
+    ]
+    bars = [*steps.values(), *phases]
+    return sorted(bars, key=lambda bar: -bar.seconds), len(reused)
+
+
+def _draw(width: int, bars: list[_Bar]) -> Markup:
+    wide = width == marks.WIDE
+    left = 230.0 if wide else 0.0
+    row = 26.0 if wide else 42.0
+    area = Area(left, width - 78, 4, 4 + row * len(bars))
+    x = from_zero([bar.seconds for bar in bars], area.left, area.right)
+    shapes = []
+    for place, bar in enumerate(bars):
+        top = area.top + place * row
+        length = max(2.0, x(bar.seconds) - area.left)
+        name = marks.shortened(bar.name, left - 12 if wide else width - 10)
+        at = (left - 8, top + 15, "end") if wide else (0, top + 12, "start")
+        shapes.append(marks.text(at[0], at[1], name, at[2], "name"))
+        y = top + (2 if wide else 18)
+        about = tag("title", f"{bar.name}: {wording.duration(bar.seconds)}")
+        kind = "bar failed" if bar.failed else "bar"
+        shapes.append(tag("rect", about, x=area.left, y=y, width=length, height=18, rx=3, class_=kind))
+        took = wording.duration(bar.seconds) + (" (failed)" if bar.failed else "")
+        shapes.append(marks.text(area.left + length + 6, y + 13, took, kind="tick"))
+    return marks.picture(width, area.bottom + 4, "Where the build's time went", *shapes)

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 from optcli.report import columns
-from optcli.report.changes import columns as of_changes
+from optcli.report.changes import document as of_changes
 from optcli.report.changes.model import Comparison
 from optcli.report.rows import every_row
 from optcli.results import Report

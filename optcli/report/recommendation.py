@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optcli.report import wording
-from optcli.report.changes import intervals
+from optcli.report.changes import comparing
 from optcli.results import (
     Accuracy,
     Estimate,
@@ -170,7 +170,7 @@ def _beats(one: _Choice, other: _Choice, ratio: Ratio) -> bool:
     """Whether one is faster than the other for certain: in turns, else by each group's baseline."""
     direct = ratio(one.name, other.name, one.latency.batch_size)
     if direct is None and one.speedup is not None and other.speedup is not None:
-        direct = intervals.ratio(other.speedup, one.speedup)
+        direct = comparing.ratio(other.speedup, one.speedup)
     return direct is not None and (direct.low or 0) > 1
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from optcli.report import wording
-from optcli.report.html import marks, scales
+from optcli.report.html import marks
 from optcli.report.html.marks import Area, Dot
 from optcli.report.html.tags import Markup
 from optcli.results.document import Cell, Column, Document, Picture, Section, Table
@@ -78,8 +78,8 @@ def _chart(trend: Trend, width: int) -> Markup:
     values = [entry.value * scale for entry in trend.entries]
     height = 220
     area = Area(56, width - 16, 34, height - 40)
-    x = scales.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
-    y = scales.spanning(values, area.bottom, area.top)
+    x = marks.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
+    y = marks.spanning(values, area.bottom, area.top)
     drawn = [*marks.axes(area, x, y, "run of the gate", unit)]
     for step in trend.steps:
         at = x(step + 0.5)

@@ -17,8 +17,8 @@ from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Guess, guess
 from optcli.scaffold import overriding
 from optcli.scaffold.data import described
+from optcli.scaffold.known_layouts import Data
 from optcli.scaffold.looking import Looked, SourceLookRequest
-from optcli.scaffold.roles import Data
 from optcli.scaffold.text import DraftModel, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import InputText, relative, safe_name, sized

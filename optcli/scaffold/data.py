@@ -13,7 +13,15 @@ from optcli.data.image_files import is_image
 from optcli.data.image_tables import tabled
 from optcli.errors import InputError, counted, excerpt
 from optcli.scaffold import known_layouts
-from optcli.scaffold.roles import CALIBRATION, EVALUATION, Data, limited, require, shares, two_parts
+from optcli.scaffold.known_layouts import (
+    CALIBRATION,
+    EVALUATION,
+    Data,
+    limited,
+    require,
+    shares,
+    two_parts,
+)
 from optcli.scaffold.wording import quoted, relative
 
 _TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl")

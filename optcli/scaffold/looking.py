@@ -1,10 +1,12 @@
-"""The worker of a draft: it finds a model's inputs, and checks that the model takes them."""
+"""The worker of a draft: it finds a model's inputs, checks that it takes them, and bounds the batch."""
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +18,13 @@ from optcli.models.formats import exporter_metadata, torch_calls
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torchscript as script_format
+from optcli.models.onnx_graphs.interface import element_name
+from optcli.models.onnx_graphs.shapes import inferred
 from optcli.models.sources import Source, SourceFacts
 from optcli.models.sources._network import OutputsOfBatchError
 from optcli.models.sources.hf import RANDOM
 from optcli.outputs import Probe, probe_of
-from optcli.scaffold import memory, shapes
+from optcli.scaffold import shapes
 from optcli.scaffold.inspection import executorch as executorch_inspection
 from optcli.scaffold.inspection import exported as exported_inspection
 from optcli.scaffold.inspection import litert as litert_inspection
@@ -30,6 +34,10 @@ from optcli.scaffold.inspection import torchscript as script_inspection
 from optcli.scaffold.inspection.findings import Tensor
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
+
+_MOST_INPUT_BYTES = 20e6  # 32 images of 3 x 224 x 224 in float32
+_MOST_ACTIVATION_BYTES = 1e9
+_AT_ONCE = 3  # tensors of the largest size that live together: what a layer reads, writes and skips
 
 
 @dataclass(frozen=True)
@@ -95,14 +103,14 @@ def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         if kind == "onnx":
-            largest = memory.of_onnx(path, inputs)
+            largest = of_onnx(path, inputs)
             probe = _probed(Path(folder) / onnx_format.FILE, inputs, findings["outputs"])
         else:
             program = exported_format.open(Path(folder), trust=source.trust).module()
             feed = _feed(inputs)
-            largest = memory.of_call(lambda: program(*feed.values()), _batch(inputs))
+            largest = _of_call(lambda: program(*feed.values()), _batch(inputs))
     return Looked(
-        inputs=tuple(memory.fitted(inputs, largest)),
+        inputs=tuple(fitted(inputs, largest)),
         outputs=_tensors(findings),
         attention=bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
@@ -137,9 +145,9 @@ def _script(source: Source, declared: Sequence[TensorSpec]) -> Looked:
         findings = script_inspection.look(Path(folder), inputs, trust=source.trust)
         model = script_format.open(Path(folder), trust=source.trust)
         feed = _feed(inputs)
-        largest = memory.of_call(lambda: model(*feed.values()), _batch(inputs))
+        largest = _of_call(lambda: model(*feed.values()), _batch(inputs))
     return Looked(
-        inputs=tuple(memory.fitted(inputs, largest)),
+        inputs=tuple(fitted(inputs, largest)),
         outputs=_tensors(findings),
         attention=any("softmax" in each["type"] for each in findings["operators"]),
         trained=True,
@@ -171,10 +179,10 @@ def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looke
             prepare = f"{{resize: [{height}, {width}], channel_order: rgb, scale: 1/255}}"
         findings = torch_inspection.look(Path(folder), inputs)
         positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
-        largest = memory.of_call(lambda: model(*positional, **keyword), _batch(inputs))
+        largest = _of_call(lambda: model(*positional, **keyword), _batch(inputs))
     modules = findings["operators"]
     return Looked(
-        inputs=tuple(memory.fitted(inputs, largest)),
+        inputs=tuple(fitted(inputs, largest)),
         outputs=_tensors(findings),
         prepare=prepare if own is not None or not declared else None,
         attention=any("attention" in each["type"] for each in modules)
@@ -212,3 +220,89 @@ def _feed(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
 def _tensors(findings: Mapping[str, Any]) -> tuple[Tensor, ...]:
     return tuple(Tensor.model_validate(each) for each in findings["outputs"])
+
+
+def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]:
+    """The inputs with a batch that memory holds; those whose batch is fixed stay as they are.
+
+    Memory is reckoned by the bytes of the inputs and of what layers give.
+
+    `largest_bytes` is the largest tensor inside of the network for one sample.
+    """
+    sample_bytes = sum(input_bytes(spec) for spec in inputs)
+    by_inputs = _MOST_INPUT_BYTES / max(1, sample_bytes)
+    by_layers = _MOST_ACTIVATION_BYTES / max(1, _AT_ONCE * largest_bytes)
+    most = 2 ** int(math.log2(max(1.0, min(by_inputs, by_layers))))
+    return [_narrowed(spec, most) for spec in inputs]
+
+
+def input_bytes(spec: TensorSpec) -> int:
+    """Bytes of one sample of an input; sizes that vary count with their usual value."""
+    sizes = [spec.ranges[size].opt if isinstance(size, str) else size for size in spec.shape]
+    return math.prod(sizes[1:]) * _item_bytes(spec.dtype)
+
+
+def _item_bytes(dtype: str) -> int:
+    """Bytes of one value: by the bits in the name of the type, `float32` or `bfloat16`; else 1."""
+    bits = re.search(r"\d+$", dtype)
+    return max(1, int(bits[0]) // 8) if bits else 1
+
+
+def _narrowed(spec: TensorSpec, most: int) -> TensorSpec:
+    symbol = spec.batch_symbol
+    if symbol is None:
+        return spec
+    span = spec.ranges[symbol]
+    high = max(span.min, min(span.max, most))
+    narrower = span.model_copy(update={"opt": min(span.opt, high), "max": high})
+    return spec.model_copy(update={"ranges": {**spec.ranges, symbol: narrower}})
+
+
+def _of_call(call: Callable[[], Any], batch_size: int) -> int:
+    """Bytes, for one sample, of the largest tensor that a call of PyTorch makes; 0 where unknown."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    largest = 0
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            # Views, of weights above all, take no memory of their own.
+            if all(each.alias_info is None for each in func._schema.returns):
+                for value in tree_leaves(result):
+                    if isinstance(value, torch.Tensor):
+                        largest = max(largest, value.numel() * value.element_size())
+            return result
+
+    try:
+        with torch.no_grad(), Watching():
+            call()
+    except Exception:  # an estimate is no reason to fail: the model itself was called before
+        return 0
+    return largest // max(1, batch_size)
+
+
+def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
+    """Bytes, for one sample, of the largest tensor that an ONNX file computes; 0 where unknown."""
+    import onnx
+
+    sizes = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
+    batch = max((spec.batch_range().min for spec in inputs), default=1)
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
+                dim.dim_value = size
+        shapes, types = inferred(model)
+    except Exception:  # as above
+        return 0
+    outside = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    inner = {name: shape for name, shape in shapes.items() if name not in outside}
+    sizes_bytes = (
+        math.prod(shape) * _item_bytes(element_name(types[name])) for name, shape in inner.items()
+    )
+    return max(sizes_bytes, default=0) // max(1, batch)

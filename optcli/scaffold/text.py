@@ -12,7 +12,7 @@ import yaml
 from optcli.errors import counted
 from optcli.outputs import Guess
 from optcli.recipe import MODELINE
-from optcli.scaffold.roles import Data
+from optcli.scaffold.known_layouts import Data
 from optcli.scaffold.variants import Offer
 from optcli.scaffold.wording import input_line, quoted
 from optcli.settings import TensorSpec, batch_range

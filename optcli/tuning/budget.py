@@ -2,27 +2,40 @@
 
 Evaluation samples may be many times the validation samples, and every finalist is judged on all of
 them. What judging took on the validation samples says what it will take.
+What other programs compute meanwhile costs trials and training.
 """
 
 from __future__ import annotations
 
+import os
+import resource
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import psutil
+
+from optcli.environment import usable_cores
 from optcli.results.tuning import TuningTrial
 
 # What is kept for building, measuring and judging the finalists where judging takes little.
 _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
+
 # Of the usual share, what a trial may take that has begun in time: a training that is cut off is lost.
 _GRACE_SHARE = 0.25
+
 # The most that is kept: else there would be nothing to judge. In a minute one finalist needs more.
 _MOST_SHARE, _MOST_FOR_ONE = 0.5, 0.6
+
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
+
 _ALL, _FEWER = 5, 3
+
 # What starting and warming up one network takes in the five launches of a table, and timing it at two
 # batch sizes at least. Three variants of SqueezeNet 1.1 took 54 s, of which the calls were 14.
 _LAUNCHING_S, _TIMING_S = 13.0, 4.0
+
 # Of a large network also so many calls at each batch size: those that warm it up in each launch, and
 # two before each round. Three variants of ResNet-50 took 125 s, of which 64 s were 130 such calls each.
 _CALLS_BESIDE = 130
@@ -36,6 +49,7 @@ _LEAST_JUDGED = 3
 # Of a judgement of two networks, what starting their processes takes and more samples do not repeat:
 # 2.3 s in eager PyTorch and 0.9 s in OpenVINO, SqueezeNet 1.1 on 60 and 880 images, two cores.
 _STARTING_S = 3.0
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 
 
 @dataclass(frozen=True)
@@ -150,3 +164,44 @@ def _usual_finalists(
 ) -> list[TuningTrial | None]:
     """What stands for the finalists before they are chosen: two like the best trial, careful ones."""
     return [best, best, *[reference] * (_ALL - 2)]
+
+
+class OtherWork:
+    """What other programs, and other guests of its host, have of this machine's cores from now on."""
+
+    def __init__(self) -> None:
+        self._began, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
+
+    def share(self) -> float | None:
+        """The part of the cores' time until now, 0..1.
+
+        A process of our own that still runs counts as another's. None where the system counts no time,
+        and under a quota: what others compute then is on cores that this process could not have.
+        """
+        cores = len(_cores())
+        passed_s = (time.monotonic() - self._began) * cores
+        busy_s = _busy_s() - self._busy_s
+        if cores > usable_cores() or busy_s <= 0 or passed_s <= 0:
+            return None
+        others_s = busy_s - (_own_s() - self._own_s)
+        return min(1.0, max(0.0, others_s / passed_s))
+
+
+def _cores() -> set[int]:
+    """The numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _busy_s() -> float:
+    """Seconds in which these cores computed for anybody, or were stolen."""
+    cores = _cores()
+    counted = [times for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+    return sum(float(getattr(times, kind, 0.0)) for times in counted for kind in _BUSY)
+
+
+def _own_s() -> float:
+    """Seconds that this process computed, and those of its descendants that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)

@@ -1,15 +1,221 @@
-"""Which trials are built as variants and judged on samples that the search never saw."""
+"""The finalists of a search: which trials become variants, and the recipe that has them.
+
+They are judged on samples that the search never saw. The recipe extends the one that was searched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import json
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from ruamel.yaml import YAML
+
+from optcli.data import DataSettings
+from optcli.errors import StoreError, UsageError
+from optcli.files import regular_files
+from optcli.recipe import Recipe, as_written
 from optcli.results.tuning import TuningTrial
+from optcli.tuning.candidates import written
 from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, score_of
+
+_WIDTH = 96
+_MARK = "# Written by `"
 
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
+
+
+def variant_names(
+    choices: Sequence[FinalistChoice], taken: Iterable[str] = ()
+) -> dict[str, FinalistChoice]:
+    """A name for each finalist: `openvino-int8`, `pruned-openvino-int8`, `openvino-int8-n2`, ...
+
+    None is one of the `taken`: what the old recipe says of a variant of the same name would stay.
+    """
+    names: dict[str, FinalistChoice] = {}
+    used = {name.lower() for name in taken}
+    for choice in choices:
+        parameters = choice.trial.parameters
+        plain = f"{parameters['runtime']}-{parameters['precision']}"
+        if parameters.get("blocks") or parameters.get("width"):
+            plain = f"pruned-{plain}"
+        numbered = (f"{plain}-n{count}" for count in itertools.count(2))
+        name = next(each for each in itertools.chain((plain,), numbered) if each not in used)
+        used.add(name)
+        names[name] = choice
+    return names
+
+
+def names_of(recipe: Recipe) -> set[str]:
+    """The names that the variants of a recipe have, in its files and by its matrix."""
+    return {*recipe.variants, recipe.baseline, *_variants(as_written(recipe.path))}
+
+
+def changes(data: Mapping[str, DataSettings], recipe: Recipe) -> dict[str, Any]:
+    """What the tuned recipe says of the data: the roles that the search divided, with whole paths."""
+    changed = {
+        role: _placed(settings, recipe.folder).model_dump(
+            mode="json", by_alias=True, exclude_defaults=True
+        )
+        for role, settings in data.items()
+        if recipe.data.get(role) != settings
+    }
+    return {"data": changed} if changed else {}
+
+
+def _placed(settings: DataSettings, folder: Path) -> DataSettings:
+    """The settings with absolute paths: the recipe that names them may lie elsewhere."""
+    placed = settings.with_paths(lambda path: str(folder / regular_files.expanded(path)))
+    if not settings.runs_code:
+        return placed
+    return placed.model_copy(update={"source": f"{settings.kind}:{folder / settings.place}"})
+
+
+def text(
+    recipe: Recipe,
+    out: Path,
+    choices: Mapping[str, FinalistChoice],
+    baseline: tuple[str, Mapping[str, Any]],
+    changed: Mapping[str, Any],
+    *,
+    confidence: float | None,
+    measuring_s: float,
+    command: str,
+) -> str:
+    """The tuned recipe. `changed` are settings that the search was told, as a recipe has them.
+
+    `confidence` is that of each finalist's verdict on accuracy, `measuring_s` the time cap of timed
+    calls. Paths of the old recipe stay right, since the new one extends it. What is removed of it is
+    what its files write: null for anything else would be read as a value.
+    """
+    name, variant = baseline
+    before = as_written(recipe.path)
+    replaced = [each for each in _variants(before) if each != name]
+    # The passes of what it extends stand in it already, and that variant is removed.
+    alone = {"extends": None} if "extends" in (_variants(before).get(name) or {}) else {}
+    top: dict[str, Any] = {
+        "version": 1,
+        "name": f"{recipe.name}-tuned",
+        "extends": os.path.relpath(recipe.path, out.absolute().parent),
+        **({"matrix": None} if before.get("matrix") else {}),
+        "baseline": name,
+        **changed,
+    }
+    if recipe.accuracy is not None and confidence is not None:
+        top["accuracy"] = {**top.get("accuracy", {}), "confidence": round(confidence, 6)}
+    top["latency"] = {**top.get("latency", {}), "mode": "table", "max_seconds": measuring_s}
+    lines = [
+        f"{_MARK}{command}`. It is an ordinary recipe: build, compare and gate it.",
+        *(f"{key}: {_flow(value)}" for key, value in top.items()),
+        "variants:",
+        *(f"  {each}: null" for each in replaced),
+        f"  {name}: {_flow({**alone, **variant})}",
+    ]
+    for each, choice in choices.items():
+        lines += [f"  {line}" for line in _comment(choice)]
+        lines += [f"  {each}:", *_variant(choice)]
+    return "\n".join(lines) + "\n"
+
+
+def _variants(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The variants of a recipe as it was written."""
+    variants: dict[str, Any] = written.get("variants") or {}
+    return variants
+
+
+def require_place(path: Path, recipe: Recipe) -> None:
+    """Raise `UsageError` where the recipe cannot go: over somebody's own file, or into no folder."""
+    if not path.parent.is_dir():
+        raise UsageError(
+            "the folder of the tuned recipe is not there",
+            place=str(path.parent),
+            hint="make it, or name another place with --out FILE",
+        )
+    if path.suffix not in (".yaml", ".yml"):
+        raise UsageError(
+            f"found {path.name}, wanted a .yaml file", place="--out", hint="a recipe is YAML"
+        )
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        is_ours = file.readline().startswith(_MARK)
+    if not is_ours or any(path.samefile(each) for each in recipe.read_from):
+        raise UsageError(
+            "there is a file that optcli tune did not write",
+            place=str(path),
+            hint="name another place with --out FILE, or move this file away",
+        )
+
+
+def write(path: Path, content: str) -> None:
+    """Write the recipe, whole or not at all. Raises `StoreError`."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(content, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"the tuned recipe cannot be written: {error.strerror}",
+            place=str(path),
+            hint="name another place with --out FILE",
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """What `--set key.key=value` asked for, as a recipe has it; variants and `tune` are left out.
+
+    Raises `UsageError` for a position in a list, which no recipe that extends another can change.
+    """
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        parts = key.strip().split(".")
+        if any(part.isdecimal() for part in parts):
+            raise UsageError(
+                f"a position in a list cannot be kept in the tuned recipe: {key.strip()}",
+                place="--set",
+                hint="write it in the recipe",
+            )
+        if parts[0] in ("variants", "matrix", "baseline", "tune"):
+            continue
+        at = settings
+        for part in parts[:-1]:
+            at = at.setdefault(part, {})
+        at[parts[-1]] = YAML(typ="safe").load(value)
+    return settings
+
+
+def _variant(choice: FinalistChoice) -> list[str]:
+    variant = written(choice.trial.passes, choice.trial.runner)
+    lines = ["    passes:", *(f"      - {_flow(each)}" for each in variant["passes"])]
+    if not variant["passes"]:
+        lines = ["    passes: []"]
+    if "runner" in variant:
+        lines.append(f"    runner: {_flow(variant['runner'])}")
+    return lines
+
+
+def _comment(choice: FinalistChoice) -> list[str]:
+    trial = choice.trial
+    sentence = f"Trial {trial.number}: {choice.why}."
+    if trial.score is not None:
+        sentence += f" {trial.score.value:.2f} times the reference"
+    if trial.loss is not None:
+        sentence += f", {100 * trial.loss.value:.2f} points lost on {trial.samples} validation samples"
+    return textwrap.wrap(f"{sentence}.", _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style; JSON is YAML."""
+    return json.dumps(value)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from optcli.results import Estimate, Latency, Report, VariantReport
 from optcli.results.outcomes import Outcome
 from optcli.results.tuning import COUNTED_IN_BYTES, Finalist, Tuning, scaled
 from optcli.store import Store
-from optcli.tuning import tuned_recipe
+from optcli.tuning import finalists
 from optcli.tuning.finalists import FinalistChoice
-from optcli.tuning.safety import CAREFUL
 from optcli.tuning.starting import LIBRARIES
+from optcli.tuning.trial_facts import CAREFUL
 from optcli.tuning.trials import WITHOUT_METRIC
 
 _MS_PER_HOUR = 3.6e6
@@ -54,12 +54,12 @@ def build(
 
     Raises what a build raises, and `StoreError` where the recipe cannot be written.
     """
-    changed = tuned_recipe.settings_of(overrides)
+    changed = finalists.settings_of(overrides)
     sizes = sorted({*recipe.latency.batch_sizes, *batch_sizes})
     changed["latency"] = {**changed.get("latency", {}), "batch_sizes": sizes}
     rows = (len(choices) + 1) * len(sizes)
     measuring_s = min(_MOST_MEASURING_S, max(_LEAST_MEASURING_S, spare_s / rows))
-    content = tuned_recipe.text(
+    content = finalists.text(
         recipe,
         path,
         choices,
@@ -69,7 +69,7 @@ def build(
         measuring_s=round(measuring_s, 1),
         command=f"optcli tune {shown_path(recipe.path)}",
     )
-    tuned_recipe.write(path, content)
+    finalists.write(path, content)
     return pipeline.build(
         path,
         store=store,

@@ -25,9 +25,18 @@ from optcli.results import Accuracy
 from optcli.results.tuning import Repair, Trial
 from optcli.store import Store
 from optcli.tuning import patch
-from optcli.tuning.components import QUANTIZING, Component, beginnings, calibrations, groups, worst
-from optcli.tuning.layers import NetworkOperator, layers_of
-from optcli.tuning.ranking import Ranking, by_own_error
+from optcli.tuning.layers import (
+    QUANTIZING,
+    Component,
+    NetworkOperator,
+    Ranking,
+    beginnings,
+    by_own_error,
+    calibrations,
+    groups,
+    layers_of,
+    worst,
+)
 from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Repairs
 

@@ -22,14 +22,12 @@ from optcli.report import tuning_findings
 from optcli.results.tuning import COUNTED_IN_BYTES, Tuning, TuningTrial
 from optcli.settings.tuning import Objective
 from optcli.store import Store
-from optcli.tuning import causes, finalists, judgement, rules, starting, tuned_recipe
-from optcli.tuning.budget import SearchBudget
+from optcli.tuning import causes, finalists, judgement, rules, starting
+from optcli.tuning.budget import OtherWork, SearchBudget
 from optcli.tuning.display import Display
-from optcli.tuning.other_work import OtherWork
 from optcli.tuning.space import Space
-from optcli.tuning.starting import SearchStart
+from optcli.tuning.starting import SearchStart, Study
 from optcli.tuning.strategy import Strategy
-from optcli.tuning.study import Study
 from optcli.tuning.trial_facts import best_of, surest_of
 from optcli.tuning.trial_runner import TrialRunner
 from optcli.tuning.trials import Trials
@@ -73,7 +71,7 @@ def tune(
     options_set = starting.told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
     start = starting.started(Path(recipe), (*overrides, *options_set))
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
-    tuned_recipe.require_place(path, start.recipe)
+    finalists.require_place(path, start.recipe)
     store = Store.of(store)
     settings = settings or BuildSettings()
     require_ray(settings.ray, store)
@@ -180,7 +178,7 @@ def _judged(result: _Found, path: Path, artifacts: Path | None) -> Tuning:
     best = best_of(result.done)
     most = result.budget.finalists(result.left_s, result.first, read.tune.finalists, best)
     chosen = finalists.choose(result.done, result.bar, most, certain=read.wants_certainty)
-    choices = tuned_recipe.variant_names(chosen, tuned_recipe.names_of(read))
+    choices = finalists.variant_names(chosen, finalists.names_of(read))
     tuning = Tuning(
         recipe=read.name,
         path=str(path) if choices else "",

@@ -1,12 +1,18 @@
-"""What a search begins with: the recipe, the baseline, the samples; and what it refuses."""
+"""What a search begins with: the recipe, the baseline, the samples, trials of an earlier run.
+
+It refuses what cannot be searched.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from optcli import environment, passes
 from optcli.accuracy import require_metric
@@ -17,9 +23,10 @@ from optcli.pipeline import plugins
 from optcli.pipeline.plan import plan, source_of
 from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
+from optcli.results.tuning import TuningTrial
 from optcli.settings import batch_range, user_code
-from optcli.store import Store
-from optcli.tuning import tuned_recipe
+from optcli.store import Store, disk
+from optcli.tuning import finalists
 from optcli.tuning.space import Space
 from optcli.tuning.trials import WITHOUT_METRIC
 from optcli.tuning.validation import Validation, separated, validation_of
@@ -59,7 +66,7 @@ def started(path: Path, overrides: tuple[str, ...]) -> SearchStart:
     if recipe.accuracy is not None:
         require_metric(recipe.accuracy)
     _require_batch_size(recipe)
-    tuned_recipe.settings_of(overrides)  # what cannot be written at the end is said now
+    finalists.settings_of(overrides)  # what cannot be written at the end is said now
     validation = validation_of(recipe)
     alone = ("matrix=null",) if recipe.matrix else ()  # it would add its variants to every trial
     return SearchStart(
@@ -76,7 +83,7 @@ def with_own_samples(start: SearchStart) -> SearchStart:
 
 def _divided(validation: Validation, recipe: Recipe) -> tuple[str, ...]:
     """The roles that the search divided, as overrides."""
-    more = tuned_recipe.changes(validation.data, recipe)
+    more = finalists.changes(validation.data, recipe)
     return tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
 
 
@@ -196,3 +203,38 @@ def key_of(start: SearchStart, store: Store) -> str:
             "environment": environment.describe(LIBRARIES),
         }
     )
+
+
+class Study:
+    """The trials at `path`, one JSON object a line; a line that was not written whole is left out.
+
+    A search that was killed goes on with the trials that it finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.trials: list[TuningTrial] = _trials_in(path)
+
+    def keep(self, trial: TuningTrial) -> None:
+        """Add a trial that has ended. Raises `StoreError` where it cannot be written."""
+        self.trials.append(trial)
+        text = "".join(f"{each.model_dump_json()}\n" for each in self.trials)
+        with disk.failures(self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            disk.write_whole(fresh, text.encode())
+            fresh.replace(self._path)
+
+
+def _trials_in(path: Path) -> list[TuningTrial]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    trials = []
+    for line in lines:
+        try:
+            trials.append(TuningTrial.model_validate_json(line))
+        except ValidationError:  # written by another version: what follows it cannot be relied on
+            break
+    return trials

@@ -18,10 +18,12 @@ from typing import Any
 
 from optcli.results.tuning import COUNTED_IN_BYTES, TuningTrial
 from optcli.tuning import rules
-from optcli.tuning.pruning_candidates import CLOSE, LEAST_GAIN, PruningCandidates
-from optcli.tuning.safety import Safety
 from optcli.tuning.space import Parameters, Space
 from optcli.tuning.trial_facts import (
+    CLOSE,
+    LEAST_GAIN,
+    PruningCandidates,
+    Safety,
     best_of,
     cannot_be_cut,
     cut_of,

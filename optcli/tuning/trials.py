@@ -25,15 +25,13 @@ from optcli.measure import latency
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
-from optcli.results.tuning import Trial, TuningTrial
-from optcli.tuning.built_facts import blocks_gone, early_end, family_of
+from optcli.results.tuning import Trial
+from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import TrialCandidate, candidate_of, written
-from optcli.tuning.components import QUANTIZING, groups, worst
-from optcli.tuning.layers import layers_of
-from optcli.tuning.ranking import by_own_error
+from optcli.tuning.layers import QUANTIZING, by_own_error, groups, layers_of, worst
 from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
 from optcli.tuning.trial_facts import score_of
-from optcli.tuning.trial_runner import TrialRunner, artifact, planned
+from optcli.tuning.trial_runner import TrialRunner, artifact, blocks_gone, early_end, family_of, planned
 from optcli.tuning.validation import Validation
 
 # What the baseline is called among a trial's variants: its own name could be one of the others.

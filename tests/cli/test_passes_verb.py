@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from optcli import passes, runners
-from optcli.cli.option_types import in_words
-from optcli.cli.passes import PassDescription, example
+from optcli.cli.passes import PassDescription, example, in_words
 from optcli.recipe import load
 
 HEAD = """\

@@ -132,7 +132,7 @@ def test_no_image_starts_a_program(classes, monkeypatch):
     from PIL import EpsImagePlugin
 
     from optcli.data.image_files import open_image
-    from optcli.scaffold import masks
+    from optcli.scaffold import known_layouts
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was started"))
     path = classes / "ant" / "evil.png"
@@ -140,7 +140,7 @@ def test_no_image_starts_a_program(classes, monkeypatch):
     with pytest.raises(InputError, match="not a readable image"):
         open_image(str(path))
     with pytest.raises(InputError, match="not a readable image"):
-        masks.look(masks.MasksRequest((path,), path.parent), None)
+        known_layouts.look(known_layouts.MasksRequest((path,), path.parent), None)
 
 
 @pytest.mark.slow

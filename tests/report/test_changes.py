@@ -13,7 +13,7 @@ from example import accuracy, both, latency, report, variant
 from test_html_report import HOSTILE, Parsed
 
 from optcli.report import changes, html, terminal
-from optcli.report.changes import intervals
+from optcli.report.changes import comparing
 from optcli.report.csv_text import csv_of_changes
 from optcli.report.markdown_text import markdown
 from optcli.results import Estimate
@@ -82,7 +82,7 @@ def test_without_intervals_nothing_is_claimed():
 
 def test_the_ratio_of_two_alike_is_root_two_wider():
     one = Estimate(value=2.0, low=2 / 1.1, high=2 * 1.1)
-    found = intervals.ratio(one, one)
+    found = comparing.ratio(one, one)
     assert found.value == 1
     assert found.high == pytest.approx(math.exp(math.sqrt(2) * math.log(1.1)))
     assert found.low == pytest.approx(1 / found.high)
@@ -90,7 +90,7 @@ def test_the_ratio_of_two_alike_is_root_two_wider():
 
 def test_a_lopsided_interval_stays_so():
     before = Estimate(value=1.0, low=0.99, high=2.0)
-    found = intervals.ratio(before, Estimate(value=1.0, low=0.99, high=1.01))
+    found = comparing.ratio(before, Estimate(value=1.0, low=0.99, high=1.01))
     assert found.low == pytest.approx(0.5, rel=0.01)
     assert found.high == pytest.approx(1.0142, rel=0.001)
 
@@ -105,14 +105,14 @@ def test_the_ratio_covers_what_it_says():
         return Estimate(value=at, low=at / reach, high=at * reach)
 
     for _ in range(runs):
-        found = intervals.ratio(run(1.0, 0.05), run(truth, 0.02))
+        found = comparing.ratio(run(1.0, 0.05), run(truth, 0.02))
         covered += found.low <= truth <= found.high
     assert 0.93 <= covered / runs <= 0.97
 
 
 def test_newcombe_as_published():
     # Newcombe 1998, table II, example (a): 56/70 against 48/80, method 10: 0.0524 to 0.3339.
-    found = intervals.share_difference(48 / 80, 80, 56 / 70, 70)
+    found = comparing.share_difference(48 / 80, 80, 56 / 70, 70)
     assert (found.low, found.high) == (pytest.approx(0.0524, abs=1e-4), pytest.approx(0.3339, abs=1e-4))
 
 

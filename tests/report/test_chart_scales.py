@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from optcli.report.html import marks
-from optcli.report.html.scales import Scale, from_zero, label, spanning
+from optcli.report.html.marks import Scale, from_zero, label, spanning
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -6,7 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from optcli.errors import UsageError
-from optcli.scaffold import memory, overriding
+from optcli.scaffold import looking, overriding
 from optcli.settings import TensorSpec
 
 
@@ -29,20 +29,20 @@ def spec(*shape, dtype="float32", high=32):
     ],
 )
 def test_a_batch_fits_into_memory(size, largest, most):
-    (found,) = memory.fitted([spec("batch", 3, size, size)], largest)
+    (found,) = looking.fitted([spec("batch", 3, size, size)], largest)
     span = found.ranges["batch"]
     assert (span.min, span.opt, span.max) == (1, min(8, most), most)
 
 
 def test_a_fixed_batch_and_the_bounds_of_a_file_stay():
-    assert memory.fitted([spec(4, 3, 720, 720)], 0)[0].shape[0] == 4
-    assert memory.fitted([spec("batch", 3, 32, 32, high=9)], 0)[0].ranges["batch"].max == 9
+    assert looking.fitted([spec(4, 3, 720, 720)], 0)[0].shape[0] == 4
+    assert looking.fitted([spec("batch", 3, 32, 32, high=9)], 0)[0].ranges["batch"].max == 9
 
 
 def test_bytes_by_type():
-    assert memory.input_bytes(spec("batch", 3, 10, 10)) == 1200
-    assert memory.input_bytes(spec("batch", 3, 10, 10, dtype="uint8")) == 300
-    assert memory.input_bytes(spec("batch", 3, 10, 10, dtype="float16")) == 600
+    assert looking.input_bytes(spec("batch", 3, 10, 10)) == 1200
+    assert looking.input_bytes(spec("batch", 3, 10, 10, dtype="uint8")) == 300
+    assert looking.input_bytes(spec("batch", 3, 10, 10, dtype="float16")) == 600
 
 
 @pytest.mark.slow
@@ -59,8 +59,8 @@ def test_the_largest_tensor_inside_an_onnx_file(tmp_path, kind, item_bytes):
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], [weight, back])
     onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
     inputs = [spec("n", 3, 10, 10).model_copy(update={"name": "x"})]
-    assert memory.of_onnx(tmp_path / "model.onnx", inputs) == 6 * 100 * item_bytes
-    assert memory.of_onnx(tmp_path / "model.onnx", []) == 0
+    assert looking.of_onnx(tmp_path / "model.onnx", inputs) == 6 * 100 * item_bytes
+    assert looking.of_onnx(tmp_path / "model.onnx", []) == 0
 
 
 RECIPE = """\

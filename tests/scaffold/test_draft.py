@@ -16,7 +16,7 @@ from optcli import cli, environment
 from optcli.artifact import Format
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.recipe import MODELINE, load
-from optcli.scaffold import InputText, draft, masks
+from optcli.scaffold import InputText, draft, known_layouts
 from optcli.scaffold.variants import offered
 from optcli.scaffold.wording import input_line, quoted, safe_name, sized
 from optcli.settings import TensorSpec
@@ -89,7 +89,8 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
         monkeypatch.setattr("optcli.scaffold.run", lambda _, request, *__, **___: look(request, None))
         monkeypatch.setattr(
-            "optcli.scaffold.masks.run", lambda _, request, *__, **___: masks.look(request, None)
+            "optcli.scaffold.known_layouts.run",
+            lambda _, request, *__, **___: known_layouts.look(request, None),
         )
     yield
     torch.set_num_threads(threads)

@@ -13,7 +13,7 @@ from optcli.data import DataSettings, problems
 from optcli.data import open as open_data
 from optcli.errors import InputError
 from optcli.scaffold.data import described
-from optcli.scaffold.roles import Data
+from optcli.scaffold.known_layouts import Data
 from optcli.settings import TensorSpec
 
 

@@ -13,7 +13,7 @@ from optcli.data import DataSettings
 from optcli.data import open as open_data
 from optcli.errors import InputError
 from optcli.outputs import Guess
-from optcli.scaffold import masks
+from optcli.scaffold import known_layouts
 from optcli.scaffold.data import described
 from optcli.scaffold.text import DraftModel, _measures, why_not_judged
 from optcli.settings import TensorSpec
@@ -22,7 +22,8 @@ from optcli.settings import TensorSpec
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(
-        "optcli.scaffold.masks.run", lambda _, request, *__, **___: masks.look(request, None)
+        "optcli.scaffold.known_layouts.run",
+        lambda _, request, *__, **___: known_layouts.look(request, None),
     )
     return tmp_path
 

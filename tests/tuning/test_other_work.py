@@ -9,8 +9,8 @@ from collections import namedtuple
 
 import pytest
 
-from optcli.tuning import other_work
-from optcli.tuning.other_work import OtherWork
+from optcli.tuning import budget
+from optcli.tuning.budget import OtherWork
 
 Times = namedtuple("Times", ("user", "nice", "system", "idle", "steal"))
 
@@ -21,12 +21,12 @@ class Machine:
     def __init__(self, monkeypatch):
         self.now, self.own = 0.0, 0.0
         self.cores = [[0.0] * 5 for _ in range(4)]
-        monkeypatch.setattr(other_work.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(other_work, "_own_s", lambda: self.own)
-        monkeypatch.setattr(other_work, "_cores", lambda: {0, 1})
-        monkeypatch.setattr(other_work, "usable_cores", lambda: 2)
+        monkeypatch.setattr(budget.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(budget, "_own_s", lambda: self.own)
+        monkeypatch.setattr(budget, "_cores", lambda: {0, 1})
+        monkeypatch.setattr(budget, "usable_cores", lambda: 2)
         monkeypatch.setattr(
-            other_work.psutil, "cpu_times", lambda percpu: [Times(*core) for core in self.cores]
+            budget.psutil, "cpu_times", lambda percpu: [Times(*core) for core in self.cores]
         )
 
 
@@ -58,7 +58,7 @@ def test_where_nothing_is_counted_or_a_quota_holds_nothing_is_known(machine, mon
     assert others.share() is None
     machine.cores[0] = [60.0, 0.0, 0.0, 40.0, 0.0]
     assert others.share() == pytest.approx(0.3)
-    monkeypatch.setattr(other_work, "usable_cores", lambda: 1)
+    monkeypatch.setattr(budget, "usable_cores", lambda: 1)
     assert others.share() is None
 
 
@@ -75,13 +75,13 @@ sys.stdin.read()
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's counters")
 def test_a_process_that_runs_is_another_and_one_that_has_ended_is_our_own():
     others = OtherWork()
-    if others.share() is None and other_work.usable_cores() < len(os.sched_getaffinity(0)):
+    if others.share() is None and budget.usable_cores() < len(os.sched_getaffinity(0)):
         pytest.skip("a quota holds: nothing can be told")
     busy = [sys.executable, "-c", BUSY]
     with subprocess.Popen(busy, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        before = other_work._own_s()
+        before = budget._own_s()
         assert process.stdout.readline() == b"done\n"
-        running = other_work._own_s() - before
+        running = budget._own_s() - before
         assert others.share() > 0.0
         process.communicate()
-    assert other_work._own_s() - before > running + 0.5
+    assert budget._own_s() - before > running + 0.5

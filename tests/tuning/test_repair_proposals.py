@@ -9,8 +9,15 @@ import pytest
 from optcli.artifact import OUTPUT_TAIL, Artifact, Format
 from optcli.results import Estimate
 from optcli.results.tuning import Trial
-from optcli.tuning.components import calibrations, groups, worst
-from optcli.tuning.layers import NetworkOperator, layers_of, onnx_layers, openvino_layers
+from optcli.tuning.layers import (
+    NetworkOperator,
+    calibrations,
+    groups,
+    layers_of,
+    onnx_layers,
+    openvino_layers,
+    worst,
+)
 from optcli.tuning.repairing import Proposals
 
 # in -> first -> swish -> (left, right depthwise) -> concat -> middle -> head1 -> head2 -> out

@@ -15,11 +15,11 @@ from optcli.observer import Silent
 from optcli.recipe import load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import rules, search, starting, tune, tuned_recipe
+from optcli.tuning import finalists, rules, search, starting, tune
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
+from optcli.tuning.starting import Study
 from optcli.tuning.strategy import Strategy
-from optcli.tuning.study import Study
 
 
 def project(folder: Path, rest: str = PLAIN, data: str = DATA, head: str = HEAD) -> Path:
@@ -56,9 +56,9 @@ def test_a_recipe_that_tune_wrote_is_replaced_but_not_the_one_it_starts_from(tmp
     path = project(tmp_path)
     ours = tmp_path / "recipe.tuned.yaml"
     ours.write_text("# Written by `optcli tune recipe.yaml`.\nextends: recipe.yaml\n")
-    tuned_recipe.require_place(ours, load(path))
+    finalists.require_place(ours, load(path))
     with pytest.raises(UsageError, match="did not write"):
-        tuned_recipe.require_place(ours, load(ours))
+        finalists.require_place(ours, load(ours))
 
 
 @pytest.mark.parametrize(

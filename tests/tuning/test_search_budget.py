@@ -16,8 +16,8 @@ from optcli.tuning import search
 from optcli.tuning.budget import SearchBudget
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
+from optcli.tuning.starting import Study
 from optcli.tuning.strategy import Strategy
-from optcli.tuning.study import Study
 
 
 @pytest.fixture

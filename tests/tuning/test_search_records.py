@@ -12,10 +12,10 @@ from optcli.errors import UsageError
 from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import rules, starting, tune, tuned_recipe
+from optcli.tuning import finalists, rules, starting, tune
 from optcli.tuning.finalists import FinalistChoice
 from optcli.tuning.space import Space
-from optcli.tuning.study import Study
+from optcli.tuning.starting import Study
 from optcli.tuning.validation import validation_of
 
 SPLIT = """\
@@ -159,7 +159,7 @@ def test_a_split_by_a_list_cannot_be_divided(tmp_path: Path) -> None:
 
 def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
     read = recipe(tmp_path, SPLIT, "variants:\n  plain: []\n  other: [to_openvino]\n")
-    choices = tuned_recipe.variant_names(
+    choices = finalists.variant_names(
         [
             FinalistChoice(trial(3), "the fastest"),
             FinalistChoice(
@@ -168,10 +168,10 @@ def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
         ]
     )
     assert list(choices) == ["openvino-int8", "openvino-int8-n2"]
-    changed = tuned_recipe.settings_of(["latency.threads=1", "data.calibration.samples=4"])
+    changed = finalists.settings_of(["latency.threads=1", "data.calibration.samples=4"])
     out = tmp_path / "elsewhere" / "recipe.tuned.yaml"
     out.parent.mkdir()
-    text = tuned_recipe.text(
+    text = finalists.text(
         read,
         out,
         choices,
@@ -181,7 +181,7 @@ def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
         measuring_s=5.0,
         command="optcli tune recipe.yaml",
     )
-    tuned_recipe.write(out, text)
+    finalists.write(out, text)
     tuned = load(out)
     assert list(tuned.variants) == ["plain", "openvino-int8", "openvino-int8-n2"]
     assert tuned.baseline == "plain"
@@ -199,6 +199,6 @@ def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
 
 def test_a_part_that_was_split_off_is_named_with_its_whole_path(tmp_path: Path) -> None:
     read = recipe(tmp_path, SPLIT)
-    changed = tuned_recipe.changes(validation_of(read).data, read)
+    changed = finalists.changes(validation_of(read).data, read)
     assert changed["data"]["calibration"]["source"] == f"imagefolder:{tmp_path / 'images'}"
     assert changed["data"]["calibration"]["split"]["to"] == pytest.approx(0.4)

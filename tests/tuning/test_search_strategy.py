@@ -14,11 +14,11 @@ from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
 from optcli.tuning import rules
-from optcli.tuning.pruning_candidates import PruningCandidates
-from optcli.tuning.safety import Safety
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Proposal, Strategy
 from optcli.tuning.trial_facts import (
+    PruningCandidates,
+    Safety,
     best_of,
     cannot_be_cut,
     cut_of,

@@ -16,7 +16,7 @@ from optcli.recipe import load
 from optcli.report.tuning import trial_row
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import built_facts
+from optcli.tuning import trial_runner
 from optcli.tuning.display import Display
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy
@@ -136,15 +136,15 @@ PLAIN: dict[str, Any] = {"finetuning": {}}
 def test_the_record_says_how_much_of_its_last_training_ran(
     steps: list[Any], more_s: int, share: float | None
 ) -> None:
-    found = built_facts.early_end(made_of(*steps), "trial-1", {**CUT, "more_s": more_s})
+    found = trial_runner.early_end(made_of(*steps), "trial-1", {**CUT, "more_s": more_s})
     assert found == ({} if share is None else {"ended_early": WHY, "trained_share": share})
 
 
 def test_quantization_aware_training_too() -> None:
     facts = {**WHOLE, "quantization_aware_training": {"early_stopping": {"why": WHY, "share": 0.2}}}
     made = made_of(("finetune", WHOLE), ("quantize_aware", facts))
-    assert built_facts.early_end(made, "trial-1", CUT) == {"ended_early": WHY}
-    assert built_facts.early_end(made, "trial-1", {"aware_s": 60}) == {"ended_early": WHY}
+    assert trial_runner.early_end(made, "trial-1", CUT) == {"ended_early": WHY}
+    assert trial_runner.early_end(made, "trial-1", {"aware_s": 60}) == {"ended_early": WHY}
 
 
 def test_people_read_why_it_ended() -> None:
@@ -165,4 +165,4 @@ def test_people_read_why_it_ended() -> None:
 def test_the_record_says_how_many_blocks_a_cut_has_removed() -> None:
     pruning = {"pruning": {"blocks_removed": ["layer2.1", "layer3.2"], "blocks_found": 7}}
     made = made_of(("prune", pruning), ("export", {}))
-    assert built_facts.blocks_gone(made, "trial-1") == {"blocks_removed": 2, "blocks_found": 7}
+    assert trial_runner.blocks_gone(made, "trial-1") == {"blocks_removed": 2, "blocks_found": 7}

@@ -9,7 +9,7 @@ from tiny_project import DATA, write_recipe
 from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import starting, tuned_recipe
+from optcli.tuning import finalists, starting
 from optcli.tuning.candidates import TrialCandidate
 from optcli.tuning.finalists import FinalistChoice
 from optcli.tuning.trials import Trials
@@ -43,19 +43,19 @@ def tuned(path: Path, *choices: FinalistChoice, overrides: tuple[str, ...] = ())
     """The recipe that a search of the one at `path` writes for its finalists."""
     start = starting.started(path, overrides)
     read = start.recipe
-    named = tuned_recipe.variant_names(choices, tuned_recipe.names_of(read))
+    named = finalists.variant_names(choices, finalists.names_of(read))
     out = path.with_name("recipe.tuned.yaml")
-    text = tuned_recipe.text(
+    text = finalists.text(
         read,
         out,
         named,
         start.baseline,
-        tuned_recipe.settings_of(overrides),
+        finalists.settings_of(overrides),
         confidence=0.975,
         measuring_s=5.0,
         command="optcli tune recipe.yaml",
     )
-    tuned_recipe.write(out, text)
+    finalists.write(out, text)
     return load(out)
 
 

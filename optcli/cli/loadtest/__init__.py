@@ -1,15 +1,60 @@
-"""`optcli loadtest`: a running server under traffic, held to its promise. One file is one test."""
+"""`optcli loadtest`: a running server under traffic, two servers side by side, or drift of inputs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from optcli.cli import options
-from optcli.cli.loadtest import canary, limit, load
+from optcli.cli.loadtest import load
+from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from optcli.serving.loadtest import Options
+
+
+@dataclass(frozen=True)
+class _ShadowOptions:
+    """How the second server is compared; None: as by default."""
+
+    shadow: str | None = options.option(
+        "--shadow",
+        metavar="SHARE",
+        help="Share of the requests that SECOND gets as well.  [default: 10%]",
+    )
+    agreement: str | None = options.option(
+        "--agreement",
+        metavar="SHARE",
+        help="Share of the samples on which SECOND must give the same answer.  [default: 90%]",
+    )
+
+
+def _require_no_shadow(shadow: _ShadowOptions) -> None:
+    """Raise `UsageError` for what needs a second server."""
+    for option, value in (("--shadow", shadow.shadow), ("--agreement", shadow.agreement)):
+        if value is not None:
+            raise UsageError("there is no second server", place=option, hint="name two servers")
+
+
+def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -> load.Answer:
+    """Send traffic to both servers and compare them."""
+    from optcli.report.loadtest import canary_document, canary_junit
+    from optcli.serving.loadtest import Shadow, canary_test
+
+    split = Shadow(
+        share=load.positive(load.share(shadow.shadow or "10%", "--shadow"), "--shadow"),
+        agreement=load.share(shadow.agreement or "90%", "--agreement"),
+    )
+    with Progress() as progress:
+        canary = canary_test(target, second, split, asked, progress)
+    document, junit = canary_document(canary), canary_junit(canary)
+    return load.Answer(canary.to_json(), document, junit, canary.outcome)
+
 
 # What goes with --drift, which sends nothing.
 _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
@@ -26,8 +71,8 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 @click.argument("second", required=False, metavar="[SECOND]")
 @options.group("promise", load.PromiseOptions)
 @options.group("traffic", load.TrafficOptions)
-@options.group("search", limit.SearchOptions)
-@options.group("shadow", canary.ShadowOptions)
+@options.group("search", load.SearchOptions)
+@options.group("shadow", _ShadowOptions)
 @click.option(
     "--drift",
     is_flag=True,
@@ -49,8 +94,8 @@ def command(
     second: str | None,
     promise: load.PromiseOptions,
     traffic: load.TrafficOptions,
-    search: limit.SearchOptions,
-    shadow: canary.ShadowOptions,
+    search: load.SearchOptions,
+    shadow: _ShadowOptions,
     drift: bool,
     server: load.ServerOptions,
     out: Path | None,
@@ -81,11 +126,11 @@ def command(
         asked = load.options_of(target, promise, traffic, search, server)
         load.require_own([target, second or target], store, trust=trust)
         if second is None:
-            canary.require_no_shadow(shadow)
+            _require_no_shadow(shadow)
             answer = load.tested(target, asked)
         else:
-            limit.require_no_search(search)
-            answer = canary.compared(target, second, shadow, asked)
+            load.require_no_search(search)
+            answer = compared(target, second, shadow, asked)
     load.give(answer, out, as_json=as_json)
     return ExitCode.of(answer.outcome)
 
@@ -101,7 +146,7 @@ def _require_no_traffic() -> None:
 
 
 def _drift(target: str, model: str | None) -> load.Answer:
-    from optcli.report.loadtest import drift as forms
+    from optcli.report import drift as forms
     from optcli.serving.drift.comparing import drift_of
 
     drift = drift_of(target, model)

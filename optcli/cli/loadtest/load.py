@@ -1,4 +1,4 @@
-"""`optcli loadtest FOLDER|URL`: whether a server keeps its promise at a rate."""
+"""What `optcli loadtest` asks of one server: the promise, the traffic, its limit, its call times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from optcli.cli import options
-from optcli.cli.loadtest.limit import SearchOptions
 from optcli.cli.progress import Progress
 from optcli.errors import UsageError, raised_as, shown_path, strerror
 
@@ -286,3 +285,30 @@ def _processors(text: str | None, place: str) -> tuple[int, ...]:
             hint=f"there are {', '.join(map(str, usable)) or 'none that can be chosen'}",
         )
     return chosen
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is looked for, beside whether the promise is kept."""
+
+    find_limit: bool = options.option(
+        "--find-limit", is_flag=True, help="Raise the rate until the promise breaks."
+    )
+    calibrate: bool = options.option(
+        "--calibrate",
+        is_flag=True,
+        help="First measure call times by batch size and the time beside the model, and store both.",
+    )
+    calibration: Path | None = options.option(
+        "--calibration",
+        type=options.OUT_FILE,
+        metavar="FILE",
+        help="The file of the calibration.  [default: calibration.json in the bundle]",
+    )
+
+
+def require_no_search(search: SearchOptions) -> None:
+    """Raise `UsageError` for what only one server can be asked for."""
+    for option, given in (("--find-limit", search.find_limit), ("--calibrate", search.calibrate)):
+        if given:
+            raise UsageError("it is for one server", place=option, hint="name one server alone")

@@ -1,4 +1,9 @@
-"""From two reports to what changed between them."""
+"""From two reports to what changed between them.
+
+The runs are not paired: nothing was measured side by side. The intervals of both are combined by MOVER,
+the method of variance estimates recovery (G. Y. Zou and A. Donner, Construction of confidence limits
+about effect measures: a general approach, Statistics in Medicine 27 (2008) 1693-1702).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import wording
-from optcli.report.changes import intervals, machines
+from optcli.report.changes import machines
 from optcli.report.changes.model import (
     AccuracyChange,
     BatchChange,
@@ -20,13 +25,14 @@ from optcli.report.changes.model import (
 from optcli.results import Accuracy, Estimate, Latency, Report, VariantReport
 
 _PERCENTILES = ("p50", "p95", "p99")
+_Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
 def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
     """What changed; each report comes with the label that it is shown under.
 
     Variants are matched by name, what is left over by being the same artifact in the same runner.
-    Percentiles are compared as two separate runs (`intervals.ratio`): faster where the whole interval
+    Percentiles are compared as two separate runs (`ratio`): faster where the whole interval
     of the ratio lies below 1, slower where it lies above. What is the same in both runs is neither: it
     differs by the machine, and where it moved for certain, changes of others in the same percentile
     that are no larger are not clear. Times that were not fit, and accuracies on other samples, are not
@@ -151,8 +157,8 @@ def _speed(old: Latency, new: Latency, name: str) -> SpeedChange:
         return SpeedChange(before=before, after=after)
     if not (old.fit and new.fit):
         return SpeedChange(before=before, after=after)
-    ratio = intervals.ratio(before, after)
-    return SpeedChange(before=before, after=after, ratio=ratio, outcome=_outcome(ratio, 1.0))
+    change = ratio(before, after)
+    return SpeedChange(before=before, after=after, ratio=change, outcome=_outcome(change, 1.0))
 
 
 def _outcome(ratio: Estimate, drift: float) -> Speed:
@@ -180,9 +186,7 @@ def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange
     difference = Estimate(value=after.value - before.value)
     # A metric that calls each sample right or wrong: its values are proportions.
     if None not in (before.regressed, after.regressed) and before.samples and after.samples:
-        difference = intervals.share_difference(
-            before.value, before.samples, after.value, after.samples
-        )
+        difference = share_difference(before.value, before.samples, after.value, after.samples)
     outcome = _rightness(difference, lower_is_better=after.better == "lower")
     return change.model_copy(update={"difference": difference, "outcome": outcome})
 
@@ -285,3 +289,51 @@ def _notes(
         )
     if old.recipe.name != new.recipe.name:
         yield f"The reports are of two recipes, {old.recipe.name} and {new.recipe.name}."
+
+
+def ratio(before: Estimate, after: Estimate) -> Estimate:
+    """After over before, of two positive values: MOVER for the difference of their logarithms.
+
+    No interval where one of the two has none.
+    """
+    value = after.value / before.value
+    first, second = _logarithms(before), _logarithms(after)
+    if first is None or second is None:
+        return Estimate(value=value)
+    low, high = _mover(second, first)
+    return Estimate(value=value, low=math.exp(low), high=math.exp(high))
+
+
+def share_difference(before: float, count_before: int, after: float, count_after: int) -> Estimate:
+    """After minus before, of two shares: Newcombe's hybrid score interval.
+
+    MOVER of Wilson's intervals (R. G. Newcombe, Statistics in Medicine 17 (1998) 873-890, method 10).
+    It takes the samples as drawn anew; where both runs used the same ones it is too wide, never too
+    narrow in practice.
+    """
+    first = (before, *_wilson(before, count_before))
+    second = (after, *_wilson(after, count_after))
+    low, high = _mover(second, first)
+    return Estimate(value=after - before, low=low, high=high)
+
+
+def _mover(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float]:
+    """The interval of one minus other, each as (value, low, high)."""
+    value = one[0] - other[0]
+    low = value - math.hypot(one[0] - one[1], other[2] - other[0])
+    high = value + math.hypot(one[2] - one[0], other[0] - other[1])
+    return low, high
+
+
+def _logarithms(estimate: Estimate) -> tuple[float, float, float] | None:
+    if estimate.low is None or estimate.high is None or estimate.low <= 0:
+        return None
+    return math.log(estimate.value), math.log(estimate.low), math.log(estimate.high)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's score interval of a proportion."""
+    square = _Z * _Z / count
+    middle = (share + square / 2) / (1 + square)
+    reach = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    return middle - reach, middle + reach

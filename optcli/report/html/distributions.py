@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import Area
-from optcli.report.html.scales import Scale, spanning
+from optcli.report.html.marks import Area, Scale, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results import Latency, Report
 

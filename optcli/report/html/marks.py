@@ -1,22 +1,30 @@
-"""What charts are drawn with: axes, whiskers, markers, labels that keep out of each other's way."""
+"""What charts are drawn with: scales, axes, whiskers, markers, and labels that do not overlap."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from optcli.report.html import scales
-from optcli.report.html.scales import Scale
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results import Estimate
 
 COLOURS = 8
+
 WIDE, NARROW = 760, 346
+
 # The height of a figure over batch sizes; two of them stand beside each other on wide pages.
 HEIGHT, PANEL = 300, 372
+
 # Of the page's font at 12 pixels; a little too wide rather than too narrow.
 _CHARACTER = 7.8
+# Left, upper, right and lower edge, in pixels.
+Box = tuple[float, float, float, float]
+_LONGEST = 150.0
+_LIFTS = (0, -16, 16, -30, 30, -44, 44, -58, 58, -72, 72)
+# From this ratio of largest to smallest on, a logarithmic axis shows more than a linear one.
+_LARGE_RANGE = 8.0
+_ROUND = (1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ def level(
     for value in x.ticks() if ticks is None else ticks:
         at = x(value)
         shapes.append(line(at, area.top, at, area.bottom, grid))
-        shapes.append(text(at, area.bottom + 16, scales.label(value), "middle", "tick"))
+        shapes.append(text(at, area.bottom + 16, label(value), "middle", "tick"))
     shapes.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
     shapes.append(text((area.left + area.right) / 2, area.bottom + 34, name, "middle", "axis-name"))
     return shapes
@@ -118,7 +126,7 @@ def upright(area: Area, y: Scale) -> list[Markup]:
     for value in y.ticks(40):
         at = y(value)
         shapes.append(line(area.left, at, area.right, at, "grid"))
-        shapes.append(text(area.left - 7, at + 4, scales.label(value), "end", "tick"))
+        shapes.append(text(area.left - 7, at + 4, label(value), "end", "tick"))
     return shapes
 
 
@@ -217,3 +225,138 @@ def shortened(content: str, room: float) -> str:
         return content
     head = (most - 1) // 2
     return f"{content[: most - 1 - head]}…{content[len(content) - head :]}"
+
+
+def beside(
+    places: Sequence[tuple[float, float]], names: Sequence[str], area: Area, occupied: Sequence[Box]
+) -> list[Markup]:
+    """A name beside each point, where it covers least of what is there; far ones with a leader.
+
+    `places` are pixels, `taken` is room that lines have already; the points' own is added.
+    """
+    full = [*occupied, *((at - 6, y - 6, at + 6, y + 6) for at, y in places)]
+    labels = []
+    for (at, y), name in zip(places, names, strict=True):
+        shown = shortened(name, _LONGEST)
+        offers = list(_offers(at, y, shown))
+        inside = [each for each in offers if _fits(each.box, area)] or offers
+        best = min(inside, key=lambda each: sum(_overlap(each.box, other) for other in full))
+        full.append(best.box)
+        far = abs(best.base - y - 4) > 20
+        leader = line(at, y, best.left, best.base - 4, "leader") if far else None
+        labels.append(join([leader, text(best.left, best.base, shown, best.anchor, "name halo")]))
+    return labels
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """One place for a text: where its anchor stands, and the room it takes there."""
+
+    left: float
+    base: float
+    anchor: str
+    box: Box
+
+
+def _offers(at: float, y: float, shown: str) -> Iterator[_Offer]:
+    wide = width_of(shown)
+    for lift in _LIFTS:
+        base = y + 4 + lift
+        yield _Offer(at + 9, base, "start", (at + 9, base - 11, at + 9 + wide, base + 3))
+        yield _Offer(at - 9, base, "end", (at - 9 - wide, base - 11, at - 9, base + 3))
+
+
+def _fits(box: Box, area: Area) -> bool:
+    return (
+        box[0] >= area.left
+        and box[2] <= area.right
+        and box[1] >= area.top - 8
+        and box[3] <= area.bottom
+    )
+
+
+def _overlap(one: Box, other: Box) -> float:
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return wide * high if wide > 0 and high > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps `low`..`high` to the pixels `start`..`end`; `end` may lie left of or above `start`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; what lies outside is put at the edge."""
+        low, high, at = self._on_axis(self.low), self._on_axis(self.high), self._on_axis(value)
+        share = min(1.0, max(0.0, (at - low) / (high - low)))
+        return self.start + share * (self.end - self.start)
+
+    def value(self, share: float) -> float:
+        """The value at a share (0..1) of the axis."""
+        low, high = self._on_axis(self.low), self._on_axis(self.high)
+        at = low + share * (high - low)
+        return math.exp(at) if self.log else at
+
+    def ticks(self, apart: float = 64.0) -> list[float]:
+        """Round values, on average at least `apart` pixels from each other."""
+        most = max(2, int(abs(self.end - self.start) / apart))
+        if not self.log:
+            return _linear_ticks(self.low, self.high, most)
+        return _log_ticks(self.low, self.high, most)
+
+    def _on_axis(self, value: float) -> float:
+        return math.log(max(value, 1e-300)) if self.log else value
+
+
+def spanning(values: Iterable[float], start: float, end: float, *, log: bool | None = None) -> Scale:
+    """A scale over all values with a little room at both ends; `log` None decides by their range."""
+    finite = [value for value in values if math.isfinite(value)] or [1.0]
+    low, high = min(finite), max(finite)
+    if log is None:
+        log = low > 0 and high / low > _LARGE_RANGE
+    if log:
+        room = max(1.06, (high / low) ** 0.04)
+        return Scale(low / room, high * room, start, end, log=True)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return Scale(low - room, high + room, start, end)
+
+
+def from_zero(values: Iterable[float], start: float, end: float) -> Scale:
+    """A linear scale from zero to a little above the largest value."""
+    return Scale(0.0, 1.06 * max([*values, 0.0]) or 1.0, start, end)
+
+
+def label(value: float) -> str:
+    """A tick's text: `0.05`, `1`, `250`, `20k`, `1.5M`."""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale * (10 if unit == "k" else 1):
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:.6g}"
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    size = 10 ** math.floor(math.log10((high - low) / most))
+    step = next(size * each for each in (1, 2, 5, 10, 20) if (high - low) / (size * each) <= most)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: Sequence[float] = ()
+    for factors in (_ROUND, (1.0, 3.0), (1.0,)):
+        every = [float(f"{factor}e{decade}") for decade in decades for factor in factors]
+        ticks = [value for value in every if low <= value <= high]
+        if len(ticks) <= most:
+            break
+    if len(ticks) < 2:
+        return _linear_ticks(low, high, min(most, 4))
+    step = -(-len(ticks) // most)
+    return list(ticks[::step])

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.labels import Box, beside
-from optcli.report.html.marks import Area
-from optcli.report.html.scales import Scale, spanning
+from optcli.report.html.marks import Area, Box, Scale, beside, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.rows import accuracy_label, batch_sizes
 from optcli.results import Estimate, Report, VariantReport
