@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import signal
 import sys
@@ -218,7 +219,9 @@ def _say(text: str) -> None:
 def show(result: Any, document: Document, *, as_json: bool = False) -> None:
     """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe."""
     if as_json:
-        click.echo(result.model_dump_json(indent=2, by_alias=True))
+        plain = not hasattr(result, "model_dump_json")
+        text = json.dumps(result, indent=2, default=str) if plain else None
+        click.echo(text or result.model_dump_json(indent=2, by_alias=True))
         return
     from optcli.report import terminal
 

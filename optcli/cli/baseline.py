@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports
-from optcli.errors import shown_path
+from optcli.cli import options, reports, show
+from optcli.errors.paths import shown
+from optcli.results.document import Document, Section, table_of_texts
 
 
 @click.group("baseline")
@@ -75,22 +76,19 @@ def save(
 @command.command("ls", epilog=options.examples("optcli baseline ls", "optcli baseline ls --json"))
 @options.artifacts
 @options.as_json
-def ls(artifacts: Path | None, as_json: bool) -> int:
+def ls(artifacts: Path | None, as_json: bool) -> None:
     """List the baselines that are here."""
     from optcli.gate import baselines
-    from optcli.report import wording
+    from optcli.report.wording import megabytes
 
     root = reports.nearest(artifacts)
     paths = {name: baselines.place_of(name, root) for name in baselines.names(root)}
-    if as_json:
-        rows = [
-            {"name": name, "path": str(path), "size_bytes": path.stat().st_size}
-            for name, path in paths.items()
-        ]
-        click.echo(json.dumps(rows, indent=2))
-    elif not paths:
-        click.echo("no baseline here; `optcli baseline save NAME` keeps the last build")
-    else:
-        for name, path in paths.items():
-            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {shown_path(path)}")
-    return 0
+    rows = [
+        {"name": name, "path": str(path), "size_bytes": path.stat().st_size}
+        for name, path in paths.items()
+    ]
+    texts = [(name, megabytes(path.stat().st_size), shown(path)) for name, path in paths.items()]
+    table = table_of_texts(("baseline", "size", "file"), texts, (0, 2))
+    none = "no baseline here; `optcli baseline save NAME` keeps the last build"
+    document = Document("optcli baseline ls", [Section("", [table])], answer="" if paths else none)
+    show(rows, document, as_json=as_json)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcli.cli import options
-from optcli.errors import ExitCode, UsageError, counted, shown_path
+from optcli.cli import options, show
+from optcli.errors import ExitCode, UsageError, counted
+from optcli.errors.paths import shown
+from optcli.results.document import Document, Items, Part, Section, table_of_texts
 from optcli.store import Entry, Store
 
 if TYPE_CHECKING:
@@ -60,16 +62,24 @@ def ls(
         }
         for entry in entries
     ]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        what = " ".join(str(row[name]) for name in ("format", "precision") if row[name])
-        size = f"{row['size_bytes'] / 1e6:9.2f} MB"
-        name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']!s:<24}"
-        click.echo(options.printable(f"{name} {what:<16} {size}  {row['created']}"))
+    heads = ("key", "kind", "step", "format", "precision", "MB", "created")
+    texts = [
+        (
+            entry.key[:12],
+            *(str(row[name]) for name in heads[1:5]),
+            f"{entry.size_bytes / 1e6:.2f}",
+            str(entry.created),
+        )
+        for entry, row in zip(entries, rows, strict=True)
+    ]
     total = sum(entry.size_bytes for entry in entries)
-    click.echo(f"{counted(len(entries), 'entry', 'entries')}, {total / 1e6:.2f} MB, in {where}")
+    answer = f"{counted(len(entries), 'entry', 'entries')}, {total / 1e6:.2f} MB, in {where}"
+    table = table_of_texts(heads, texts, (0, 1, 2, 3, 4, 6))
+    show(rows, _document("ls", table, answer), as_json=as_json)
+
+
+def _document(name: str, part: Part, answer: str, outcome: str = "") -> Document:
+    return Document(f"optcli cache {name}", [Section("", [part])], answer=answer, outcome=outcome)
 
 
 def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
@@ -114,15 +124,11 @@ def verify(
             from optcli.store.remote import upkeep
 
             count, damaged = upkeep.damaged(opened.remote, repair=repair)
-    if as_json:
-        click.echo(json.dumps([vars(damage) for damage in damaged], indent=2, default=str))
-    else:
-        for damage in damaged:
-            click.echo(options.printable(f"damaged: {damage}"))
-        click.echo(
-            f"{counted(count, 'entry', 'entries')} sound, {len(damaged)} damaged"
-            + (" and removed" if repair and damaged else "")
-        )
+    answer = f"{counted(count, 'entry', 'entries')} sound, {len(damaged)} damaged"
+    answer += " and removed" if repair and damaged else ""
+    items = Items([f"damaged: {damage}" for damage in damaged])
+    document = _document("verify", items, answer, "reject" if damaged else "accept")
+    show([vars(damage) for damage in damaged], document, as_json=as_json)
     return ExitCode.FAILED if damaged and not repair else ExitCode.DONE
 
 
@@ -215,13 +221,10 @@ def gc(
             from optcli.store.remote import upkeep
 
             removed = upkeep.collect(opened.remote, older_than_s, max_bytes, dry_run=dry_run)
-    if as_json:
-        click.echo(json.dumps([vars(entry) for entry in removed], indent=2, default=str))
-        return
-    for entry in removed:
-        click.echo(options.printable(f"{'would remove' if dry_run else 'removed'} {entry}"))
     total = sum(entry.size_bytes for entry in removed)
-    click.echo(f"{len(removed)} {'would be ' if dry_run else ''}removed, {total / 1e6:.2f} MB")
+    items = Items([f"{'would remove' if dry_run else 'removed'} {entry}" for entry in removed])
+    answer = f"{len(removed)} {'would be ' if dry_run else ''}removed, {total / 1e6:.2f} MB"
+    show([vars(entry) for entry in removed], _document("gc", items, answer), as_json=as_json)
 
 
 @contextmanager

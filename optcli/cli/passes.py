@@ -14,9 +14,10 @@ import click
 
 from optcli import passes
 from optcli.artifact import Format
-from optcli.cli import options
+from optcli.cli import options, show
 from optcli.files import registry
 from optcli.passes import Pass
+from optcli.results.document import Code, Document, Names, Section
 from optcli.workers import Channel, run
 
 _PLAIN = {
@@ -39,16 +40,9 @@ def command(name: str | None, as_json: bool) -> None:
     NAME may also be FILE.py:CLASS or module:CLASS, a pass of your own.
     """
     abouts = {pass_name: _about(pass_name) for pass_name in ([name] if name else passes.names())}
-    if as_json:
-        click.echo(
-            json.dumps({pass_name: about.schema for pass_name, about in abouts.items()}, indent=2)
-        )
-    elif name:
-        _show(name, abouts[name])
-    else:
-        for pass_name, about in abouts.items():
-            click.echo(f"{pass_name:<22} {about.help.splitlines()[0]}\n{'':<22} {_formats(about)}")
-        click.echo("\n`optcli passes NAME` shows the options of one.")
+    schemas = {pass_name: about.schema for pass_name, about in abouts.items()}
+    document = _of_one(name, abouts[name]) if name else _of_all(abouts)
+    show(schemas, document, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -151,18 +145,39 @@ def _formats(about: PassDescription) -> str:
     return f"reads {', '.join(conversions or about.reads)}"
 
 
-def _show(name: str, about: PassDescription) -> None:
-    click.echo(f"{name}\n\n{about.help}\n")
-    click.echo(f"reads:  {', '.join(about.reads)}")
-    click.echo(f"makes:  {', '.join(dict.fromkeys(about.makes.values())) or 'depends on its options'}")
-    click.echo(f"uses:   {', '.join(about.uses) or 'no data'}")
-    click.echo(f"needs:  {', '.join(about.needs) or 'nothing more'}\n\noptions:")
-    for option in about.options:
-        default = "required" if option.default is None else f"default {option.default}"
-        click.echo(f"  {option.name}: {option.type} ({default})\n      {option.help}")
-    if not about.options:
-        click.echo("  none")
-    click.echo("\nin a recipe:\n" + "\n".join(f"  {line}" for line in example(name, about)))
+def _of_all(abouts: Mapping[str, PassDescription]) -> Document:
+    rows = [
+        (name, f"{about.help.splitlines()[0]}\n{_formats(about)}") for name, about in abouts.items()
+    ]
+    answer = "`optcli passes NAME` shows the options of one."
+    return Document("optcli passes", [Section("", [Names(rows)])], answer=answer)
+
+
+def _of_one(name: str, about: PassDescription) -> Document:
+    made = ", ".join(dict.fromkeys(about.makes.values())) or "depends on its options"
+    facts = [
+        ("reads", ", ".join(about.reads)),
+        ("makes", made),
+        ("uses", ", ".join(about.uses) or "no data"),
+        ("needs", ", ".join(about.needs) or "nothing more"),
+    ]
+    options_of = [
+        (
+            each.name,
+            f"{each.type} ({'required' if each.default is None else f'default {each.default}'})"
+            f"\n{each.help}",
+        )
+        for each in about.options
+    ]
+    return Document(
+        name,
+        [
+            Section("", [Code(about.help)]),
+            Section("", [Names(facts)]),
+            Section("options", [Names(options_of or [("none", "")])]),
+            Section("in a recipe", [Code("\n".join(example(name, about)))]),
+        ],
+    )
 
 
 def example(name: str, about: PassDescription) -> list[str]:
