@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ def command(
     metric: str | None,
     html: Path | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Show the trends in FILE, which `optcli gate --history FILE` writes, with their steps."""
     from optcli.gate import history
     from optcli.report import html as pages
@@ -51,11 +50,7 @@ def command(
     trends = history.trends(entries)
     if html is not None:
         options.write(html, pages.html(document(trends)))
-    if as_json:
-        click.echo(json.dumps([_record(each) for each in trends], indent=2))
-    else:
-        show(None, document(trends))
-    return 0
+    show([_record(each) for each in trends], document(trends), as_json=as_json)
 
 
 def _record(trend: Trend) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a verb answers with: one document, which `report/` writes for every kind of reader.
 
 A room says what is in its document. How all documents look in a terminal, in Markdown and in HTML is
-said by `report.terminal`, `report.markdown_text` and `report.html.document`.
+said by `report.terminal`, `report.markdown_text` and `report.html`.
 """
 
 from __future__ import annotations

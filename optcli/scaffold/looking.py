@@ -18,8 +18,7 @@ from optcli.models.formats import exporter_metadata, torch_calls
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.formats import torch as torch_format
 from optcli.models.formats import torchscript as script_format
-from optcli.models.onnx_graphs.interface import element_name
-from optcli.models.onnx_graphs.shapes import inferred
+from optcli.models.onnx_graphs.protobuf import element_name, inferred
 from optcli.models.sources import Source, SourceFacts
 from optcli.models.sources._network import OutputsOfBatchError
 from optcli.models.sources.hf import RANDOM

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from optcli.errors import OptcliError
 from optcli.measure import profiling
@@ -12,40 +11,29 @@ from optcli.measure.profiling import Profile
 from optcli.pipeline import places
 from optcli.pipeline.making import Made
 from optcli.pipeline.reporting import artifact_summary
-from optcli.recipe import Recipe
 from optcli.report.tuning_findings import int8_that_does_not_pay
 from optcli.results.tuning import TuningTrial
 from optcli.tuning.candidates import candidate_of
 from optcli.tuning.trial_runner import TrialRunner, artifact, subject
+from optcli.tuning.trials import Trials
 
 _NAME = "int8"
 # What integers pay for, and what they save nothing of; the others say nothing of INT8.
 _CAUSES = ("quantize", "reformat", "overhead", "copies", "unexplained")
 
 
-class VariantRecipes(Protocol):
-    """What makes a recipe of variants, as `Trials` does."""
-
-    def variants_of(self, variants: Mapping[str, Any]) -> Recipe:
-        """The recipe with these variants beside its baseline."""
-
-
-def of_int8(
-    trials: Sequence[TuningTrial],
-    making: VariantRecipes,
-    trial_runner: TrialRunner,
-    batch_sizes: Sequence[int],
-) -> str | None:
+def cause_of_int8(done: Sequence[TuningTrial], trials: Trials) -> str | None:
     """Where the time of an INT8 network goes that is no faster than in float; None where it pays.
 
     It is also None where a profile cannot be taken or names no cause: that costs nobody the search.
     """
-    slow = int8_that_does_not_pay(trials)
+    slow = int8_that_does_not_pay(done)
     if slow is None:
         return None
+    trial_runner = trials.trial_runner
     try:
-        made = trial_runner.make(making.variants_of({_NAME: candidate_of(slow).written()}))
-        profile = _profiled(made, trial_runner, min(batch_sizes))
+        made = trial_runner.make(trials.variants_of({_NAME: candidate_of(slow).written()}))
+        profile = _profiled(made, trial_runner, min(trials.batch_sizes))
     except OptcliError as error:
         trial_runner.observer.warned("tune", f"INT8 could not be profiled: {error.message}")
         return None

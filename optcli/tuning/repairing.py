@@ -225,8 +225,8 @@ def repair(
         )
         done, why = search(repairs, proposals, first, trials, until, observer)
         summary = _result(read, name, index, repairs, done, judged, why)
-        if write and summary.patch:
-            text = patch.patched(read, name, index, _changes(summary))
+        if write and summary.patch and summary.best is not None:
+            text = patch.patched(read, name, index, summary.best.options)
             patch.write(read.path, text)
             summary = summary.model_copy(update={"written": True})
         summary = summary.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
@@ -330,12 +330,7 @@ def _result(
 
 
 def _speed(trial: Trial) -> tuple[bool, float]:
-    return trial.pays, trial.speedup.value if trial.speedup is not None else 0.0
-
-
-def _changes(summary: Repair) -> dict[str, Any]:
-    assert summary.best is not None
-    return summary.best.options
+    return trial.pays, _ratio(trial)
 
 
 def _ratio(trial: Trial) -> float:

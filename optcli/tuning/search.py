@@ -240,8 +240,7 @@ def _cause_of_int8(result: _Found) -> str | None:
     about_bytes = result.start.recipe.tune.objective in COUNTED_IN_BYTES
     if about_bytes or result.left_s <= _FOR_A_CAUSE_S or result.why == INTERRUPTED:
         return None
-    sizes = starting.batch_sizes(result.start.recipe)
-    return causes.of_int8(result.done, result.trials, result.trials.trial_runner, sizes)
+    return causes.cause_of_int8(result.done, result.trials)
 
 
 def _measuring_s(result: _Found, chosen: Sequence[TuningTrial]) -> float:

@@ -225,9 +225,11 @@ def finding(kind: Any, message: str) -> Finding:
 
 def cause(score: float, profiled: Any, monkeypatch: pytest.MonkeyPatch) -> str | None:
     monkeypatch.setattr(causes, "_profiled", profiled)
-    making: Any = SimpleNamespace(variants_of=lambda variants: variants)
     place: Any = SimpleNamespace(make=lambda recipe: recipe, observer=Silent())
-    return causes.of_int8(int8_at(score), making, place, (8, 1))
+    trials: Any = SimpleNamespace(
+        variants_of=lambda variants: variants, trial_runner=place, batch_sizes=(8, 1)
+    )
+    return causes.cause_of_int8(int8_at(score), trials)
 
 
 def test_int8_that_does_not_pay_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optcli.scaffold.inspection.document import document
-from optcli.scaffold.inspection.findings import Findings, Operations, Operator, Tensor
+from optcli.scaffold.inspection.findings import Findings, Operations, Operator, Tensor, document
 from optcli.scaffold.inspection.targets import Target, resolve
 from optcli.workers import run
 
