@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # So many new objects until Python looks for garbage: importing a verb makes as many, and all stay.
 # With this, and with no last look at the end, a build with nothing to do takes 0.43 s instead of 0.46.
 _YOUNG = 100_000
-
 # By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _TASKS = {
     "Start": {

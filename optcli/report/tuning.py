@@ -22,7 +22,6 @@ _LEAD = (
     " Finalists are named. A trial below the dashed line loses too much."
 )
 _HEIGHT = 360
-
 _SMALLEST, _LARGEST = 3.5, 14.0
 
 

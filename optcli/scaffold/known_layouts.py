@@ -19,10 +19,8 @@ from optcli.workers import Channel, run
 _CALIBRATING = {True: 0.25, False: 0.5}
 _LOOKED_AT = 500  # masks whose pixels are read
 _MOST_COLOURS = 256
-
 # Masks of two to six greys that are this far from black hold pictures of numbers, and no numbers.
 _MOST_GREYS, _LEAST_GREY = 6, 50
-
 _TIMEOUT_S = 300.0
 _ENOUGH = 300  # images to calibrate with
 CALIBRATION = ("train", "training", "calibration", "calib")

@@ -19,7 +19,6 @@ from optcli.settings import TensorSpec, batch_range
 from optcli.settings.postprocess import PostprocessSettings
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
-
 # The metric for what stands beside boxes, what data must have for it, and what it is in words.
 _MAPS = {
     "mask": ("mask_map", "segmentation", "masks"),

@@ -20,22 +20,16 @@ from optcli.results.tuning import TuningTrial
 
 # What is kept for building, measuring and judging the finalists where judging takes little.
 _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.15, 20.0, 150.0
-
 # Of the usual share, what a trial may take that has begun in time: a training that is cut off is lost.
 _GRACE_SHARE = 0.25
-
 # The most that is kept: else there would be nothing to judge. In a minute one finalist needs more.
 _MOST_SHARE, _MOST_FOR_ONE = 0.5, 0.6
-
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
-
 _ALL, _FEWER = 5, 3
-
 # What starting and warming up one network takes in the five launches of a table, and timing it at two
 # batch sizes at least. Three variants of SqueezeNet 1.1 took 54 s, of which the calls were 14.
 _LAUNCHING_S, _TIMING_S = 13.0, 4.0
-
 # Of a large network also so many calls at each batch size: those that warm it up in each launch, and
 # two before each round. Three variants of ResNet-50 took 125 s, of which 64 s were 130 such calls each.
 _CALLS_BESIDE = 130

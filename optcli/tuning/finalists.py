@@ -26,7 +26,6 @@ from optcli.tuning.trial_facts import cut_of, highest_loss, is_cut, score_of
 
 _WIDTH = 96
 _MARK = "# Written by `"
-
 # Trials are alike whose scores differ by less, and whose losses by less than this share of the bar.
 _CLOSE, _CLOSE_LOSS = 0.03, 0.1
 

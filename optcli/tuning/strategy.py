@@ -51,7 +51,6 @@ _ENOUGH = 2
 _SAFETY = 1.5
 # Options are tried until so many in a row were no better.
 _PATIENCE = 8
-
 _CUTS = ("blocks", "width", "train_s", "more_s")
 # How a cut network was made: the cuts and trainings before its own come with it.
 _MAKING = (*_CUTS, "rate", "feature_weight", "stop_at")

@@ -24,7 +24,6 @@ CAREFUL = 0.25
 _EASY = 1 / 3
 # Losses up to so many bars may come back by quantization-aware training.
 _NEAR = 2.5
-
 # A cut network answers about so many samples otherwise than the whole one. By these and the number of
 # samples the bound of its loss lies above the loss, at about so many standard errors.
 _DISAGREEING, _ERRORS = 0.1, 2.0

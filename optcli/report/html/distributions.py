@@ -13,7 +13,6 @@ from optcli.results import Latency, Report
 
 # Milliseconds at evenly spaced probabilities from 0 to 1, by variant and batch size.
 Quantiles = Mapping[str, Mapping[int, Sequence[float]]]
-
 _CURVE = 30.0
 _ROW = 50.0
 # Pixels between two points of a curve, and the widest kernel, so that two modes stay two.

@@ -10,12 +10,9 @@ from optcli.report.html.tags import Markup, join, tag
 from optcli.results import Estimate
 
 COLOURS = 8
-
 WIDE, NARROW = 760, 346
-
 # The height of a figure over batch sizes; two of them stand beside each other on wide pages.
 HEIGHT, PANEL = 300, 372
-
 # Of the page's font at 12 pixels; a little too wide rather than too narrow.
 _CHARACTER = 7.8
 # Left, upper, right and lower edge, in pixels.
