@@ -169,19 +169,9 @@ def command(
     from optcli.serving.deploy import deploy, document
     from optcli.serving.targets import DeployOptions
 
-    values = {
-        "storage_uri": given.storage_uri,
-        "canary_traffic": given.canary_traffic,
-        "wait_ms": given.wait,
-        "images": given.images,
-        "cache": given.cache,
-        "sample_inputs": given.sample_inputs,
-        "known_answers": given.known_answers,
-        "grpc": given.grpc,
-    }
     kind = targets.find(given.engine)
     for option, (sentence, instead) in _FOR_SOME.items():
-        if values[option] in (None, False) or option in kind.takes:
+        if getattr(given, option.removesuffix("_ms")) in (None, False) or option in kind.takes:
             continue
         message = sentence.format(given.engine)
         hint = instead.format(" or ".join(targets.taking(option)))
@@ -202,17 +192,13 @@ def command(
             plan=given.plan,
             recipe=place.recipe,
             name=given.name,
-            options=DeployOptions(
-                storage_uri=given.storage_uri,
+            options=options.settings_of(
+                DeployOptions,
+                given,
                 canary_traffic=None if traffic is None else q.share(traffic, "--canary-traffic"),
                 wait_ms=None if given.wait is None else q.milliseconds(given.wait, "--wait"),
-                images=given.images,
-                cache=given.cache,
                 cache_ttl_s=q.seconds(given.cache_ttl or "1h", "--cache-ttl"),
                 sample_inputs=given.sample_inputs or 0,
-                known_answers=given.known_answers,
-                grpc=given.grpc,
-                force=given.force,
                 priorities=priorities,
             ),
             trust=trust,

@@ -130,17 +130,13 @@ def command(
         report = gate(
             recipe,
             given.reference,
-            GateRun(
-                only=given.only,
+            options.settings_of(
+                GateRun,
+                given,
                 overrides=overrides,
                 jobs=jobs or usual_jobs(),
                 timeout_s=timeout,
                 trust=trust,
-                baseline_python=given.baseline_python,
-                on_inconclusive=given.on_inconclusive,
-                confirm=given.confirm,
-                ray=given.ray,
-                history=given.history,
                 accept=accepted(given.accept),
             ),
             store=options.opened(store),

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from optcli.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Settings = TypeVar("Settings")
 
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -56,6 +57,16 @@ def group(name: str, kind: type[Any]) -> Callable[[Command], Command]:
         return call
 
     return gathered
+
+
+def settings_of(kind: Callable[..., Settings], *groups: Any, **values: Any) -> Settings:
+    """An object of a dataclass: options of `groups` give the fields of their names, `values` the rest.
+
+    Where both have a field, `values` counts: it holds what was read from the option's text.
+    """
+    names = {each.name for each in dataclasses.fields(cast(Any, kind))}
+    given = {name: value for each in groups for name, value in vars(each).items() if name in names}
+    return kind(**{**given, **values})
 
 
 store = click.option(

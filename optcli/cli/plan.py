@@ -132,35 +132,21 @@ def command(
     return _CODES[plan.outcome]
 
 
-# What each key of a plan file is called here.
-_PLACES = {
-    "curve": "--curve",
-    "rate_per_s": "--rate",
-    "slo": "--slo",
-    "variant": "--variant",
-    "arrivals": "--arrivals",
-    "overhead": "--overhead",
-    "headroom": "--headroom",
-    "utilisation": "--utilisation",
-    "target": "--target",
-    "concurrency": "--concurrency",
-    "batch": "--batch",
-    "wait_ms": "--wait",
-    "instances": "--instances",
-    "instances_per_machine": "--instances-per-machine",
-    "price_per_hour": "--price",
-    "freshness_s": "--freshness",
-    "cache_hit_rate": "--cache-hit-rate",
-    "priorities": "--priority",
-    "seed": "--seed",
-}
-
-
-# Options that are keys of a plan file as they stand.
+# Options that are keys of a plan file as they stand, and that have another name there.
 _AS_GIVEN = (
     *("variant", "curve", "arrivals", "target", "concurrency", "batch", "instances"),
     *("instances_per_machine", "seed"),
 )
+_RENAMED = {
+    "rate_per_s": "--rate",
+    "wait_ms": "--wait",
+    "price_per_hour": "--price",
+    "freshness_s": "--freshness",
+    "priorities": "--priority",
+}
+_SAME = (*_AS_GIVEN, "slo", "overhead", "headroom", "utilisation", "cache_hit_rate")
+# What each key of a plan file is called here.
+_PLACES = {**{name: f"--{name.replace('_', '-')}" for name in _SAME}, **_RENAMED}
 
 
 def _keys(given: dict[str, Any]) -> dict[str, Any]:

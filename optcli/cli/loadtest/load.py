@@ -167,30 +167,18 @@ def options_of(
             "a server at a URL keeps its cache as it is", place="--with-cache", hint="leave it out"
         )
     budget, length = promise.error_budget, traffic.seconds
-    return Options(
+    return options.settings_of(
+        Options,
+        *(promise, traffic, search, server),
         rates_per_s=tuple(positive(q.number(each, "--rate"), "--rate") for each in traffic.rates),
         slo_ms={
             name.removesuffix("_ms"): positive(ms, "--slo")
             for name, ms in q.promise(promise.slo, "--slo").items()
         },
         error_budget=None if budget is None else share(budget, "--error-budget"),
-        arrivals=traffic.arrivals,
-        seed=traffic.seed,
         seconds=None if length is None else positive(q.seconds(length, "--seconds"), "--seconds"),
-        windows=traffic.windows,
         settle_s=q.seconds(traffic.settle, "--settle"),
         timeout_s=positive(q.seconds(traffic.timeout, "--timeout"), "--timeout"),
-        find_limit=search.find_limit,
-        calibrate=search.calibrate,
-        encoding=traffic.encoding,
-        model=server.model,
-        plan=promise.plan,
-        recipe=traffic.recipe,
-        golden=traffic.golden,
-        images=traffic.images,
-        calibration=search.calibration,
-        with_cache=server.with_cache,
-        cpus=server.cpus,
         model_cpus=_model_processors(server.model_cpus, target),
         client_cpus=_processors(server.client_cpus, "--client-cpus"),
     )
