@@ -112,7 +112,10 @@ class _Verbs(click.Group):
 def root() -> None:
     """Build, measure and judge optimized variants of a vision model, from one recipe.
 
-    `optcli VERB --help` shows the options of a verb and two examples.
+    A recipe names a model, its data and variants: chains of passes, such as an export and a
+    quantization. `optcli init MODEL --out recipe.yaml` writes a first one, and `optcli build
+    recipe.yaml` says which variant to serve. `optcli VERB --help` shows the options of a verb and two
+    examples.
     """
 
 

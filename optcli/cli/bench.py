@@ -21,9 +21,15 @@ from optcli.cli.progress import Progress
 @click.argument("files", nargs=-1, required=True, type=options.PATH, metavar="FILE...")
 @options.inputs
 @click.option(
-    "--batch-size", "batch_sizes", multiple=True, type=click.IntRange(1), help="May be repeated."
+    "--batch-size",
+    "batch_sizes",
+    multiple=True,
+    type=click.IntRange(1),
+    help="Images in a call; may be repeated.  [default: 1]",
 )
-@click.option("--threads", type=click.IntRange(1), help="Default: the usable cores.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="How many threads compute.  [default: the usable cores]"
+)
 @click.option(
     "--mode",
     type=click.Choice(["quick", "table"]),
@@ -32,7 +38,9 @@ from optcli.cli.progress import Progress
     help="`quick`: three launches. `table`: five launches, each after a warm-up until calls are steady;"
     " it takes minutes, and its figures can be cited.",
 )
-@click.option("--runner", metavar="NAME", help="Run all of them in this runner.")
+@click.option(
+    "--runner", metavar="NAME", help="Run all files in this runner.  [default: that of each format]"
+)
 @click.option(
     "--samples",
     type=options.FILE,
@@ -44,7 +52,7 @@ from optcli.cli.progress import Progress
     metavar="DEVICE",
     help="Measure on this device, by ssh: a name of your configuration, or user@host.",
 )
-@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
+@options.trust
 @options.store
 @options.as_json
 @options.verbose

@@ -41,7 +41,7 @@ class BuildOptions:
         help="Whether other steps still run after one has failed.",
     )
     no_latency: bool = options.option(
-        "--no-latency", is_flag=True, help="Judge accuracy alone; waits for no other measurement."
+        "--no-latency", is_flag=True, help="Measure no latency: judge accuracy alone."
     )
     remeasure: bool = options.option(
         "--remeasure", is_flag=True, help="Measure latency and accuracy again."

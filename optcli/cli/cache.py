@@ -31,6 +31,7 @@ _remote = click.option("--remote", is_flag=True, help="Take the remote store ins
 
 @command.command(
     "ls",
+    short_help="List what the store holds.",
     epilog=options.examples(
         "optcli cache ls", "optcli cache ls --remote --remote-store s3://bucket/prefix --kind artifact"
     ),
@@ -134,6 +135,7 @@ def verify(
 
 @command.command(
     "why",
+    short_help="Say why each step of a recipe must run, or that it is cached.",
     epilog=options.examples("optcli cache why recipe.yaml", "optcli cache why recipe.yaml onnx-int8"),
 )
 @options.recipe
@@ -180,6 +182,7 @@ def why(
 
 @command.command(
     "gc",
+    short_help="Remove leftovers of killed builds, and old results if you ask for it.",
     epilog=options.examples(
         "optcli cache gc --older-than 30d --dry-run", "optcli cache gc --remote --older-than 90d"
     ),

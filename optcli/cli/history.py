@@ -35,7 +35,10 @@ def command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the trends in FILE, which `optcli gate --history FILE` writes, with their steps."""
+    """Show how the figures in FILE went over time, and where they changed.
+
+    `optcli gate --history FILE` adds the figures of each run.
+    """
     from optcli.gate import history
     from optcli.report import html as pages
     from optcli.report.trends import document

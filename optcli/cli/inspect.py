@@ -14,7 +14,7 @@ from optcli.cli import options, reports, show
 )
 @click.argument("target")
 @options.artifacts
-@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
+@options.trust
 @options.store
 @options.as_json
 @options.verbose

@@ -72,7 +72,8 @@ def settings_of(kind: Callable[..., Settings], *groups: Any, **values: Any) -> S
 store = click.option(
     "--store",
     type=OUT_FOLDER,
-    help="The store; default: OPTCLI_STORE, else artifacts/.store.",
+    help="The store: the folder of results that later builds take. Default: OPTCLI_STORE, else"
+    " artifacts/.store.",
 )
 
 
@@ -162,7 +163,7 @@ inputs = click.option(
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that could run code. Use it if you know who made the model.",
+    help="Open models from elsewhere although they could run code. Use it if you know who made them.",
 )
 
 

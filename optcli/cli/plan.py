@@ -60,7 +60,10 @@ _CODES = {
     "--headroom",
     help="Share of the rate that may come on top and is still carried.  [default: 20%]",
 )
-@click.option("--utilisation", help="Largest load with full batches.  [default: 0.7]")
+@click.option(
+    "--utilisation",
+    help="Largest load: the rate over what all instances do with full batches.  [default: 0.7]",
+)
 @click.option(
     "--target",
     type=click.Choice(registry.names("optcli.serving.targets")),
@@ -80,7 +83,7 @@ _CODES = {
 @click.option("--price", help="Price of a machine for an hour, in any currency.")
 @click.option(
     "--freshness",
-    help="How long results may wait, such as 8h; beside --slo, only a part of them may.",
+    help="How long it may take until results are needed, such as 8h. With --slo this is for a part.",
 )
 @click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
 @click.option("--priority", multiple=True, metavar="NAME=SHARE",

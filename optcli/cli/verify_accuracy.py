@@ -50,7 +50,7 @@ class VerificationOptions:
         help="Write the prepared evaluation samples of --recipe with their ids, for another machine.",
     )
     runners: tuple[str, ...] = options.option(
-        "--runner", multiple=True, metavar="NAME", help="For files; may be repeated."
+        "--runner", multiple=True, metavar="NAME", help="Run files in this runner; may be repeated."
     )
     remeasure: bool = options.option("--remeasure", is_flag=True, help="Evaluate files again.")
     jobs: int = options.option(
@@ -84,7 +84,7 @@ class VerificationOptions:
 )
 @click.argument("where", nargs=-1, type=options.PATH, metavar="[RECIPE|REPORT|FILE...]")
 @options.group("given", VerificationOptions)
-@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
+@options.trust
 @options.timeout("file")
 @options.overrides
 @options.store
