@@ -14,7 +14,7 @@ from optcli.cli import options, reports, show
 from optcli.errors import NotComparableError, UsageError, shown_path
 
 if TYPE_CHECKING:
-    from optcli.report.changes import Comparison
+    from optcli.report.changes import ReportComparison
     from optcli.results import Report
     from optcli.results.document import Document
     from optcli.store import Store
@@ -139,7 +139,7 @@ def _one(report: Report, path: Path, form: str) -> str:
     return csv_text(report) if form == "csv" else _written(document_of(path.parent, report), form)
 
 
-def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
+def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[ReportComparison]:
     from optcli.report import changes
 
     comparisons = [each for other in named[1:] for each in changes.compare_devices(named[0], other)]
@@ -153,7 +153,7 @@ def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparis
     return comparisons
 
 
-def _several(comparisons: Sequence[Comparison], form: str) -> str:
+def _several(comparisons: Sequence[ReportComparison], form: str) -> str:
     from optcli.report import changes
     from optcli.report.csv_text import csv_of_changes
 

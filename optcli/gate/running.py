@@ -27,7 +27,7 @@ from optcli.pipeline.places import Here, Place
 from optcli.pipeline.plan import Plan, device_of
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe, load
-from optcli.report.gate import kinds_of, together
+from optcli.report.gate import changes_in_words, kinds_of
 from optcli.results import Outcome, RecipeSummary
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, worst
 from optcli.settings.devices import HERE
@@ -313,7 +313,7 @@ def _cannot_tell(
 ) -> str:
     parts = []
     if undeclared:
-        clauses = together(undeclared)
+        clauses = changes_in_words(undeclared)
         listed = "; ".join(clauses[:_MOST_TOLD])
         more = len(clauses) - _MOST_TOLD
         listed += f", and {more} more" if more > 0 else ""

@@ -10,8 +10,8 @@ import io
 from collections.abc import Iterable, Sequence
 
 from optcli.report import columns
-from optcli.report.changes import document as of_changes
-from optcli.report.changes.model import Comparison
+from optcli.report.changes import tables as of_changes
+from optcli.report.changes.model import ReportComparison
 from optcli.report.rows import every_row
 from optcli.results import Report
 from optcli.results.document import Column, R
@@ -22,7 +22,7 @@ def csv_text(report: Report) -> str:
     return _written(columns.COLUMNS, (row for each in report.by_device for row in every_row(each)))
 
 
-def csv_of_changes(comparisons: Sequence[Comparison]) -> str:
+def csv_of_changes(comparisons: Sequence[ReportComparison]) -> str:
     """Variants that only one side has are left out."""
     return _written(of_changes.COLUMNS, (row for each in comparisons for row in of_changes.rows(each)))
 

@@ -64,7 +64,9 @@ def document(report: GateReport) -> Document:
 def _sections(report: GateReport) -> Iterator[Section]:
     yield Section("", [Table(COLUMNS, rows(report))])
     yield Section(
-        "What the candidate is judged by has changed", [Items(lines(report))], tone="inconclusive"
+        "What the candidate is judged by has changed",
+        [Items(_with_decisions(report))],
+        tone="inconclusive",
     )
     for name, variant in report.variants.items():
         reasons = [
@@ -174,7 +176,7 @@ COLUMNS: tuple[Column[_Row], ...] = (
 )
 
 
-def told(change: Change) -> str:
+def change_in_words(change: Change) -> str:
     """One change in one clause: `accuracy.max_drop 0.01, now 0.05`."""
     if change.unversioned is not None:
         return (
@@ -202,24 +204,26 @@ def told(change: Change) -> str:
     return f"{change.place} {_value(change.before)}, now {_value(change.after)}"
 
 
-def together(changes: Sequence[Change]) -> list[str]:
-    """What `told` says of each, once for places whose files are the same."""
+def changes_in_words(changes: Sequence[Change]) -> list[str]:
+    """What `change_in_words` says of each, once for places whose files are the same."""
     alike: dict[object, list[Change]] = {}
     for index, each in enumerate(changes):
         shared = each.unversioned is not None
         alike.setdefault((each.unversioned, each.files) if shared else index, []).append(each)
     return [
-        told(group[0].model_copy(update={"place": " and ".join(each.place for each in group)}))
+        change_in_words(
+            group[0].model_copy(update={"place": " and ".join(each.place for each in group)})
+        )
         for group in alike.values()
     ]
 
 
-def lines(report: GateReport) -> list[str]:
+def _with_decisions(report: GateReport) -> list[str]:
     """Every change of the terms with what became of it."""
     texts = []
     for each in report.changes:
         how = "accepted" if each.accepted else "tighter" if each.tighter else f"--accept {each.kind}?"
-        texts.append(f"{told(each)} ({how})")
+        texts.append(f"{change_in_words(each)} ({how})")
     return texts
 
 
@@ -266,7 +270,7 @@ def _cases(report: GateReport) -> Iterator[Case]:
     for change in report.changes:
         result: Literal["passed", "skipped"] = "skipped" if change.open else "passed"
         name = f"{change.kind} {change.place}"
-        yield Case(f"{report.recipe.name}.terms", name, result, told(change))
+        yield Case(f"{report.recipe.name}.terms", name, result, change_in_words(change))
 
 
 def github_annotations(report: GateReport) -> Iterator[str]:
@@ -275,7 +279,7 @@ def github_annotations(report: GateReport) -> Iterator[str]:
     for change in report.changes:
         if change.open:
             title = _property(f"optcli gate: {change.kind} changed")
-            yield f"::warning file={place},title={title}::{_message(told(change))}"
+            yield f"::warning file={place},title={title}::{_message(change_in_words(change))}"
     for name, variant in report.variants.items():
         for each in variant.comparisons:
             level = _LEVELS.get(each.outcome)
@@ -286,7 +290,7 @@ def github_annotations(report: GateReport) -> Iterator[str]:
 
 def gitlab_metrics(report: GateReport) -> str:
     """OpenMetrics text: GitLab shows in a merge request which of these changed."""
-    lines = []
+    _with_decisions = []
     for name, variant in report.variants.items():
         for each in variant.comparisons:
             if each.candidate is not None:
@@ -294,8 +298,10 @@ def gitlab_metrics(report: GateReport) -> str:
                 if each.batch_size is not None:
                     labels["batch_size"] = str(each.batch_size)
                 marks = ",".join(f'{key}="{_label(value)}"' for key, value in labels.items())
-                lines.append(f"optcli_{each.metric}_{each.unit}{{{marks}}} {each.candidate:.10g}")
-    return "\n".join([*lines, "# EOF"]) + "\n"
+                _with_decisions.append(
+                    f"optcli_{each.metric}_{each.unit}{{{marks}}} {each.candidate:.10g}"
+                )
+    return "\n".join([*_with_decisions, "# EOF"]) + "\n"
 
 
 def benchmark_json(report: GateReport) -> str:
@@ -318,16 +324,18 @@ def benchmark_json(report: GateReport) -> str:
 
 
 def _figures(compared: Comparison) -> str:
-    lines = [f"baseline {compared.baseline} {compared.unit}, now {compared.candidate} {compared.unit}"]
+    _with_decisions = [
+        f"baseline {compared.baseline} {compared.unit}, now {compared.candidate} {compared.unit}"
+    ]
     if compared.change is not None:
-        lines.append(
+        _with_decisions.append(
             f"change {compared.change.value:+.6f} [{compared.change.low}, {compared.change.high}]"
         )
     if compared.limit is not None:
-        lines.append(f"limit {compared.limit}")
+        _with_decisions.append(f"limit {compared.limit}")
     if compared.pairs:
-        lines.append(f"{compared.pairs} launch pairs")
-    return "\n".join(lines)
+        _with_decisions.append(f"{compared.pairs} launch pairs")
+    return "\n".join(_with_decisions)
 
 
 def _message(value: str) -> str:

@@ -108,7 +108,7 @@ def _budget_of(report: Report) -> _Budget | None:
 
 
 @dataclass(frozen=True)
-class _Point:
+class _SizePoint:
     """One batch size; `ms` is None where there were too few calls for the percentile that is drawn."""
 
     batch_size: int
@@ -130,11 +130,11 @@ class _Curve:
 
     index: int
     name: str
-    points: Sequence[_Point]
+    points: Sequence[_SizePoint]
     line: SweepFit | None
 
     @property
-    def known(self) -> list[tuple[_Point, Estimate]]:
+    def known(self) -> list[tuple[_SizePoint, Estimate]]:
         """The points that have a latency to draw."""
         return [(point, point.ms) for point in self.points if point.ms is not None]
 
@@ -149,10 +149,12 @@ def _curves_of(report: Report, percentile: str) -> list[_Curve]:
     ]
 
 
-def _points(variant: VariantReport, percentile: str) -> list[_Point]:
+def _points(variant: VariantReport, percentile: str) -> list[_SizePoint]:
     rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.on_host
     points = [
-        _Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s, row.fit)
+        _SizePoint(
+            row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s, row.fit
+        )
         for row in rows
     ]
     return sorted(points, key=lambda point: point.batch_size)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from optcli.errors import counted, shown_path
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import Area, beside, spanning
+from optcli.report.html.marks import Area, name_labels, spanning
 from optcli.report.html.tags import Markup, tag
 from optcli.results import Estimate
 from optcli.results.document import Document, Items, Picture, Section, Table, table_of_texts
@@ -233,7 +233,7 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
         if trial.number in names:
             places.append((at, height))
             labels.append(names[trial.number])
-    shapes += beside(places, labels, area, [])
+    shapes += name_labels(places, labels, area, [])
     return marks.picture(width, _HEIGHT, "Trials of the search", *shapes)
 
 

@@ -119,7 +119,7 @@ def _valued(name: str, options: dict[str, tuple[Any, ...]]) -> Iterator[dict[str
         yield {name: dict(zip(options, values, strict=True))}
 
 
-def around(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[TrialRule]:
+def variations(space: Space, known: Parameters, making: Sequence[str]) -> Iterator[TrialRule]:
     """A network with one option changed, or as it is in another runtime or precision.
 
     `making` names the parameters that say how it was cut and trained.

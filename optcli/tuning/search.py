@@ -68,7 +68,9 @@ def tune(
     """
     began = time.monotonic()
     observer = observer or Silent()
-    options_set = starting.told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
+    options_set = starting.as_overrides(
+        minutes=minutes, objective=objective, batch_size=batch_size, seed=seed
+    )
     start = starting.started(Path(recipe), (*overrides, *options_set))
     path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
     finalists.require_place(path, start.recipe)

@@ -45,7 +45,7 @@ class SearchStart:
     validation: Validation
 
 
-def told(**options: Any) -> tuple[str, ...]:
+def as_overrides(**options: Any) -> tuple[str, ...]:
     """Options as overrides of the recipe."""
     return tuple(
         f"{name if name == 'seed' else f'tune.{name}'}={json.dumps(value)}"

@@ -341,7 +341,7 @@ class Strategy:
         if len(tried) >= _PATIENCE:
             return
         barren = _barren(done)
-        for rule in rules.around(self.space, known, (*_MAKING, "learned")):
+        for rule in rules.variations(self.space, known, (*_MAKING, "learned")):
             if _kind(rule.parameters) not in barren:
                 yield Proposal(rule.why, rule.parameters)
 

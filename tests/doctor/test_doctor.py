@@ -15,7 +15,7 @@ from optcli.errors import ExitCode
 from optcli.models.engines import EngineError, driver
 from optcli.report import terminal
 from optcli.scaffold.doctor import Check, Examination, document, examine, machine, packages, storage
-from optcli.scaffold.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
+from optcli.scaffold.doctor.runtimes import RUNTIMES, TriedRuntime, runtime_checks
 from optcli.store import Store
 from optcli.workers import confinement
 
@@ -120,14 +120,14 @@ def test_torch_and_torchvision(torch, torchvision, wanted, names):
 
 def test_a_runtime_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(environment, "version", lambda name: None)
-    (found,) = runtime_checks(Runtime("openvino", "openvino", "openvino_devices", core=True))
+    (found,) = runtime_checks(TriedRuntime("openvino", "openvino", "openvino_devices", core=True))
     assert (found.state, found.core, found.hint) == ("absent", True, "pip install openvino")
 
 
 def test_tensorrt_is_not_touched_without_a_gpu(monkeypatch):
     monkeypatch.setattr(environment, "version", lambda name: "11.4")
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
-    (found,) = runtime_checks(Runtime("tensorrt", "tensorrt", "no_such_trial", gpu=True))
+    (found,) = runtime_checks(TriedRuntime("tensorrt", "tensorrt", "no_such_trial", gpu=True))
     assert (found.state, found.found) == ("absent", "11.4, not tried: there is no GPU")
 
 
@@ -136,7 +136,7 @@ def test_a_library_that_does_not_load_and_one_that_crashes(tmp_path, monkeypatch
     package = tmp_path / "openvino"
     package.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    trial = Runtime("openvino", "openvino", "openvino_devices", core=True)
+    trial = TriedRuntime("openvino", "openvino", "openvino_devices", core=True)
     (package / "__init__.py").write_text("raise ImportError('libopenvino.so.2640: no such file')\n")
     (found,) = runtime_checks(trial)
     assert (found.state, found.core) == ("broken", True)

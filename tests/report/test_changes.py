@@ -282,7 +282,7 @@ def test_accuracies_on_other_samples_are_not_subtracted(other, reason):
     assert f"a: the accuracies are not comparable: {reason}." in found.notes
     shown = terminal.text(changes.document([found]))
     assert "(not comparable)" in shown
-    assert changes.Comparison.model_validate_json(found.model_dump_json(by_alias=True)) == found
+    assert changes.ReportComparison.model_validate_json(found.model_dump_json(by_alias=True)) == found
     assert "not comparable" in csv_of_changes([found])
     assert "not comparable" in html.html(changes.document([found]))
 
@@ -327,7 +327,7 @@ def test_json_has_the_schema_and_comes_back():
     found = everything()
     record = json.loads(found.model_dump_json(by_alias=True))
     assert record["schema"] == 1
-    assert changes.Comparison.model_validate(record) == found
+    assert changes.ReportComparison.model_validate(record) == found
 
 
 def test_csv_has_one_row_per_variant_and_batch_size():

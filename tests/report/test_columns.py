@@ -9,7 +9,7 @@ from report_forms import details, markdown, page, results, text
 
 from optcli.report import columns, csv_text, markdown_text, terminal, wording
 from optcli.report.changes import compare, document
-from optcli.report.changes import document as of_changes
+from optcli.report.changes import tables as of_changes
 from optcli.report.columns import Figure
 from optcli.report.csv_text import csv_of_changes
 from optcli.report.html import html

@@ -150,12 +150,12 @@ def test_a_setting_is_written_as_people_write_it():
     change = Change(
         kind="preparation", place="data.evaluation.prepare.scale", before=1 / 255, after=1 / 2550
     )
-    assert gate.told(change) == "data.evaluation.prepare.scale 1/255, now 1/2550"
-    assert gate.told(change.model_copy(update={"before": 0.485, "after": [0.1, 1 / 3]})).endswith(
-        " 0.485, now 0.1, 1/3"
-    )
+    assert gate.change_in_words(change) == "data.evaluation.prepare.scale 1/255, now 1/2550"
+    assert gate.change_in_words(
+        change.model_copy(update={"before": 0.485, "after": [0.1, 1 / 3]})
+    ).endswith(" 0.485, now 0.1, 1/3")
     for value in (0.30000000000000004, 1234567.8901234, 1e-300):
-        assert gate.told(change.model_copy(update={"after": value})).endswith(f"now {value}")
+        assert gate.change_in_words(change.model_copy(update={"after": value})).endswith(f"now {value}")
 
 
 def test_junit_has_a_case_for_every_figure():
@@ -213,7 +213,7 @@ def test_places_that_read_the_same_files_are_told_once():
         return Change(kind="untracked-data", place=place, unversioned="outside", files=files)
 
     raw = [f"/data/raw/{name}" for name in "abcd"]
-    found = gate.together(
+    found = gate.changes_in_words(
         [
             change("data.calibration", *raw),
             change("data.evaluation", *raw),

@@ -12,7 +12,7 @@ from report_forms import page
 from optcli.report.accuracy import table_of_classes
 from optcli.report.html.distributions import density
 from optcli.report.html.tags import Markup, tag
-from optcli.report.html.tradeoff import Choice, frontier
+from optcli.report.html.tradeoff import PlottedVariant, frontier
 from optcli.results import (
     Budget,
     Estimate,
@@ -253,7 +253,7 @@ def test_where_the_time_went_has_each_step_once():
 
 def choice(name, ms, right):
     value = Estimate(value=right)
-    return Choice(0, name, Estimate(value=ms), value, right, refused=False)
+    return PlottedVariant(0, name, Estimate(value=ms), value, right, refused=False)
 
 
 def test_the_frontier_holds_what_nothing_beats():

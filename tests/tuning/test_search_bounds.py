@@ -96,7 +96,7 @@ def test_a_runtime_that_has_none_of_the_precisions_is_not_searched(
     own = {"int8": {"openvino", "onnxruntime"}, "int8-dynamic": {"onnxruntime"}}[precision]
     assert set(space.runtimes) == set(space.precisions) == own
     assert rules.reference(space).parameters["precision"] == precision
-    around = rules.around(space, rules.reference(space).parameters, ())
+    around = rules.variations(space, rules.reference(space).parameters, ())
     assert {rule.parameters["precision"] for rule in around} == {precision}
     said = "int8-dynamic was not tried in openvino: no pass makes it."
     assert (said in space.left_out) is (precision == "int8-dynamic")

@@ -620,7 +620,7 @@ def test_one_option_at_a_time_is_another_then_the_runtime(recipe: Recipe) -> Non
     found = space(recipe, trains=False)
     known = {"runtime": "onnxruntime", "precision": "int8", "quantizer": "quantize_onnxruntime"}
     known |= {"rest": None, "shapes": "static"}
-    proposed = [rule.parameters for rule in rules.around(found, known, ())]
+    proposed = [rule.parameters for rule in rules.variations(found, known, ())]
     changed = [dict(each.items() - known.items()) for each in proposed if known.keys() <= each.keys()]
     assert {"method": "percentile"} in changed
     assert {"shapes": "dynamic"} in changed

@@ -41,7 +41,7 @@ def _require_no_shadow(shadow: _ShadowOptions) -> None:
             raise UsageError("there is no second server", place=option, hint="name two servers")
 
 
-def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -> load.Answer:
+def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -> load.LoadtestAnswer:
     """Send traffic to both servers and compare them."""
     from optcli.report.loadtest import canary_document, canary_junit
     from optcli.serving.loadtest import Shadow, canary_test
@@ -53,7 +53,7 @@ def compared(target: str, second: str, shadow: _ShadowOptions, asked: Options) -
     with Progress() as progress:
         canary = canary_test(target, second, split, asked, progress)
     document, junit = canary_document(canary), canary_junit(canary)
-    return load.Answer(canary.to_json(), document, junit, canary.outcome)
+    return load.LoadtestAnswer(canary.to_json(), document, junit, canary.outcome)
 
 
 # What goes with --drift, which sends nothing.
@@ -78,7 +78,7 @@ _OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
     is_flag=True,
     help="Send nothing: compare the inputs that the server has seen with the calibration data.",
 )
-@options.group("server", load.ServerOptions)
+@options.group("server", load.TestedServerOptions)
 @options.trust
 @options.store
 @click.option(
@@ -97,7 +97,7 @@ def command(
     search: load.SearchOptions,
     shadow: _ShadowOptions,
     drift: bool,
-    server: load.ServerOptions,
+    server: load.TestedServerOptions,
     out: Path | None,
     trust: bool,
     store: Path | None,
@@ -145,9 +145,11 @@ def _require_no_traffic() -> None:
             raise UsageError("--drift sends no traffic", place=place, hint="leave it out")
 
 
-def _drift(target: str, model: str | None) -> load.Answer:
+def _drift(target: str, model: str | None) -> load.LoadtestAnswer:
     from optcli.report import drift as forms
     from optcli.serving.drift.comparing import drift_of
 
     drift = drift_of(target, model)
-    return load.Answer(drift.to_json(), forms.document(drift), forms.junit(drift), drift.outcome)
+    return load.LoadtestAnswer(
+        drift.to_json(), forms.document(drift), forms.junit(drift), drift.outcome
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
+class LoadtestAnswer:
     """What a test gives, whichever it is: as JSON, as a document and as JUnit XML."""
 
     json: str
@@ -123,7 +123,7 @@ class TrafficOptions:
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class TestedServerOptions:
     """What is said of the server; all but `model` is for one that optcli starts for the test."""
 
     model: str | None = options.option(
@@ -154,7 +154,7 @@ def options_of(
     promise: PromiseOptions,
     traffic: TrafficOptions,
     search: SearchOptions,
-    server: ServerOptions,
+    server: TestedServerOptions,
 ) -> Options:
     """What the load test is asked for. Raises `UsageError` for what cannot be read, or does not fit."""
     from optcli.serving import quantities as q
@@ -193,17 +193,17 @@ def require_own(targets: Sequence[str], store: Path | None, *, trust: bool) -> N
         bundle.require_own(Path(folder), Store(Store.default_root(store)), trust=trust)
 
 
-def tested(target: str, asked: Options) -> Answer:
+def tested(target: str, asked: Options) -> LoadtestAnswer:
     """Send traffic to one server."""
     from optcli.report import loadtest as forms
     from optcli.serving.loadtest import load_test
 
     with Progress() as progress:
         test = load_test(target, asked, progress)
-    return Answer(test.to_json(), forms.document(test), forms.junit(test), test.outcome)
+    return LoadtestAnswer(test.to_json(), forms.document(test), forms.junit(test), test.outcome)
 
 
-def give(answer: Answer, out: Path | None, *, as_json: bool) -> None:
+def give(answer: LoadtestAnswer, out: Path | None, *, as_json: bool) -> None:
     """Write every form into `out`, and print the text, or the JSON."""
     from optcli.report import html, markdown_text, terminal
 

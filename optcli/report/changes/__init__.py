@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optcli.report.changes.comparing import compare, compare_devices
-from optcli.report.changes.document import document
-from optcli.report.changes.model import Comparison
+from optcli.report.changes.model import ReportComparison
+from optcli.report.changes.tables import document
 
-__all__ = ["Comparison", "compare", "compare_devices", "document"]
+__all__ = ["ReportComparison", "compare", "compare_devices", "document"]

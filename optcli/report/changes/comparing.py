@@ -15,9 +15,9 @@ from optcli.report.changes import machines
 from optcli.report.changes.model import (
     AccuracyChange,
     BatchChange,
-    Comparison,
+    ComparedBuild,
+    ReportComparison,
     Rightness,
-    Source,
     Speed,
     SpeedChange,
     VariantChange,
@@ -28,7 +28,7 @@ _PERCENTILES = ("p50", "p95", "p99")
 _Z = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
-def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
+def compare(before: tuple[str, Report], after: tuple[str, Report]) -> ReportComparison:
     """What changed; each report comes with the label that it is shown under.
 
     Variants are matched by name, what is left over by being the same artifact in the same runner.
@@ -51,7 +51,7 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
             reasons.append(threads)
     drifts = {name: _drift(variants, name) for name in _PERCENTILES} if not versions else {}
     known_before, known_after = {other for _, other in pairs}, {name for name, _ in pairs}
-    return Comparison(
+    return ReportComparison(
         before=_source(*before),
         after=_source(*after),
         comparable=not reasons,
@@ -66,7 +66,7 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
     )
 
 
-def compare_devices(before: tuple[str, Report], after: tuple[str, Report]) -> list[Comparison]:
+def compare_devices(before: tuple[str, Report], after: tuple[str, Report]) -> list[ReportComparison]:
     """A comparison for each device that both reports have; of the first ones, where they share none.
 
     Devices go by their names in the recipe. Labels say which device it is, where there are several.
@@ -113,8 +113,8 @@ def _same(one: VariantReport, other: VariantReport) -> bool:
     return machines.requested(one) == machines.requested(other)
 
 
-def _source(label: str, report: Report) -> Source:
-    return Source(
+def _source(label: str, report: Report) -> ComparedBuild:
+    return ComparedBuild(
         label=label,
         recipe=report.recipe.name,
         started=report.started,

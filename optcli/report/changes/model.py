@@ -14,7 +14,7 @@ Speed = Literal["faster", "slower", "no clear change", "same artifact", "not kno
 Rightness = Literal["better", "worse", "unchanged", "no clear change", "not known", "not comparable"]
 
 
-class Source(Result):
+class ComparedBuild(Result):
     """Which build one side is."""
 
     label: str
@@ -83,7 +83,7 @@ class VariantChange(Result):
     accuracy: AccuracyChange | None = None
 
 
-class Comparison(Result):
+class ReportComparison(Result):
     """What changed from one report to another.
 
     `reasons` say why their latency is not comparable (empty: it is); `changed` lists versions and
@@ -93,8 +93,8 @@ class Comparison(Result):
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
-    before: Source
-    after: Source
+    before: ComparedBuild
+    after: ComparedBuild
     comparable: bool
     reasons: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()

@@ -224,7 +224,7 @@ def shortened(content: str, room: float) -> str:
     return f"{content[: most - 1 - head]}…{content[len(content) - head :]}"
 
 
-def beside(
+def name_labels(
     places: Sequence[tuple[float, float]], names: Sequence[str], area: Area, occupied: Sequence[Box]
 ) -> list[Markup]:
     """A name beside each point, where it covers least of what is there; far ones with a leader.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import Area, Box, Scale, beside, spanning
+from optcli.report.html.marks import Area, Box, Scale, name_labels, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.rows import accuracy_label, batch_sizes
 from optcli.results import Estimate, Report, VariantReport
@@ -18,7 +18,7 @@ _SMALLEST_ROOM = 0.5
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlottedVariant:
     """One variant: milliseconds, and how right it is: percent, or decibel where there are no labels.
 
     `score` grows with how right it is, whichever way the metric counts. One that was not measured on a
@@ -61,16 +61,16 @@ def tradeoff(report: Report) -> Markup | None:
     return join([chart, tag("p", text + hollow + other, class_="hint")])
 
 
-def frontier(choices: Sequence[Choice]) -> list[Choice]:
+def frontier(choices: Sequence[PlottedVariant]) -> list[PlottedVariant]:
     """Those that no other choice beats or equals in both while beating it in one, fastest first."""
-    best: list[Choice] = []
+    best: list[PlottedVariant] = []
     for choice in sorted(choices, key=lambda each: (each.ms.value, -each.score)):
         if not best or choice.score > best[-1].score:
             best.append(choice)
     return best
 
 
-def _choices(report: Report) -> tuple[list[Choice], list[str]]:
+def _choices(report: Report) -> tuple[list[PlottedVariant], list[str]]:
     """Variants with both figures; those that were measured but have no place on the upright axis."""
     first = batch_sizes(report)[0]
     choices, left_out = [], []
@@ -85,7 +85,7 @@ def _choices(report: Report) -> tuple[list[Choice], list[str]]:
             refused = any(each.blocking and each.outcome != "accept" for each in variant.verdicts)
             lower = variant.accuracy is not None and variant.accuracy.better == "lower"
             score = -right.value if lower else right.value
-            choices.append(Choice(index, name, row.p50_ms, right, score, refused, row.fit))
+            choices.append(PlottedVariant(index, name, row.p50_ms, right, score, refused, row.fit))
     return choices, left_out
 
 
@@ -119,8 +119,8 @@ def _bar(report: Report) -> float | None:
 
 def _draw(
     width: int,
-    choices: Sequence[Choice],
-    best: Sequence[Choice],
+    choices: Sequence[PlottedVariant],
+    best: Sequence[PlottedVariant],
     y_name: str,
     bar: float | None,
     name: str,
@@ -138,7 +138,7 @@ def _draw(
         shapes.append(marks.path(_steps(best, x, y, area), "frontier"))
     places = [(x(choice.ms.value), y(choice.right.value)) for choice in choices]
     lines = [_drawn(choice, x, y) for choice in choices]
-    labels = beside(
+    labels = name_labels(
         places, [choice.name for choice in choices], area, [b for each in lines for b in each]
     )
     for choice, (at, height), label in zip(choices, places, labels, strict=True):
@@ -154,7 +154,7 @@ def _draw(
     return marks.picture(width, _HEIGHT, name, *shapes)
 
 
-def _upright(choices: Sequence[Choice], bar: float | None, area: Area) -> Scale:
+def _upright(choices: Sequence[PlottedVariant], bar: float | None, area: Area) -> Scale:
     right = [each.right for each in choices]
     ends = [end for each in right for end in (each.value, each.low, each.high, bar)]
     values = [end for end in ends if end is not None]
@@ -163,7 +163,7 @@ def _upright(choices: Sequence[Choice], bar: float | None, area: Area) -> Scale:
     return spanning(values, area.bottom, area.top, log=False)
 
 
-def _steps(best: Sequence[Choice], x: Scale, y: Scale, area: Area) -> list[tuple[float, float]]:
+def _steps(best: Sequence[PlottedVariant], x: Scale, y: Scale, area: Area) -> list[tuple[float, float]]:
     """The frontier as steps: right of a choice, nothing better is known until the next."""
     edge = area.top if best[0].score < 0 else area.bottom
     points = [(x(best[0].ms.value), edge)]
@@ -172,7 +172,7 @@ def _steps(best: Sequence[Choice], x: Scale, y: Scale, area: Area) -> list[tuple
     return [*points, (area.right, points[-1][1])]
 
 
-def _drawn(choice: Choice, x: Scale, y: Scale) -> list[Box]:
+def _drawn(choice: PlottedVariant, x: Scale, y: Scale) -> list[Box]:
     """The room that a choice's whiskers take."""
     at, height = x(choice.ms.value), y(choice.right.value)
     boxes = []

@@ -20,7 +20,7 @@ _TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
-class Runtime:
+class TriedRuntime:
     """What to try: `function` of `doctor/trials.py`, if `package` is installed.
 
     `core` marks what optcli cannot do without; `gpu` what can only run on one. `variable` names another
@@ -36,18 +36,18 @@ class Runtime:
 
 
 RUNTIMES = (
-    Runtime("torch", "torch", "torch_eager", core=True),
-    Runtime("torchvision", "torchvision", "torchvision_operators", core=True),
-    Runtime("torch.compile", "torch", "torch_compile"),
-    Runtime("onnxruntime", "onnxruntime", "onnxruntime_providers", core=True),
-    Runtime("openvino", "openvino", "openvino_devices", core=True),
-    Runtime("tensorrt", "tensorrt", "tensorrt_engine", gpu=True),
-    Runtime(child.PYTHON, "tensorrt", "tensorrt_elsewhere", variable=child.PYTHON),
-    Runtime("tensorrt_rtx", "tensorrt_rtx", "tensorrt_rtx_engine"),
+    TriedRuntime("torch", "torch", "torch_eager", core=True),
+    TriedRuntime("torchvision", "torchvision", "torchvision_operators", core=True),
+    TriedRuntime("torch.compile", "torch", "torch_compile"),
+    TriedRuntime("onnxruntime", "onnxruntime", "onnxruntime_providers", core=True),
+    TriedRuntime("openvino", "openvino", "openvino_devices", core=True),
+    TriedRuntime("tensorrt", "tensorrt", "tensorrt_engine", gpu=True),
+    TriedRuntime(child.PYTHON, "tensorrt", "tensorrt_elsewhere", variable=child.PYTHON),
+    TriedRuntime("tensorrt_rtx", "tensorrt_rtx", "tensorrt_rtx_engine"),
 )
 
 
-def runtime_checks(runtime: Runtime) -> list[Check]:
+def runtime_checks(runtime: TriedRuntime) -> list[Check]:
     """Try one runtime; a crash or a hang is an answer too."""
     if runtime.variable:
         if not os.environ.get(runtime.variable):
@@ -74,7 +74,7 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
     return [_check(runtime, part.state, part.text, part.hint, part.name) for part in parts]
 
 
-def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "") -> Check:
+def _check(runtime: TriedRuntime, state: State, text: str, hint: str, name: str = "") -> Check:
     # A part of a runtime, such as a provider, is not what optcli cannot do without.
     return Check(
         group=_GROUP,
@@ -86,7 +86,7 @@ def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "")
     )
 
 
-def _reinstall(runtime: Runtime) -> str:
+def _reinstall(runtime: TriedRuntime) -> str:
     names = {"onnxruntime": "onnxruntime-gpu", "torch": "torch torchvision"}
     name = names.get(runtime.package, runtime.package)
     if runtime.variable:

@@ -13,7 +13,7 @@ from optcli.report import wording
 from optcli.report.changes.model import (
     AccuracyChange,
     BatchChange,
-    Comparison,
+    ReportComparison,
     SpeedChange,
     VariantChange,
 )
@@ -32,7 +32,7 @@ _ROW = 26.0
 _LEAST_RANGE = 1.2
 
 
-def document(comparisons: Sequence[Comparison]) -> Document:
+def document(comparisons: Sequence[ReportComparison]) -> Document:
     """All comparisons, one below the other."""
     before = comparisons[0].before
     return Document(
@@ -43,7 +43,7 @@ def document(comparisons: Sequence[Comparison]) -> Document:
     )
 
 
-def _sections(comparison: Comparison) -> Iterator[Section]:
+def _sections(comparison: ReportComparison) -> Iterator[Section]:
     after, variants = comparison.after, comparison.variants
     about = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
     title = f"{comparison.before.label} → {after.label}"
@@ -63,13 +63,13 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
 class _Row:
     """One variant at one batch size and region; no `batch` where there is no latency to compare."""
 
-    comparison: Comparison
+    comparison: ReportComparison
     variant: VariantChange
     batch: BatchChange | None
     is_first: bool
 
 
-def rows(comparison: Comparison) -> list[_Row]:
+def rows(comparison: ReportComparison) -> list[_Row]:
     """All rows, in the order of the later report."""
     return [
         _Row(comparison, variant, batch, place == 0)
@@ -222,7 +222,7 @@ COLUMNS: tuple[Column[_Row], ...] = (
 )
 
 
-def _chart(comparison: Comparison) -> Markup:
+def _chart(comparison: ReportComparison) -> Markup:
     """One row per variant and batch size, the ratio with its interval on a log axis around 1.
 
     Empty where no ratio is known.
