@@ -25,8 +25,7 @@ from optcli.measure import latency
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, Variant, load
 from optcli.results import Accuracy, Estimate
-from optcli.results.tuning import Trial
-from optcli.results.tuning import TuningTrial
+from optcli.results.tuning import Trial, TuningTrial
 from optcli.tuning.candidates import TrialCandidate, candidate_of, written
 from optcli.tuning.layers import QUANTIZING, by_own_error, groups, layers_of, worst
 from optcli.tuning.timing import BEST, REFERENCE, Timing, quick
