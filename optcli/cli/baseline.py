@@ -63,8 +63,8 @@ def save(
 
     last_build = reports.find(where, artifacts)
     path = output or baselines.place_of(name, last_build.root)
-    kept = Store(Store.default_root(last_build.store(store)))
-    pack = builds.save(path, last_build.report, last_build.path, kept, only)
+    opened_store = Store(Store.default_root(last_build.store(store)))
+    pack = builds.save(path, last_build.report, last_build.path, opened_store, only)
     size = pack.stat().st_size
     if as_json:
         click.echo(json.dumps({"name": name, "path": str(pack), "size_bytes": size}, indent=2))

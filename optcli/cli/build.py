@@ -90,14 +90,14 @@ def command(
     artifacts/NAME/report.json, and the files of each variant beside it. The last line names the exit
     code and its reason.
     """
-    kept = options.opened(store)
+    opened_store = options.opened(store)
     overrides = (*overrides, *(["latency.mode=off"] if given.no_latency else ()))
     if given.dry_run or given.explain:
         from optcli.pipeline.preview import preview
 
         lines, record = preview(
             recipe,
-            store=kept,
+            store=opened_store,
             overrides=overrides,
             only=given.only,
             explain=given.explain,
@@ -106,7 +106,7 @@ def command(
         )
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
-    with early_workers(kept, recipe), Progress() as progress:
+    with early_workers(opened_store, recipe), Progress() as progress:
         # Not before: the early workers import at the same time.
         from optcli.cli import reports
         from optcli.pipeline import build
@@ -116,7 +116,7 @@ def command(
 
         report = build(
             recipe,
-            store=kept,
+            store=opened_store,
             artifacts=reports.root_to_write(artifacts),
             overrides=overrides,
             only=given.only,

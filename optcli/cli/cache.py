@@ -164,12 +164,12 @@ def why(
     """
     from optcli.pipeline.preview import preview
 
-    kept = options.opened(store)
+    opened_store = options.opened(store)
     if remote:
-        _require_remote(kept)
+        _require_remote(opened_store)
     lines, record = preview(
         recipe,
-        store=kept,
+        store=opened_store,
         overrides=overrides,
         only=(variant,) if variant else (),
         explain=True,
@@ -238,29 +238,29 @@ def _opened(
     writes: bool = False,
 ) -> Iterator[Store]:
     """The store; with `remote` connected to its remote one. Raises `UsageError` where that lacks."""
-    kept = options.opened(store)
+    opened_store = options.opened(store)
     if not remote:
-        yield kept
+        yield opened_store
         return
-    place = _require_remote(kept)
+    place = _require_remote(opened_store)
     if writes and place.read_only:
         raise UsageError(
             "the remote store is read-only, and this removes something there",
             place="--remote-readonly",
             hint="leave --remote-readonly and OPTCLI_REMOTE_READONLY out, or add --dry-run",
         )
-    with kept.connected(lambda _, __: None, uploading=False):  # what goes wrong there is raised
-        yield kept
+    with opened_store.connected(lambda _, __: None, uploading=False):  # what goes wrong there is raised
+        yield opened_store
 
 
-def _require_remote(kept: Store) -> RemotePlace:
-    if kept.remote_place is None:
+def _require_remote(opened_store: Store) -> RemotePlace:
+    if opened_store.remote_place is None:
         raise UsageError(
             "no remote store is named",
             place="--remote",
             hint="name it with --remote-store URL or OPTCLI_REMOTE_STORE",
         )
-    return kept.remote_place
+    return opened_store.remote_place
 
 
 def _amount(text: str | None, units: dict[str, float], option: str) -> float | None:

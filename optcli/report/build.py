@@ -227,12 +227,12 @@ def _timings(report: Report) -> Markup:
     bars, reused = _bars(report)
     total = wording.seconds(report.started, report.finished)
     took = "" if total is None else f"The build took {wording.duration(total)}. "
-    kept = f"{counted(reused, 'step')} came from the store." if reused else ""
+    reused_steps = f"{counted(reused, 'step')} came from the store." if reused else ""
     if not bars:
         bars = [_Bar(name, each.build_s) for name, each in report.variants.items() if each.build_s]
         bars.sort(key=lambda bar: -bar.seconds)
-        kept += " The bars say what it once took to make each variant." if bars else ""
-    hint = tag("p", took + kept, class_="hint") if took or kept else None
+        reused_steps += " The bars say what it once took to make each variant." if bars else ""
+    hint = tag("p", took + reused_steps, class_="hint") if took or reused_steps else None
     if not bars:
         return join([hint])
     shown = bars[:_MOST_BARS]

@@ -28,10 +28,10 @@ MOST = 12
 def about(drift: Drift) -> list[tuple[str, str]]:
     """Names and values of what is compared with what."""
     one = drift.reference
-    kept = f"{drift.kept} of {drift.seen}, drawn at random, {drift.begun} to {drift.written}"
+    inputs_seen = f"{drift.kept} of {drift.seen}, drawn at random, {drift.begun} to {drift.written}"
     return [
         ("model", f"{drift.model} at {drift.target}"),
-        ("inputs seen", kept),
+        ("inputs seen", inputs_seen),
         ("reference", f"{one.samples} of {one.of} samples of the {one.role} data, {one.source}"),
     ]
 

@@ -27,8 +27,6 @@ from optcli.results.document import (
 from optcli.results.loadtest import Canary, LoadPoint, LoadTest
 
 _HEIGHT = 340
-# A percentile far over the promise would flatten everything below it.
-_MOST_OVER = 2.5
 _OUTCOMES = {
     "accept": "keeps the promise",
     "reject": "breaks the promise",
@@ -111,14 +109,10 @@ def _drawn(width: int, test: LoadTest, name: str) -> Markup:
     rates += [rate for line in test.curve_ms.values() for rate, _ in line]
     values = [_value(point, test.drawn) or 0.0 for point in measured]
     values += [ms for line in test.curve_ms.values() for _, ms in line if ms is not None]
-    top = max(values)
-    if limit is not None:
-        top = max(limit, min(top, _MOST_OVER * limit))
     x = from_zero(rates, area.left, area.right)
-    y = from_zero([top], area.bottom, area.top)
+    y = marks.up_to_promise(area, values, limit)
     shapes = marks.axes(area, x, y, "requests a second", f"{test.drawn}, milliseconds")
-    if limit is not None:
-        shapes += marks.bound(area, y, limit, f"promised {limit:g} ms")
+    shapes += marks.promise(area, y, limit)
     for index, line in enumerate(test.curve_ms.values()):
         points = [(x(rate), y(ms)) for rate, ms in line if ms is not None]
         if len(points) > 1:
@@ -227,11 +221,11 @@ def _found(test: LoadTest) -> list[tuple[str, str]]:
     lines = []
     if test.limit is not None:
         one = test.limit
-        kept = (
+        rate = (
             "none" if one.rate_per_s is None else f"{wording.number(one.rate_per_s)} requests a second"
         )
         sure = "confirmed" if one.confirmed else "not confirmed"
-        lines.append(("highest rate", f"{kept}, {sure}"))
+        lines.append(("highest rate", f"{rate}, {sure}"))
         if one.broken_per_s is not None:
             lines.append(("lowest broken", f"{wording.number(one.broken_per_s)} requests a second"))
         lines += [

@@ -316,9 +316,9 @@ def _evaluated(report: Report) -> list[str]:
     judged = [v.accuracy for v in report.variants.values() if v.accuracy is not None]
     if not judged:
         others = [v for name, v in report.variants.items() if v.artifact and name != report.baseline]
-        told = not others or any(v.status == "failed" for v in report.variants.values())
+        is_explained = not others or any(v.status == "failed" for v in report.variants.values())
         why = "the recipe names no data: evaluation" if report.recipe.path else "speed alone was asked"
-        return [] if told else [f"Outputs were not compared: {why}."]
+        return [] if is_explained else [f"Outputs were not compared: {why}."]
     count = judged[0].samples
     metric = next((accuracy.metric for accuracy in judged if accuracy.metric), None)
     if metric is None:
@@ -332,20 +332,20 @@ def device_lines(report: Report) -> Iterator[str]:
     """The device's processor, GPUs, state and versions; nothing where the recipe asks for no device."""
     if report.device is None:
         return
-    around = report.environment
-    parts = [_processor(around), *_gpus(around), *_state(report), *_versions(around)]
+    machine = report.environment
+    parts = [_processor(machine), *_gpus(machine), *_state(report), *_versions(machine)]
     yield f"{report.device}: {'; '.join(parts)}."
     yield from _judged_elsewhere(report)
 
 
-def _processor(around: Mapping[str, Any]) -> str:
-    cores = around.get("cores", "?")
-    model = _of(around, "cpu").get("model", "unknown processor")
-    return f"{model}, {counted(cores, 'core')}, {around.get('system', 'unknown system')}"
+def _processor(machine: Mapping[str, Any]) -> str:
+    cores = machine.get("cores", "?")
+    model = _of(machine, "cpu").get("model", "unknown processor")
+    return f"{model}, {counted(cores, 'core')}, {machine.get('system', 'unknown system')}"
 
 
-def _gpus(around: Mapping[str, Any]) -> Iterator[str]:
-    models = around.get("gpu_models")
+def _gpus(machine: Mapping[str, Any]) -> Iterator[str]:
+    models = machine.get("gpu_models")
     for model in models if isinstance(models, list) else ():
         if isinstance(model, Mapping):
             yield f"{model.get('name', 'GPU')}, driver {model.get('driver_version', 'unknown')}"
@@ -366,8 +366,8 @@ def _state(report: Report) -> Iterator[str]:
             yield f"GPU {gpu['temperature.gpu']} °C"
 
 
-def _versions(around: Mapping[str, Any]) -> Iterator[str]:
-    versions = {"python": around.get("python"), **_of(around, "versions")}
+def _versions(machine: Mapping[str, Any]) -> Iterator[str]:
+    versions = {"python": machine.get("python"), **_of(machine, "versions")}
     known = [f"{name} {version}" for name, version in versions.items() if version]
     if known:
         yield ", ".join(known)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from optcli.errors import counted
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot, Scale, from_zero, spanning
+from optcli.report.html.marks import HEIGHT, PANEL, Area, Dot, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.results.document import (
     Document,
@@ -34,8 +34,6 @@ _GLOSSARY = (
     ("[low, high]", "the 95 % interval over simulations with different seeds"),
     ("grows", "the queue grows from beginning to end: more requests arrive than are answered"),
 )
-# A percentile far over the promise would flatten everything below it.
-_MOST_OVER = 2.5
 
 
 def document(plan: Plan) -> Document:
@@ -299,14 +297,14 @@ def _latency_marks(width: int, plan: Plan) -> Markup:
     ]
     limit = plan.slo_ms.get(plan.drawn)
     x = spanning(_sizes(plan), area.left + 8, area.right - 4, log=True)
-    y = _milliseconds(area, points, limit)
+    y = marks.up_to_promise(area, [each.y for each in points], limit)
     name = f"{plan.drawn} against batch size"
     return marks.picture(
         width,
         HEIGHT,
         name,
         *marks.over_sizes(area, x, y, _sizes(plan), f"{plan.drawn}, milliseconds"),
-        *_promise(area, y, limit),
+        *marks.promise(area, y, limit),
         marks.dots(0, x, y, points),
     )
 
@@ -350,9 +348,9 @@ def _rates(width: int, plan: Plan) -> Markup:
     ]
     limit = plan.slo_ms.get(plan.drawn)
     x = from_zero([each.rate_per_s for each in plan.by_rate], area.left, area.right)
-    y = _milliseconds(area, points, limit)
+    y = marks.up_to_promise(area, [each.y for each in points], limit)
     shapes = marks.axes(area, x, y, "requests a second", f"{plan.drawn}, milliseconds")
-    shapes += [*_promise(area, y, limit), marks.dots(0, x, y, points)]
+    shapes += [*marks.promise(area, y, limit), marks.dots(0, x, y, points)]
     grows = [each.rate_per_s for each in plan.by_rate if each.latency_ms is None]
     if grows:
         at = x(min(grows))
@@ -363,18 +361,6 @@ def _rates(width: int, plan: Plan) -> Markup:
 
 def _sizes(plan: Plan) -> list[int]:
     return [each.batch for each in plan.by_batch]
-
-
-def _milliseconds(area: Area, points: Sequence[Dot], limit: float | None) -> Scale:
-    """From zero to the largest value, but not far beyond the promise; markers stop at the edge."""
-    top = max((each.y for each in points), default=1.0)
-    if limit is not None:
-        top = max(limit, min(top, _MOST_OVER * limit))
-    return from_zero([top], area.bottom, area.top)
-
-
-def _promise(area: Area, y: Scale, limit: float | None) -> list[Markup]:
-    return [] if limit is None else marks.bound(area, y, limit, f"promised {limit:g} ms")
 
 
 def _chosen(plan: Plan, point: BatchPoint) -> bool:

@@ -120,30 +120,32 @@ def answer(tuning: Tuning, *, certain: bool = False) -> str:
             f"No finalist is accepted on the evaluation samples.{_too_few(tuning) if certain else ''}"
         )
     winner = next(each for each in tuning.finalists if each.variant == tuning.winner)
-    told = f"Serve {winner.variant}{_promise(winner, tuning)}"
+    sentence = f"Serve {winner.variant}{_promise(winner, tuning)}"
     if winner.loss is not None:
-        told += (
+        sentence += (
             f", {points(winner.loss)} points lost on the evaluation samples"
             if tuning.confidence is not None
             else f", another largest output on {points(winner.loss)} % of the evaluation samples"
         )
-    told += "."
+    sentence += "."
     if tuning.outcome == "accurate":
         smaller = dict.fromkeys(COUNTED_IN_BYTES, "smaller")
         word = {"cost": "cheaper", **smaller}.get(tuning.objective, "faster")
-        told += f" It is not known to be {word} than the baseline."
+        sentence += f" It is not known to be {word} than the baseline."
         if winner.score is None and tuning.objective == "p99" and winner.speedup:
-            told += " The time was too short for the calls that p99 needs."
+            sentence += " The time was too short for the calls that p99 needs."
         elif winner.score is None:
-            told += " Other work disturbed the machine while the finalists were timed."
+            sentence += " Other work disturbed the machine while the finalists were timed."
     if not winner.certain:
-        told += " It is inside the bar on these samples, which are too few to claim the same of others."
+        sentence += (
+            " It is inside the bar on these samples, which are too few to claim the same of others."
+        )
         if tuning.confidence is not None:
-            told += (
+            sentence += (
                 " Set accuracy.policy: non-inferiority to accept only variants whose upper bound of the"
                 " loss is inside the bar."
             )
-    return told
+    return sentence
 
 
 def _promise(winner: Finalist, tuning: Tuning) -> str:
@@ -152,22 +154,22 @@ def _promise(winner: Finalist, tuning: Tuning) -> str:
         if winner.needed_bytes is None:
             return ""
         takes, those = _TAKES[tuning.objective]
-        told = f": {takes} {wording.megabytes(winner.needed_bytes)}"
+        sentence = f": {takes} {wording.megabytes(winner.needed_bytes)}"
         if tuning.baseline_bytes is not None:
-            told += f", {those} of {tuning.baseline} {wording.megabytes(tuning.baseline_bytes)}"
-        return told
+            sentence += f", {those} of {tuning.baseline} {wording.megabytes(tuning.baseline_bytes)}"
+        return sentence
     over = {
         "cost": f" as many images for the same money as {tuning.baseline}",
         "p99": f" as fast as {tuning.baseline} by p99",
     }.get(tuning.objective, f" as fast as {tuning.baseline}")
-    said = []
+    gains = []
     for size, each in _gains(winner, tuning.objective).items():
         times = f"{wording.times(each)}{over} {wording.interval(each)}".rstrip()
         price = winner.cost_per_1000.get(size)
         paid = "" if price is None else f" ({wording.number(price)} for 1,000)"
-        said.append(f"{times} at batch size {size}{paid}")
+        gains.append(f"{times} at batch size {size}{paid}")
         over = ""  # said once
-    return f": {wording.listed(said)}" if said else ""
+    return f": {wording.listed(gains)}" if gains else ""
 
 
 def _too_few(tuning: Tuning) -> str:
@@ -209,11 +211,11 @@ def search(tuning: Tuning) -> Markup:
 def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     area = Area(52, width - 16, 32, _HEIGHT - 42)
     x = spanning([_score(each) for each in judged], area.left + 14, area.right - 14)
-    kept = [-100 * _loss(each) for each in judged]
+    changes = [-100 * _loss(each) for each in judged]
     bar = None if tuning.bar is None else -100 * tuning.bar
     # A trial that lost everything shall not flatten the others.
-    lowest = max(min(kept), 4 * bar) if bar else min(kept)
-    shown = [max(each, lowest) for each in (*kept, bar or 0.0)]
+    lowest = max(min(changes), 4 * bar) if bar else min(changes)
+    shown = [max(each, lowest) for each in (*changes, bar or 0.0)]
     y = spanning(shown, area.bottom - 6, area.top, log=False)
     speed = f"times {wording.better(tuning.objective)} as the reference"
     shapes = marks.axes(area, x, y, speed, "change, points")
@@ -222,7 +224,7 @@ def _draw(width: int, judged: Sequence[TuningTrial], tuning: Tuning) -> Markup:
     largest = max(each.size_bytes or 1 for each in judged)
     names = {each.trial: each.variant for each in tuning.finalists}
     places, labels = [], []
-    for trial, change in zip(judged, kept, strict=True):
+    for trial, change in zip(judged, changes, strict=True):
         share = math.sqrt((trial.size_bytes or 1) / largest)
         radius = max(_SMALLEST, _LARGEST * share)
         at, height = x(_score(trial)), y(max(change, lowest))

@@ -30,9 +30,9 @@ def findings(tuning: Tuning) -> Iterator[str]:
     yield from _chosen_by(tuning)
     failed = [trial for trial in tuning.trials if trial.stage == "failed"]
     if failed:
-        said = wording.listed([f"{each.label} ({each.reason})" for each in failed[:3]])
+        reasons = wording.listed([f"{each.label} ({each.reason})" for each in failed[:3]])
         tried = counted(len(tuning.trials), "trial")
-        yield f"{len(failed)} of {tried} could not be built or run: {said}."
+        yield f"{len(failed)} of {tried} could not be built or run: {reasons}."
     spent = sum(trial.seconds for trial in tuning.trials)
     yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
     if tuning.others_share is not None and tuning.others_share >= _OTHERS_SHARE:
@@ -145,38 +145,38 @@ def _compared(
     if one is None or other is None or one.score is None or other.score is None:
         return
     gain = one.score.value / other.score.value
-    said = f"{name} over {other_name}: {gain:.2f} {times}"
+    sentence = f"{name} over {other_name}: {gain:.2f} {times}"
     lost = 0.0
     if one.loss is not None and other.loss is not None:
         lost = one.loss.value - other.loss.value
         same = abs(lost) < _SAME_LOSS
         more = f"{points(abs(lost))} points {'more' if lost > 0 else 'fewer'} lost"
-        said += ", the same loss" if same else f", {more}"
+        sentence += ", the same loss" if same else f", {more}"
     if one.trains and not other.trains:
         seconds = sum(t.seconds for t in trials if t.trains and of(t))
-        said += f", for {seconds / 60:.1f} minutes of training"
+        sentence += f", for {seconds / 60:.1f} minutes of training"
     if (one.stage, other.stage) == ("inside", "outside"):
-        said += f": inside the bar, unlike {other_name}"
+        sentence += f": inside the bar, unlike {other_name}"
     elif gain < _GAIN and lost >= -_DIFFERENCE:  # else it has saved accuracy, at whatever price
-        said += ": not worth it" if lost > _DIFFERENCE or one.trains else ": no gain"
+        sentence += ": not worth it" if lost > _DIFFERENCE or one.trains else ": no gain"
     elif one.stage == "outside":
-        said += ": outside the bar"
-    yield f"{said}."
+        sentence += ": outside the bar"
+    yield f"{sentence}."
 
 
 def _chosen_by(tuning: Tuning) -> Iterator[str]:
     """By which samples the search chose, and how optimistic they were."""
     known = [each.optimism for each in tuning.finalists if each.optimism is not None]
-    said = f"The search chose by {tuning.validation}."
+    sentence = f"The search chose by {tuning.validation}."
     if known:
         mean = sum(known) / len(known)
         several = f"On average the {len(known)} finalists lose"
         they = several if len(known) > 1 else "The finalist loses"
         more = f"{points(abs(mean))} points {'more' if mean > 0 else 'fewer'}"
         same = abs(mean) < _SAME_LOSS
-        said += f" {they} {'as much' if same else more} on the evaluation samples"
-        said += " as there." if same else " than there."
-    yield said
+        sentence += f" {they} {'as much' if same else more} on the evaluation samples"
+        sentence += " as there." if same else " than there."
+    yield sentence
     count = len(tuning.finalists)
     if tuning.confidence is not None and count > 1:
         whole = 1.0 - count * (1.0 - tuning.confidence)

@@ -57,7 +57,7 @@ class SearchBudget:
     evaluation: int = 0
     slowdown: float = 1.0
 
-    def beside(self, share: float | None) -> SearchBudget:
+    def slowed_by(self, share: float | None) -> SearchBudget:
         """The same where others have this share of the processors; None: it is not known."""
         slowdown = 1 / max(1 / _MOST_SLOWDOWN, 1 - (share or 0.0))
         return replace(self, slowdown=slowdown)

@@ -125,8 +125,8 @@ def _outcome(won: Finalist | None, tuning: Tuning, bytes_before: int | None) -> 
     if won is None:
         return "none"
     if tuning.objective in COUNTED_IN_BYTES:
-        mine = won.needed_bytes
-        smaller = mine is not None and bytes_before is not None and mine < bytes_before
+        needed = won.needed_bytes
+        smaller = needed is not None and bytes_before is not None and needed < bytes_before
         return "faster" if smaller else "accurate"
     gains = {"cost": won.cheaper, "p99": won.p99_speedup}.get(tuning.objective, won.speedup)
     known = [gains.get(size) for size in tuning.batch_sizes]

@@ -169,7 +169,7 @@ def _found(
         why = _divided(budget, space, bar, study, trials, display, until, share)
     bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     done = tuple(study.trials)
-    budget = budget.beside(share())
+    budget = budget.slowed_by(share())
     return _Found(start, trials, budget, bar, done, why, space, display, observer, now, until, share())
 
 
@@ -290,7 +290,7 @@ def _divided(
         )
 
     def kept_s(done: Sequence[TuningTrial]) -> float:
-        return budget.beside(share()).final_s(reference, best_of(done))
+        return budget.slowed_by(share()).final_s(reference, best_of(done))
 
     strategy = Strategy(space, bar, budget.seconds)
     return _searched(strategy, study, trials, display, until, budget.grace_s, kept_s=kept_s)

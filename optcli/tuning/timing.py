@@ -46,7 +46,7 @@ class Timing:
         """Whether a trial with longer calls than the best one is behind it."""
         return self.recipe.tune.objective in _RACING
 
-    def beside(self, best: TuningTrial | None) -> tuple[str, ...]:
+    def companions(self, best: TuningTrial | None) -> tuple[str, ...]:
         """What a trial is timed beside, where `best` is the best so far, and not the reference.
 
         Other objectives than short calls need figures of the reference, such as its memory.

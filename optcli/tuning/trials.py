@@ -139,8 +139,8 @@ class Trials(Engine):
         known = {REFERENCE: self.reference.written()}
         if other is not None:
             known[BEST] = written(other.passes, other.runner)
-        beside = () if self._is_reference(candidate) else self.timing.beside(other)
-        variants = {each: known[each] for each in beside}
+        companions = () if self._is_reference(candidate) else self.timing.companions(other)
+        variants = {each: known[each] for each in companions}
         made = trial_runner.make(self.variants_of({**variants, name: candidate.written()}))
         built = artifact(made, name)
         trial = self.with_artifact(trial, built)

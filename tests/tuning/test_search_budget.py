@@ -51,11 +51,11 @@ def test_a_share_is_kept_where_judging_takes_little() -> None:
         "13 s for launching each, and 4 s for its calls"
     )
     assert SearchBudget(3600.0).final_s(None) == 150.0
-    assert SearchBudget(300.0).beside(0.5).final_s(None) == 4 * 30.0, "launching takes twice as long"
-    assert SearchBudget(180.0).beside(0.9).final_s(None) == 108.0, (
+    assert SearchBudget(300.0).slowed_by(0.5).final_s(None) == 4 * 30.0, "launching takes twice as long"
+    assert SearchBudget(180.0).slowed_by(0.9).final_s(None) == 108.0, (
         "four times at most: the baseline and one"
     )
-    assert SearchBudget(300.0).beside(None) == SearchBudget(300.0)
+    assert SearchBudget(300.0).slowed_by(None) == SearchBudget(300.0)
 
 
 def test_more_is_kept_for_many_evaluation_samples_and_never_more_than_half() -> None:

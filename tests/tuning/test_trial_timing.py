@@ -72,11 +72,11 @@ def best() -> TuningTrial:
 
 def test_the_reference_is_left_out_where_a_best_one_says_how_fast_it_is() -> None:
     p50 = Timing(recipe(), (1, 8))
-    assert p50.beside(None) == (REFERENCE,)
-    assert p50.beside(best()) == (BEST,)
+    assert p50.companions(None) == (REFERENCE,)
+    assert p50.companions(best()) == (BEST,)
     unknown = best().model_copy(update={"speedups": {1: TWICE}})
-    assert p50.beside(unknown) == (REFERENCE, BEST), "the machine was not quiet at batch size 8"
-    assert Timing(recipe("memory"), (1, 8)).beside(best()) == (REFERENCE, BEST)
+    assert p50.companions(unknown) == (REFERENCE, BEST), "the machine was not quiet at batch size 8"
+    assert Timing(recipe("memory"), (1, 8)).companions(best()) == (REFERENCE, BEST)
 
 
 def test_the_speed_over_the_reference_is_that_of_the_best_times_that_over_it(

@@ -19,6 +19,8 @@ _CHARACTER = 7.8
 Box = tuple[float, float, float, float]
 _LONGEST = 150.0
 _LIFTS = (0, -16, 16, -30, 30, -44, 44, -58, 58, -72, 72)
+# A percentile far over the promise would flatten everything below it.
+_MOST_OVER = 2.5
 # From this ratio of largest to smallest on, a logarithmic axis shows more than a linear one.
 _LARGE_RANGE = 8.0
 _ROUND = (1.0, 2.0, 5.0)
@@ -101,6 +103,22 @@ def bound(area: Area, y: Scale, limit: float, name: str) -> list[Markup]:
         text(area.right, 14, name, "end", "budget-name"),
         line(left, 10, left + 18, 10, "budget"),
     ]
+
+
+def up_to_promise(area: Area, values: Sequence[float], limit: float | None) -> Scale:
+    """An upright scale from zero to the largest value, but not far beyond a promise.
+
+    Markers of larger values stop at the edge.
+    """
+    top = max(values, default=1.0)
+    if limit is not None:
+        top = max(limit, min(top, _MOST_OVER * limit))
+    return from_zero([top], area.bottom, area.top)
+
+
+def promise(area: Area, y: Scale, limit: float | None) -> list[Markup]:
+    """The line of a promised latency; nothing where none is promised."""
+    return [] if limit is None else bound(area, y, limit, f"promised {limit:g} ms")
 
 
 def level(

@@ -77,8 +77,8 @@ def torchvision_operators(request: TrialRequest, channel: Channel) -> list[Part]
     import torchvision
 
     boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2]])
-    kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8]), 0.5)
-    _require(float(kept.numel()), 1.0, "non-maximum suppression")
+    boxes_left = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8]), 0.5)
+    _require(float(boxes_left.numel()), 1.0, "non-maximum suppression")
     return [Part("ok", str(torchvision.__version__))]
 
 
