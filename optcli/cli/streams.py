@@ -1,4 +1,4 @@
-"""Standard output and error that are open, outlive their reader and take every character."""
+"""Standard output and error that can be written to, also if closed, unread or of a small encoding."""
 
 from __future__ import annotations
 

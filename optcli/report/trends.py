@@ -37,7 +37,7 @@ def document(trends: Sequence[Trend]) -> Document:
         title="History of the gate",
         sections=[Section("", [Table(columns, trends)]), *charts],
         answer="" if trends else "the history has no such figure",
-        footer=[_HUMBLE] if trends else [],
+        footer=[_INFORMS] if trends else [],
     )
 
 
@@ -60,7 +60,7 @@ def _changed(trend: Trend) -> str:
     return f"{steps}; {last}" if steps else last
 
 
-_HUMBLE = "For information: the runs were measured at different times. Machines are kept apart."
+_INFORMS = "For information: the runs were measured at different times. Machines are kept apart."
 
 
 def spark(values: Sequence[float]) -> str:

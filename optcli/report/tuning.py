@@ -1,4 +1,4 @@
-"""A search: its answer, the finalists, what paid and what did not, and its trials with their chart."""
+"""The document of a search: the answer, the finalists, what it found, the trials and their chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search says of its trials: what paid and what did not, each with its price."""
+"""What a search found: which choices made the network faster, and what each cost in accuracy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEW_OPERATORS, _SHORT_MS = 4, 0.5
 
 
 def findings(tuning: Tuning) -> Iterator[str]:
-    """What bought most and what bought nothing, each with its price; then what is left to try."""
+    """What made the network faster and what did not, with what each cost; then what is left to try."""
     trials = [trial for trial in tuning.trials if trial.score is not None]
     if not trials:
         return

@@ -10,7 +10,7 @@ from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdi
 from optcli.results.outcomes import POLICIES
 
 NONE = "n/a"
-# A number with more characters than anybody types is a quotient.
+# A number with more characters was not typed: it is a quotient, such as 1/255.
 _LONG = 10
 # What a multiple is one of, where the objective is not the usual call.
 _BETTER = {
@@ -19,7 +19,7 @@ _BETTER = {
     "size": "as small",
     "memory": "as small in memory",
 }
-# What is smaller is nothing in six places.
+# Smaller numbers are 0 in six places.
 _SHOWN = 0.5e-6
 
 

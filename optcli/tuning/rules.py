@@ -1,6 +1,6 @@
 """Rules of thumb: what the search tries first, and why; measurements behind them are named.
 
-They are a start and no result: every candidate is measured here before anything is said of it.
+They decide the order alone: every candidate is measured here before anything is said of it.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class PruningCandidates:
     def is_worth_a_look(self, shape: Mapping[str, float], wanted: float) -> bool:
         """Whether the speed without these shares of blocks and channels is to be known before training.
 
-        No look is worth it at a smaller cut than one that hardly gains: it gains even less. Where a cut
+        A cut smaller than one that hardly gains is not worth it: it gains even less. Where a cut
         gains what is wanted, a larger one is measured only if training allows for more.
         """
         blocks, width = shape["blocks"], shape["width"]

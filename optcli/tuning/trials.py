@@ -1,6 +1,6 @@
 """One trial of a search or of a repair: built, timed and judged.
 
-The cheap questions come first, and a trial ends as soon as an answer is against it. In a search it is
+What takes little time comes first, and a trial ends as soon as it cannot win. In a search it is
 timed beside the best so far, and ends where it is slower beyond doubt, or outside the bar beyond doubt
 on a part of the samples. Where the recipe accepts only what is surely inside the bar, and the best so
 far is not, a slower one goes on. In a repair it is judged first, and timed where it is right.
