@@ -139,7 +139,7 @@ def test_json_lists(place, optcli, line):
 def test_a_damaged_entry_does_not_count_as_sound(place, optcli):
     said = optcli("cache", "verify")
     assert said.code == 0
-    before = int(said.out.split()[0])
+    before = int(said.out.splitlines()[-1].split()[0])
     assert said.out.endswith(f"{before} entries sound, 0 damaged\n")
     file = next(
         each
