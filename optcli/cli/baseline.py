@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from optcli.cli import options, reports, show
-from optcli.errors.paths import shown
+from optcli.errors import shown_path
 from optcli.results.document import Document, Section, table_of_texts
 
 
@@ -87,7 +87,7 @@ def ls(artifacts: Path | None, as_json: bool) -> None:
         {"name": name, "path": str(path), "size_bytes": path.stat().st_size}
         for name, path in paths.items()
     ]
-    texts = [(name, megabytes(path.stat().st_size), shown(path)) for name, path in paths.items()]
+    texts = [(name, megabytes(path.stat().st_size), shown_path(path)) for name, path in paths.items()]
     table = table_of_texts(("baseline", "size", "file"), texts, (0, 2))
     none = "no baseline here; `optcli baseline save NAME` keeps the last build"
     document = Document("optcli baseline ls", [Section("", [table])], answer="" if paths else none)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from optcli.cli import options, show
-from optcli.errors import ExitCode, UsageError, counted
-from optcli.errors.paths import shown
+from optcli.errors import ExitCode, UsageError, counted, shown_path
 from optcli.results.document import Document, Items, Part, Section, table_of_texts
 from optcli.store import Entry, Store
 
