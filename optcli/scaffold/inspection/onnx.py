@@ -19,10 +19,13 @@ from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.operators import (
     DYNAMIC,
     PAIR,
+    PRODUCT_OF,
     is_static,
+    weight_position,
 )
 from optcli.models.onnx_graphs.protobuf import (
     FLOATS,
+    Shape,
     described_foreign,
     element_name,
     foreign_operators,
@@ -36,8 +39,6 @@ from optcli.models.onnx_graphs.protobuf import (
     versions_of,
     with_sizes,
 )
-from optcli.models.onnx_graphs.operators import PRODUCT_OF, weight_position
-from optcli.models.onnx_graphs.protobuf import Shape
 from optcli.scaffold.inspection.findings import operations, operators
 from optcli.settings import TensorSpec
 
