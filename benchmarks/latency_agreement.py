@@ -34,16 +34,18 @@ def main() -> int:
         for name in ("small", "large"):
             artifact, inputs = measuring.model(name, Path(folder))
             measured = latency.measure(
-                [
-                    Candidate("bare", artifact, "onnxruntime", serve="measuring:serve_bare"),
-                    Candidate("optcli", artifact, "onnxruntime"),
-                ],
-                "bare",
-                inputs,
-                None,
-                settings,
+                latency.LatencyOrder(
+                    [
+                        Candidate("bare", artifact, "onnxruntime", serve="measuring:serve_bare"),
+                        Candidate("optcli", artifact, "onnxruntime"),
+                    ],
+                    "bare",
+                    inputs,
+                    None,
+                    settings,
+                    chosen.seed,
+                ),
                 Path(folder) / "logs",
-                chosen.seed,
                 Silent(),
             )
             rows = latency.to_results(measured)

@@ -55,7 +55,9 @@ def main() -> int:
         for run in range(chosen.runs):
             began = time.monotonic()
             measured = latency.measure(
-                candidates, "first", inputs, None, settings, Path(folder) / "logs", run, Silent()
+                latency.LatencyOrder(candidates, "first", inputs, None, settings, run),
+                Path(folder) / "logs",
+                Silent(),
             )
             seconds.append(time.monotonic() - began)
             rows = latency.to_results(measured)

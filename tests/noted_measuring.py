@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 from optcli.artifact import Artifact, Format
-from optcli.measure.latency import Candidate, process
+from optcli.measure.latency import Candidate, LatencyOrder, process
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.pipeline import ray_session
 from optcli.pipeline.on_ray import device_nodes, parcels
-from optcli.pipeline.places import LatencyOrder
 from optcli.pipeline.remote_devices.messages import DeviceOrder, Travelling
 from optcli.settings import TensorSpec
 from optcli.settings.devices import RayPlace

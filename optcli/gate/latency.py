@@ -13,10 +13,10 @@ from optcli.gate.baselines import BaselineVariant
 from optcli.gate.rule import ComparedFigure, Decision, Rule, planned, until_decided
 from optcli.gate.side import Gating, Side
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency import Candidate, LatencyOrder, Measured
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.launches import MEMORY_SLACK_BYTES
-from optcli.pipeline.places import HERE, LatencyOrder, Pairs, PairsOrder, Place
+from optcli.pipeline.places import HERE, Pairs, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric, Unit
@@ -111,9 +111,9 @@ def compare(
         launches=settings.looks[-1],
         max_seconds=settings.max_seconds,
     )
-    order = PairsOrder(
-        baseline=baseline,
-        candidate=candidate,
+    order = LatencyOrder(
+        candidates=(baseline, candidate),
+        baseline=baseline.name,
         inputs=inputs,
         feeds=gating.made.feeds,
         settings=measuring,

@@ -12,11 +12,11 @@ from typing import Any
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency import Candidate, LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.summary import quantiles
 from optcli.observer import Observer
 from optcli.pipeline import keys, places
-from optcli.pipeline.places import LatencyOrder, Place, SweepOrder
+from optcli.pipeline.places import Place
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency, Sweep
 from optcli.store import Store, key_of

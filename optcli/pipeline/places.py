@@ -19,14 +19,12 @@ from optcli import environment, runners, workers
 from optcli.artifact import Artifact
 from optcli.environment import Missing
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.results import Sweep
 from optcli.runners import Runner
-from optcli.settings import TensorSpec
-from optcli.settings.latency import LatencySettings, SweepSettings
 from optcli.store import locks
 from optcli.store.locks import held
 from optcli.workers import confinement
@@ -63,43 +61,6 @@ class Nodes(Protocol):
 
     def evaluating(self, asked: EvaluationOrder) -> accuracy.Elsewhere | None:
         """Those that do; None where there are none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatencyOrder:
-    """What `latency.measure` measures; `feeds` is its file of samples."""
-
-    candidates: tuple[Candidate, ...]
-    baseline: str
-    inputs: tuple[TensorSpec, ...]
-    feeds: Path | None
-    settings: LatencySettings
-    seed: int
-    wants_p99: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOrder:
-    """What `latency.sweep` measures, with the service level in milliseconds."""
-
-    candidate: Candidate
-    inputs: tuple[TensorSpec, ...]
-    feeds: Path | None
-    settings: SweepSettings
-    seed: int
-    p99_ms: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairsOrder:
-    """What `latency.LaunchPairs` measures."""
-
-    baseline: Candidate
-    candidate: Candidate
-    inputs: tuple[TensorSpec, ...]
-    feeds: Path | None
-    settings: LatencySettings
-    seed: int
 
 
 class Pairs(Protocol):
@@ -152,7 +113,7 @@ class Place(Protocol):
         """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
         ...
 
-    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> Pairs:
+    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Pairs:
         """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
         ...
 
@@ -198,31 +159,12 @@ class Here:
     def measure(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Measured:
         """As `Place` says."""
         with holding_measurement_lock(step, observer):
-            return latency.measure(
-                order.candidates,
-                order.baseline,
-                order.inputs,
-                order.feeds,
-                order.settings,
-                logs,
-                order.seed,
-                observer,
-                wants_p99=order.wants_p99,
-            )
+            return latency.measure(order, logs, observer)
 
     def sweep(self, step: str, order: SweepOrder, log: Path, observer: Observer) -> Sweep:
         """As `Place` says."""
         with holding_measurement_lock(step, observer):
-            return latency.sweep(
-                order.candidate,
-                order.inputs,
-                order.feeds,
-                order.settings,
-                log,
-                order.seed,
-                observer,
-                p99_ms=order.p99_ms,
-            )
+            return latency.sweep(order, log, observer)
 
     def lacking(self, variant: str) -> tuple[Missing, ...]:
         """As `Place` says."""
@@ -232,23 +174,9 @@ class Here:
         """As `Place` says."""
         return holding_measurement_lock(step, observer)
 
-    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> Pairs:
+    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> Pairs:
         """As `Place` says."""
-        return launch_pairs(order, logs, observer)
-
-
-def launch_pairs(order: PairsOrder, logs: Path, observer: Observer) -> latency.LaunchPairs:
-    """Launch pairs on this machine."""
-    return latency.LaunchPairs(
-        order.baseline,
-        order.candidate,
-        order.inputs,
-        order.feeds,
-        order.settings,
-        logs,
-        order.seed,
-        observer,
-    )
+        return latency.LaunchPairs(order, logs, observer)
 
 
 HERE = Here()

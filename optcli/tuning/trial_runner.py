@@ -13,7 +13,7 @@ from optcli.artifact import Artifact
 from optcli.data import DataSettings
 from optcli.errors import StepError
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency import Candidate, LatencyOrder, Measured
 from optcli.observer import Observer
 from optcli.pipeline import places, plugins
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
@@ -114,19 +114,17 @@ class TrialRunner:
         for name in names:
             one = subject(made, name)
             candidates.append(Candidate(name, one.artifact, one.runner_name, one.options))
+        order = LatencyOrder(
+            tuple(candidates),
+            names[0],
+            made.plan.recipe.inputs,
+            made.feeds,
+            settings,
+            seed,
+            wants_p99,
+        )
         with places.holding_measurement_lock("latency", self.observer):
-            return latency.measure(
-                candidates,
-                names[0],
-                made.plan.recipe.inputs,
-                made.feeds,
-                settings,
-                self.folder / "logs",
-                seed,
-                self.observer,
-                wants_p99=wants_p99,
-                enough=enough,
-            )
+            return latency.measure(order, self.folder / "logs", self.observer, enough=enough)
 
 
 def artifact(made: Made, name: str) -> Artifact:

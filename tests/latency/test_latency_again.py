@@ -30,7 +30,9 @@ def measure(tmp_path, scripted, candidate):
         run.spawned, run.observer = scripted(**scripts), Listening()
         chosen = LatencySettings.model_validate({"batch_sizes": (1, 4), **settings})
         candidates = [candidate(name) for name in scripts]
-        return latency.measure(candidates, "eager", INPUTS, None, chosen, tmp_path, 0, run.observer)
+        return latency.measure(
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, chosen, 0), tmp_path, run.observer
+        )
 
     return run
 
@@ -53,7 +55,12 @@ def test_nothing_more_is_launched_once_it_is_enough(tmp_path, scripted, candidat
             asked.append([len(series.launches) for series in so_far.series])
             return next(told)
 
-        latency.measure(candidates, "eager", INPUTS, None, chosen, tmp_path, 0, Silent(), enough=enough)
+        latency.measure(
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, chosen, 0),
+            tmp_path,
+            Silent(),
+            enough=enough,
+        )
         return [child.name for child in spawned]
 
     assert run(True) == ["eager", "onnx"]

@@ -81,7 +81,9 @@ def measured(tmp_path, scripted, candidate):
 
     def measure(*names, baseline):
         candidates = [candidate(name) for name in names]
-        return latency.measure(candidates, baseline, INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+        return latency.measure(
+            latency.LatencyOrder(candidates, baseline, INPUTS, None, SETTINGS, 0), tmp_path, Silent()
+        )
 
     return measure
 

@@ -18,11 +18,14 @@ TABLE = LatencySettings(mode="table", batch_sizes=(1, 4))
 
 @pytest.fixture
 def measure(tmp_path, scripted, candidate):
-    def run(scripts, settings=TABLE, **options):
+    def run(scripts, settings=TABLE, wants_p99=False, **options):
         run.spawned = scripted(**scripts)
         candidates = [candidate(name) for name in scripts]
         return latency.measure(
-            candidates, "eager", INPUTS, None, settings, tmp_path, 0, Silent(), **options
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, settings, 0, wants_p99),
+            tmp_path,
+            Silent(),
+            **options,
         )
 
     return run
@@ -146,7 +149,9 @@ def pairs(tmp_path, scripted, candidate):
         make.spawned = scripted(**scripts)
         base, other = (candidate(name) for name in scripts)
         chosen = LatencySettings(mode="gate", **settings)
-        return latency.LaunchPairs(base, other, INPUTS, None, chosen, tmp_path, 0, Silent())
+        return latency.LaunchPairs(
+            latency.LatencyOrder((base, other), base.name, INPUTS, None, chosen, 0), tmp_path, Silent()
+        )
 
     return make
 
@@ -193,7 +198,16 @@ def test_a_pair_without_one_side_ends_the_pairs(pairs):
 def test_a_pair_needs_two_names(pairs, candidate, tmp_path):
     with pytest.raises(ValueError, match="two names"):
         latency.LaunchPairs(
-            candidate("a"), candidate("a"), INPUTS, None, LatencySettings(), tmp_path, 0, Silent()
+            latency.LatencyOrder(
+                (candidate("a"), candidate("a")),
+                candidate("a").name,
+                INPUTS,
+                None,
+                LatencySettings(),
+                0,
+            ),
+            tmp_path,
+            Silent(),
         )
 
 
@@ -203,7 +217,11 @@ def test_an_artifact_may_have_its_own_interpreter_and_process(scripted, candidat
     spawned = scripted(eager={"call_ns": 4e6}, other={"call_ns": 4e6})
     other = replace(candidate("other"), interpreter="other/bin/python", serve="mine:serve")
     once = LatencySettings(launches=1)
-    latency.measure([candidate("eager"), other], "eager", INPUTS, None, once, tmp_path, 0, Silent())
+    latency.measure(
+        latency.LatencyOrder([candidate("eager"), other], "eager", INPUTS, None, once, 0),
+        tmp_path,
+        Silent(),
+    )
     assert [(child.interpreter, child.function) for child in spawned] == [
         (sys.executable, "optcli.measure.latency.process:serve"),
         ("other/bin/python", "mine:serve"),
@@ -217,5 +235,9 @@ def test_an_artifact_from_elsewhere_is_measured_in_a_confined_process(scripted, 
     other = candidate("other")
     foreign = replace(other, artifact=replace(other.artifact, foreign=True))
     once = LatencySettings(launches=1)
-    latency.measure([candidate("eager"), foreign], "eager", INPUTS, None, once, tmp_path, 0, Silent())
+    latency.measure(
+        latency.LatencyOrder([candidate("eager"), foreign], "eager", INPUTS, None, once, 0),
+        tmp_path,
+        Silent(),
+    )
     assert [child.confined for child in spawned] == [None, ()]

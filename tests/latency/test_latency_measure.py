@@ -18,11 +18,14 @@ ONCE = LatencySettings(launches=1, rounds=8, calls=16)
 
 @pytest.fixture
 def measure(tmp_path, scripted, candidate):
-    def run(scripts, settings=SETTINGS, seed=0, **options):
+    def run(scripts, settings=SETTINGS, seed=0, wants_p99=False, **options):
         run.spawned = scripted(**scripts)
         candidates = [candidate(name) for name in scripts]
         return latency.measure(
-            candidates, "eager", INPUTS, None, settings, tmp_path, seed, Silent(), **options
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, settings, seed, wants_p99),
+            tmp_path,
+            Silent(),
+            **options,
         )
 
     return run
@@ -138,7 +141,7 @@ def test_threads_of_the_settings_are_the_runners_unless_it_has_its_own(measure, 
     assert child.environment["OMP_NUM_THREADS"] == "2"
     assert child.log == tmp_path / "eager.log"
     own = candidate("eager", threads=1)
-    latency.measure([own], "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+    latency.measure(latency.LatencyOrder([own], "eager", INPUTS, None, SETTINGS, 0), tmp_path, Silent())
     assert measure.spawned[-1].request.options == {"threads": 1}
 
 
@@ -147,7 +150,9 @@ def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, 
     scripted(eager={"call_ns": 4e6}, asked=one, slighted=one)
     candidates = [candidate("eager"), candidate("asked", threads=1), candidate("slighted")]
     rows = latency.to_results(
-        latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+        latency.measure(
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, SETTINGS, 0), tmp_path, Silent()
+        )
     )
     marked = {
         name: [flag for flag in found[0].flags if flag.kind == "other-thread-count"]
@@ -162,7 +167,9 @@ def test_what_a_runner_warns_of_is_marked_at_every_row(scripted, candidate, tmp_
     scripted(eager={"call_ns": 4e6}, cast={"call_ns": 9e6, "flags": [warning.model_dump()]})
     candidates = [candidate("eager"), candidate("cast")]
     rows = latency.to_results(
-        latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+        latency.measure(
+            latency.LatencyOrder(candidates, "eager", INPUTS, None, SETTINGS, 0), tmp_path, Silent()
+        )
     )
     assert rows["cast"]
     assert all(warning in row.flags for row in rows["cast"])
@@ -173,7 +180,9 @@ def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tm
     measure({"eager": {"call_ns": 4e6}})
     wrong = candidate("wrong", nonsense=3)
     measured = latency.measure(
-        [candidate("eager"), wrong], "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent()
+        latency.LatencyOrder([candidate("eager"), wrong], "eager", INPUTS, None, SETTINGS, 0),
+        tmp_path,
+        Silent(),
     )
     assert "nonsense" in measured.failures["wrong"]
     assert "eager" in latency.to_results(measured)

@@ -55,13 +55,17 @@ def test_artifacts_in_their_own_processes(tmp_path):
         Candidate("gone", missing, "onnxruntime"),
     ]
     measured = latency.measure(
-        candidates,
-        "large",
-        (TensorSpec(name="x", shape=("batch", 64)),),
-        tmp_path / "probe.npz",
-        LatencySettings(threads=1, launches=1, rounds=6, calls=10, max_seconds=2, batch_sizes=(1, 4)),
+        latency.LatencyOrder(
+            candidates,
+            "large",
+            (TensorSpec(name="x", shape=("batch", 64)),),
+            tmp_path / "probe.npz",
+            LatencySettings(
+                threads=1, launches=1, rounds=6, calls=10, max_seconds=2, batch_sizes=(1, 4)
+            ),
+            0,
+        ),
         tmp_path / "logs",
-        0,
         Silent(),
     )
     rows = latency.to_results(measured)
@@ -99,13 +103,10 @@ def test_who_dies_on_the_way_costs_only_what_it_had_not_measured(tmp_path, monke
     ]
     settings = LatencySettings(mode="table", threads=1, launches=3, rounds=4, max_seconds=1)
     measured = latency.measure(
-        candidates,
-        "base",
-        (TensorSpec(name="x", shape=("batch", 64)),),
-        None,
-        settings,
+        latency.LatencyOrder(
+            candidates, "base", (TensorSpec(name="x", shape=("batch", 64)),), None, settings, 0
+        ),
         tmp_path / "logs",
-        0,
         Silent(),
     )
     rows = latency.to_results(measured)

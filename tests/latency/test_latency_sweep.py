@@ -7,6 +7,7 @@ import pytest
 
 from optcli import workers
 from optcli.errors import OptcliError, StepError
+from optcli.measure.latency import SweepOrder
 from optcli.measure.latency.messages import HeldMemory, Opening, Round, WarmUp
 from optcli.measure.latency.sweep import allot, budget, cost_s, sweep, swept_sizes
 from optcli.observer import Silent
@@ -87,7 +88,7 @@ def run(monkeypatch, plain_runner, candidate, tmp_path):
         )  # fmt: skip
         run.model = model
 
-        def spawn(function, request, *, log, environment, confined):
+        def spawn(function, request, *, log, environment, interpreter, confined):
             model.confined.append(confined)
             assert function == "optcli.measure.latency.process:serve"
             assert not any(not child.killed for child in model.children), "one resident at a time"
@@ -97,14 +98,16 @@ def run(monkeypatch, plain_runner, candidate, tmp_path):
         monkeypatch.setattr(workers, "spawn", spawn)
         chosen = candidate("onnx", threads=2)
         return sweep(
-            replace(chosen, artifact=replace(chosen.artifact, foreign=foreign)),
-            inputs or image(),
-            None,
-            SweepSettings(**settings),
+            SweepOrder(
+                replace(chosen, artifact=replace(chosen.artifact, foreign=foreign)),
+                inputs or image(),
+                None,
+                SweepSettings(**settings),
+                0,
+                p99_ms=p99_ms,
+            ),
             tmp_path / "log",
-            0,
             Silent(),
-            p99_ms=p99_ms,
             available_bytes=1000 * MB,
         )
 

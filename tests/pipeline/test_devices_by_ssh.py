@@ -22,11 +22,10 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import ExitCode, MissingError, StepError
 from optcli.files.digest import FileDigests
-from optcli.measure.latency import Candidate
+from optcli.measure.latency import Candidate, LatencyOrder
 from optcli.pipeline.model_files import measuring
 from optcli.pipeline.on_ssh import connection, hosts
 from optcli.pipeline.on_ssh.devices import SshDevice
-from optcli.pipeline.places import LatencyOrder
 from optcli.pipeline.remote_devices.devices import looking
 from optcli.runners import find
 from optcli.settings import TensorSpec

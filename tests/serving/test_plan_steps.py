@@ -12,7 +12,7 @@ from small_variants import variant
 
 import optcli
 from optcli.artifact import Format
-from optcli.measure.latency import Candidate
+from optcli.measure.latency import Candidate, SweepOrder
 from optcli.measure.latency.measured_curve import curve_of
 from optcli.measure.latency.sweep import sweep
 from optcli.observer import Silent
@@ -175,14 +175,16 @@ def test_runner_sweep_plan_and_bundle_of_a_real_model_agree(tmp_path, monkeypatc
     options = {"threads": 1, "shapes": "static", "batch_sizes": [1, 8]}
     built = variant(tmp_path / "model", Format.ONNX, VECTOR, runner={"name": runner, **options})
     swept = sweep(
-        Candidate("small", built.artifact, runner, options),
-        built.inputs,
-        None,
-        SweepSettings(max=8, max_seconds=60, launches=2),
+        SweepOrder(
+            Candidate("small", built.artifact, runner, options),
+            built.inputs,
+            None,
+            SweepSettings(max=8, max_seconds=60, launches=2),
+            0,
+            p99_ms=1000.0,
+        ),
         tmp_path / "log",
-        0,
         Silent(),
-        p99_ms=1000.0,  # it goes on to the largest size, also where throughput grows no more
     )
     with built.runner.open(built.artifact, built.inputs) as opened:
         effective = {"name": runner, "threads": 1, **opened.effective()}

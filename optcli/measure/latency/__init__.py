@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from optcli.measure.latency.measure import LaunchPairs, measure
-from optcli.measure.latency.plan import Candidate
+from optcli.measure.latency.plan import Candidate, LatencyOrder, SweepOrder
 from optcli.measure.latency.quality import protocol
 from optcli.measure.latency.samples import Measured, Series, load, save
 from optcli.measure.latency.summary import lost_p99, pair_log_ratios, speedup, to_results, undecided
@@ -16,9 +16,11 @@ from optcli.measure.latency.verdicts import resources, verdicts
 
 __all__ = [
     "Candidate",
+    "LatencyOrder",
     "LaunchPairs",
     "Measured",
     "Series",
+    "SweepOrder",
     "load",
     "lost_p99",
     "measure",

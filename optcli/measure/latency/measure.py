@@ -9,18 +9,16 @@ threads are placed): several launches show by how much. Fresh launches measure a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
-from optcli.measure.latency.plan import Candidate, groups
+from optcli.measure.latency.plan import LatencyOrder, groups
 from optcli.measure.latency.samples import Measured
 from optcli.measure.latency.session import STEP, Session
 from optcli.measure.latency.summary import undecided
 from optcli.observer import Observer
-from optcli.settings import TensorSpec
-from optcli.settings.latency import LatencySettings
 from optcli.workers.memory import available_bytes
 
 _MEMORY_SHARE = 0.7
@@ -33,36 +31,28 @@ _AGAIN = 6
 
 
 def measure(
-    candidates: Sequence[Candidate],
-    baseline: str,
-    inputs: Sequence[TensorSpec],
-    feeds: Path | None,
-    settings: LatencySettings,
+    order: LatencyOrder,
     logs: Path,
-    seed: int,
     observer: Observer,
     *,
-    wants_p99: bool = False,
-    timeout_s: float = 300.0,
     budget_bytes: int | None = None,
     enough: Callable[[Measured], bool] | None = None,
 ) -> Measured:
     """Measure all candidates at all batch sizes; one that fails costs only itself.
 
-    `feeds` is an .npz with arrays `[n, ...]` of prepared samples by input name; without it inputs are
-    random. Each process writes its log to `logs/<name>.log`. `timeout_s` bounds opening and warming
-    up; a turn that takes 20 times its plan, and two minutes, is given up. `budget_bytes` is what all
-    processes of a group may hold; default: 70 % of what is free. A candidate that fails raises nothing:
-    `failures` of the result says why.
+    Each process writes its log to `logs/<name>.log`. A turn that takes 20 times its plan, and two
+    minutes, is given up. `budget_bytes` is what all processes of a group may hold; default: 70 % of
+    what is free. A candidate that fails raises nothing: `failures` of the result says why.
 
     Comparisons that the machine was not fit for are measured again: up to three further launches, as
     long as these keep within six times `max_seconds`. In gate mode nothing is: its own rule decides how
     many pairs it takes. `enough` is asked after every launch but the last; where what was measured so
     far is enough, nothing more is.
     """
+    settings = order.settings
     budget = budget_bytes if budget_bytes is not None else int(available_bytes() * _MEMORY_SHARE)
-    together = groups(candidates, baseline, budget)
-    session = Session(baseline, inputs, feeds, settings, logs, seed, observer, wants_p99, timeout_s)
+    together = groups(order.candidates, order.baseline, budget)
+    session = Session(order, logs, observer, together)
     start, clock = datetime.now(UTC), time.monotonic()
     observer.started(STEP)
     share = 1 / (len(together) * settings.launches)
@@ -71,24 +61,25 @@ def measure(
     for number, (index, launch) in enumerate(launches):
         session.launch(launch, index, together[index], number * share, share)
         is_last = number + 1 == len(launches)
-        ended = not is_last and enough is not None and enough(session.so_far(together))
+        ended = not is_last and enough is not None and enough(session.measured())
         if ended:
             break
     if settings.mode != "gate" and not ended:
-        _measure_again(session, together, (time.monotonic() - clock) / settings.launches)
+        _measure_again(session, (time.monotonic() - clock) / settings.launches)
     observer.finished(STEP, (datetime.now(UTC) - start).total_seconds())
-    return session.measured(together)
+    return session.measured(environment_after=True)
 
 
-def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], launch_s: float) -> None:
+def _measure_again(session: Session, launch_s: float) -> None:
     """Further launches of the comparisons without a ratio, after a pause that grows.
 
     `launch_s` is what a launch of all has taken so far.
     """
-    end = time.monotonic() + _AGAIN * session.settings.max_seconds
+    settings = session.order.settings
+    end = time.monotonic() + _AGAIN * settings.max_seconds
     for attempt, pause in enumerate(_PAUSES):
-        pause_s = min(pause * session.settings.max_seconds, _LONGEST_PAUSE_S)
-        repeats = undecided(session.so_far(together))
+        pause_s = min(pause * settings.max_seconds, _LONGEST_PAUSE_S)
+        repeats = undecided(session.measured())
         late = attempt > 0 and time.monotonic() + pause_s + launch_s > end
         if not repeats or late:
             return
@@ -101,8 +92,8 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
         )
         time.sleep(pause_s)
         for group, repeat in repeats.items():
-            candidates = [each for each in together[group] if each.name in repeat.names]
-            number = session.settings.launches + attempt
+            candidates = [each for each in session.groups[group] if each.name in repeat.names]
+            number = settings.launches + attempt
             session.launch(number, group, candidates, 1.0, 0.0, repeat.batch_sizes)
 
 
@@ -111,32 +102,19 @@ class LaunchPairs:
 
     Both sides are opened in fresh processes for each pair, are warmed up by the same number of calls
     (found once, on the baseline) and take turns in rounds in random order. With settings in `gate`
-    mode; the arguments are as `measure` takes them.
+    mode; the order has the two.
 
-    >>> pairs = LaunchPairs(base, candidate, inputs, feeds, settings, logs, seed, observer)
+    >>> pairs = LaunchPairs(order, logs, observer)
     >>> pair_log_ratios(pairs.measure(8), candidate.name, batch_size=1)  # the first look
     >>> pair_log_ratios(pairs.measure(8), candidate.name, batch_size=1)  # 16 pairs: the second
     """
 
-    def __init__(
-        self,
-        baseline: Candidate,
-        candidate: Candidate,
-        inputs: Sequence[TensorSpec],
-        feeds: Path | None,
-        settings: LatencySettings,
-        logs: Path,
-        seed: int,
-        observer: Observer,
-        *,
-        timeout_s: float = 300.0,
-    ) -> None:
-        if baseline.name == candidate.name:
-            raise ValueError(f"baseline and candidate need two names, found {baseline.name!r} twice")
-        self._pair = (baseline, candidate)
-        self._session = Session(
-            baseline.name, inputs, feeds, settings, logs, seed, observer, timeout_s=timeout_s
-        )
+    def __init__(self, order: LatencyOrder, logs: Path, observer: Observer) -> None:
+        if len({each.name for each in order.candidates}) != 2:
+            raise ValueError(
+                f"a pair needs two names, found {[each.name for each in order.candidates]}"
+            )
+        self._session = Session(order, logs, observer, (order.candidates,))
         self.count = 0
 
     def measure(self, count: int) -> Measured:
@@ -147,6 +125,7 @@ class LaunchPairs:
         for done in range(count):
             if self._session.failures:
                 break
-            self._session.launch(self.count, 0, self._pair, done / count, 1 / count)
+            candidates = self._session.order.candidates
+            self._session.launch(self.count, 0, candidates, done / count, 1 / count)
             self.count += 1
-        return self._session.measured((self._pair,))
+        return self._session.measured(environment_after=True)

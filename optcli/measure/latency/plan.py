@@ -1,15 +1,17 @@
-"""What is measured together, how often and for how long."""
+"""What is measured, together with what, how often and for how long."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.results.statistics import needed
-from optcli.settings.latency import LatencySettings
+from optcli.settings import TensorSpec
+from optcli.settings.latency import LatencySettings, SweepSettings
 
 # A process with a runtime holds about this much beside its model; the model is held up to three
 # times while it is loaded (file, parsed, packed for the kernels).
@@ -43,6 +45,39 @@ class Candidate:
     names: tuple[str, ...] = ()
     interpreter: str | None = None
     serve: str = "optcli.measure.latency.process:serve"
+
+
+@dataclass(frozen=True)
+class LatencyOrder:
+    """Artifacts to measure beside each other, the baseline among them by its name.
+
+    `feeds` is an .npz with arrays `[n, ...]` of prepared samples by input name; without it inputs are
+    random. `wants_p99`: as many calls as p99 takes, where the time cap allows.
+    """
+
+    candidates: tuple[Candidate, ...]
+    baseline: str
+    inputs: tuple[TensorSpec, ...]
+    feeds: Path | None
+    settings: LatencySettings
+    seed: int
+    wants_p99: bool = False
+
+
+@dataclass(frozen=True)
+class SweepOrder:
+    """An artifact to measure over batch sizes; `feeds` as in `LatencyOrder`.
+
+    With `p99_ms`, in milliseconds, the sweep goes on until that is passed and its time goes first into
+    the sizes that decide it.
+    """
+
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: Path | None
+    settings: SweepSettings
+    seed: int
+    p99_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -26,16 +26,16 @@ from optcli.measure.latency.messages import (
     Round,
     WarmUp,
 )
-from optcli.measure.latency.plan import Candidate, LaunchPlan, plan
+from optcli.measure.latency.plan import Candidate, LatencyOrder, LaunchPlan, SweepOrder, plan
 from optcli.measure.latency.samples import ArtifactRun, LaunchStart, Measured, OpenedArtifact
 from optcli.observer import Observer
-from optcli.settings import TensorSpec
-from optcli.settings.latency import LatencySettings
 from optcli.workers import Child
 
 T = TypeVar("T")
 
 STEP = "latency"
+# For opening, and for warming up.
+TIMEOUT_S = 300.0
 # Untimed calls at the start of each turn: they bring the model back into the caches.
 LEAD_IN = 2
 # Warming up until steady is given up after so long.
@@ -54,15 +54,10 @@ class Session:
     and how many are timed.
     """
 
-    baseline: str
-    inputs: Sequence[TensorSpec]
-    feeds: Path | None
-    settings: LatencySettings
+    order: LatencyOrder
     logs: Path
-    seed: int
     observer: Observer
-    wants_p99: bool = False
-    timeout_s: float = 300.0
+    groups: Sequence[Sequence[Candidate]]
 
     opened: dict[str, OpenedArtifact] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -70,7 +65,9 @@ class Session:
     spent_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sizes, self.skipped = choose_batch_sizes(self.inputs, self.settings.batch_sizes)
+        self.sizes, self.skipped = choose_batch_sizes(
+            self.order.inputs, self.order.settings.batch_sizes
+        )
         self._children: dict[str, Child] = {}
         self._takes: dict[tuple[str, int, int], ArtifactRun] = {}
         self._plans: dict[tuple[str, int], LaunchPlan] = {}
@@ -105,26 +102,25 @@ class Session:
             with self._counted("opening"):
                 self._end()
 
-    def measured(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was measured, and the state of the machine before and after."""
-        after = machine_state.conditions()
-        return replace(self.so_far(groups), conditions={"before": self._before, "after": after})
-
-    def so_far(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was measured so far."""
+    def measured(self, *, environment_after: bool = False) -> Measured:
+        """All that was measured so far; at the end with the state of the machine before and after."""
+        conditions = {}
+        if environment_after:
+            conditions = {"before": self._before, "after": machine_state.conditions()}
         return Measured(
-            baseline=self.baseline,
+            baseline=self.order.baseline,
             measured_at=self._began.astimezone().isoformat(timespec="seconds"),
-            settings=self.settings.model_dump(mode="json"),
-            seed=self.seed,
-            real_inputs=self.feeds is not None,
+            settings=self.order.settings.model_dump(mode="json"),
+            seed=self.order.seed,
+            real_inputs=self.order.feeds is not None,
             lead_in=LEAD_IN,
-            groups=tuple(tuple(each.name for each in group) for group in groups),
+            groups=tuple(tuple(each.name for each in group) for group in self.groups),
             series=tuple(take.series() for take in self._takes.values() if take.rows),
             opened=dict(self.opened),
             failures=dict(self.failures),
             skipped=self.skipped,
             orders={key: list(rounds) for key, rounds in self.orders.items()},
+            conditions=conditions,
             seconds={"wall": time.monotonic() - self._clock, **self.spent_s},
         )
 
@@ -136,11 +132,16 @@ class Session:
         for candidate in candidates:
             self.observer.progress(STEP, at, f"{self._launch_prefix}starting {candidate.name}")
             with self._failing(candidate.name):
-                self._spawn(candidate)
+                self._children[candidate.name] = started(
+                    replace(candidate, options=self._options(candidate)),
+                    self.order,
+                    self.sizes,
+                    self.logs / f"{candidate.name}.log",
+                )
         for name in list(self._children):
             with self._failing(name):
-                self._ask(name, Command("ready"), Ready, self.timeout_s)
-        together = self.settings.mode == "quick" and self._launch > 0
+                ask(self._children[name], Command("ready"), Ready, TIMEOUT_S)
+        together = self.order.settings.mode == "quick" and self._launch > 0
         for name in list(self._children) if together else ():
             with self._failing(name):
                 self._children[name].send(Command("open"))
@@ -151,35 +152,13 @@ class Session:
                     child = self._children[candidate.name]
                     if not together:
                         child.send(Command("open"))
-                    opening = child.receive(Opening, self.timeout_s)
+                    opening = child.receive(Opening, TIMEOUT_S)
                     self._keep_opened(candidate, opening, timed=not together)
-
-    def _spawn(self, candidate: Candidate) -> None:
-        options = self._options(candidate)
-        inputs, sizes = tuple(self.inputs), tuple(self.sizes)
-        request = MeasureRequest(
-            candidate.artifact,
-            inputs,
-            candidate.runner,
-            options,
-            self.feeds,
-            sizes,
-            self.seed,
-            candidate.names,
-        )
-        self._children[candidate.name] = workers.spawn(
-            candidate.serve,
-            request,
-            log=self.logs / f"{candidate.name}.log",
-            environment=runners.find(candidate.runner).model_validate(options).environment(),
-            interpreter=candidate.interpreter or sys.executable,
-            confined=() if candidate.artifact.foreign else None,
-        )
 
     def _options(self, candidate: Candidate) -> dict[str, Any]:
         options = {**candidate.options}
-        if self.settings.threads is not None:
-            options.setdefault("threads", self.settings.threads)
+        if self.order.settings.threads is not None:
+            options.setdefault("threads", self.order.settings.threads)
         return options
 
     def _keep_opened(self, candidate: Candidate, opening: Opening, *, timed: bool) -> None:
@@ -211,8 +190,8 @@ class Session:
                 warm[name] = self._warm_up(name, size)
         takes = {name: self._take(name, size, group, warm_up) for name, warm_up in warm.items()}
         rounds = max((take.plan.rounds for take in takes.values()), default=0)
-        order = random.Random(f"{self.seed}/{group}/{self._launch}/{size}")  # noqa: S311 - no secret
-        cap_s = _PATIENCE * self.settings.max_seconds / self.settings.launches
+        order = random.Random(f"{self.order.seed}/{group}/{self._launch}/{size}")  # noqa: S311 - no secret
+        cap_s = _PATIENCE * self.order.settings.max_seconds / self.order.settings.launches
         for number in range(rounds):
             progress = f"{self._launch_prefix}batch {size}: round {number + 1} of {rounds}"
             self.observer.progress(STEP, at + share * number / rounds, progress)
@@ -226,31 +205,33 @@ class Session:
             held = HeldMemory()
             if name in self._children:
                 with self._failing(name, size):
-                    held = self._ask(name, Command("memory"), HeldMemory, self.timeout_s)
+                    held = ask(self._children[name], Command("memory"), HeldMemory, TIMEOUT_S)
                     opened = self.opened[name]
                     effective = {**opened.effective, **held.observed}
                     self.opened[name] = replace(opened, effective=effective)
             take.end_launch(self._start(warm[name], held))
 
     def _warm_up(self, name: str, size: int) -> WarmUp:
-        settings = self.settings
+        settings = self.order.settings
         command = Command("warm", size, settings.warmup, settings.max_seconds / 4)
         fixed = self._fixed_warm_up.get(size)
         if fixed is not None:
-            command = replace(command, calls=fixed, seconds=self.timeout_s / 2)
+            command = replace(command, calls=fixed, seconds=TIMEOUT_S / 2)
         elif settings.mode != "quick":
             command = replace(command, seconds=_LONGEST_WARM_UP_S, steady=True)
-        warm_up = self._ask(name, command, WarmUp, self.timeout_s)
-        if settings.mode == "gate" and name == self.baseline:
+        warm_up = ask(self._children[name], command, WarmUp, TIMEOUT_S)
+        if settings.mode == "gate" and name == self.order.baseline:
             self._fixed_warm_up.setdefault(size, warm_up.calls)
         return warm_up
 
     def _take(self, name: str, size: int, group: int, warm: WarmUp) -> ArtifactRun:
         """What this artifact has given so far in this group; its plan holds for all launches."""
-        planned = self._plans.get((self.baseline, size)) if self.settings.mode == "gate" else None
+        planned = (
+            self._plans.get((self.order.baseline, size)) if self.order.settings.mode == "gate" else None
+        )
         planned = planned or self._plans.get((name, size))
         if planned is None:
-            planned = plan(warm.usual_ns, self.settings, self.wants_p99)
+            planned = plan(warm.usual_ns, self.order.settings, self.order.wants_p99)
         self._plans[name, size] = planned
         new = ArtifactRun(name, size, group, planned)
         take = self._takes.setdefault((name, size, group), new)
@@ -262,7 +243,7 @@ class Session:
         command = Command("round", take.batch_size, calls, lead_in=LEAD_IN)
         expected_s = (calls + LEAD_IN) * take.usual_ns / 1e9
         with self._counted("timed"):
-            take.add(self._ask(name, command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s)))
+            take.add(ask(self._children[name], command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s)))
 
     def _start(self, warm: WarmUp, held: HeldMemory) -> LaunchStart:
         return LaunchStart(
@@ -275,19 +256,14 @@ class Session:
             peak_gpu_memory_bytes=held.peak_gpu_memory_bytes,
         )
 
-    def _ask(self, name: str, command: Command, answer: type[T], timeout_s: float) -> T:
-        child = self._children[name]
-        child.send(command)
-        return child.receive(answer, timeout_s)
-
     @property
     def _launch_prefix(self) -> str:
         """Which launch it is, where there are several."""
-        return f"{self._named_launch}, " if self.settings.launches > 1 else ""
+        return f"{self._named_launch}, " if self.order.settings.launches > 1 else ""
 
     @property
     def _named_launch(self) -> str:
-        number, of = self._launch + 1, self.settings.launches
+        number, of = self._launch + 1, self.order.settings.launches
         return f"launch {number} of {of}" if number <= of else f"launch {number}"
 
     @contextmanager
@@ -298,7 +274,7 @@ class Session:
         except (OptcliError, ValueError) as error:
             reason = error.message if isinstance(error, OptcliError) else str(error)
             where = "" if size is None else f" at batch size {size}"
-            when = f" in {self._named_launch}" if self.settings.launches > 1 else ""
+            when = f" in {self._named_launch}" if self.order.settings.launches > 1 else ""
             self.failures[name] = f"measuring failed{where}{when}: {reason}"
             self.observer.warned(STEP, f"{name}: {self.failures[name]}")
             child = self._children.pop(name, None)
@@ -322,3 +298,34 @@ class Session:
             with suppress(OptcliError), child:
                 child.result(NoneType, 5.0)
         self._children.clear()
+
+
+def started(
+    candidate: Candidate, order: LatencyOrder | SweepOrder, sizes: Sequence[int], log: Path
+) -> Child:
+    """A fresh process that can run an artifact at these batch sizes, on the inputs of the order."""
+    options = dict(candidate.options)
+    request = MeasureRequest(
+        candidate.artifact,
+        tuple(order.inputs),
+        candidate.runner,
+        options,
+        order.feeds,
+        tuple(sizes),
+        order.seed,
+        candidate.names,
+    )
+    return workers.spawn(
+        candidate.serve,
+        request,
+        log=log,
+        environment=runners.find(candidate.runner).model_validate(options).environment(),
+        interpreter=candidate.interpreter or sys.executable,
+        confined=() if candidate.artifact.foreign else None,
+    )
+
+
+def ask(child: Child, command: Command, answer: type[T], timeout_s: float = TIMEOUT_S) -> T:
+    """Send a command; gives its answer. Raises `OptcliError` where there is none in time."""
+    child.send(command)
+    return child.receive(answer, timeout_s)

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
-from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.measure.latency.fit import fit
 from optcli.measure.latency.launches import (
@@ -27,10 +25,11 @@ from optcli.measure.latency.launches import (
     quiet_rounds,
     spread_of,
 )
-from optcli.measure.latency.messages import Command, HeldMemory, MeasureRequest, Opening, Round, WarmUp
-from optcli.measure.latency.plan import Candidate, LaunchPlan
+from optcli.measure.latency.messages import Command, HeldMemory, Opening, Round, WarmUp
+from optcli.measure.latency.plan import LaunchPlan, SweepOrder
 from optcli.measure.latency.quality import fitness_flags, too_few
 from optcli.measure.latency.samples import ArtifactRun, Series
+from optcli.measure.latency.session import ask, started
 from optcli.measure.latency.summary import milliseconds
 from optcli.observer import Observer
 from optcli.results import Budget, Estimate, Sweep, SweepPoint
@@ -52,37 +51,21 @@ _GROWS = 1.01
 # A launch in which the machine was not quiet does not count; one of five may be lost.
 _SPARE = 1.25
 
-T = TypeVar("T")
-
 _MEMORY_SHARE = 0.7
 # Launches end where the machine turns out to be so many times as slow as planned.
 _PATIENCE = 2
 _SHORTEST_WAIT_S = 120.0
-_SPAWNED = "optcli.measure.latency.process:serve"
 
 
 def sweep(
-    candidate: Candidate,
-    inputs: Sequence[TensorSpec],
-    feeds: Path | None,
-    settings: SweepSettings,
-    log: Path,
-    seed: int,
-    observer: Observer,
-    *,
-    p99_ms: float | None = None,
-    timeout_s: float = 300.0,
-    available_bytes: int | None = None,
+    order: SweepOrder, log: Path, observer: Observer, *, available_bytes: int | None = None
 ) -> Sweep:
-    """Measure one artifact over batch sizes; `feeds` as in `optcli.measure.latency.measure`.
+    """Measure one artifact over batch sizes.
 
-    With `p99_ms`, in milliseconds, the sweep goes on until that is passed and its time goes first into
-    the sizes that decide it. `available_bytes` is what its process may take; default: what is free.
-    Raises `OptcliError` where the artifact cannot be run at its smallest batch size.
+    `available_bytes` is what its process may take; default: what is free. Raises `OptcliError` where
+    the artifact cannot be run at its smallest batch size.
     """
-    run = _Run(
-        candidate, inputs, feeds, settings, log, seed, observer, p99_ms, timeout_s, available_bytes
-    )
+    run = _Run(order, log, observer, available_bytes)
     start = datetime.now(UTC)
     observer.started(run.step)
     measured = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
@@ -92,15 +75,9 @@ def sweep(
 
 @dataclass
 class _Run:
-    candidate: Candidate
-    inputs: Sequence[TensorSpec]
-    feeds: Path | None
-    settings: SweepSettings
+    order: SweepOrder
     log: Path
-    seed: int
     observer: Observer
-    p99_ms: float | None
-    timeout_s: float
     available_bytes: int | None
     usual_ns: dict[int, float] = field(default_factory=dict)
     held_bytes: dict[int, int] = field(default_factory=dict)
@@ -109,20 +86,20 @@ class _Run:
 
     @property
     def step(self) -> str:
-        return f"{self.candidate.name} › sweep"
+        return f"{self.order.candidate.name} › sweep"
 
     def carry_out(self, measured_at: str) -> Sweep:
-        sizes = swept_sizes(self.inputs, self.settings.max)
+        sizes = swept_sizes(self.order.inputs, self.order.settings.max)
         with self._launched(sizes) as child:
             stopped = self._explore(child, sizes)
-        calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
+        calls = allot(self.usual_ns, self.order.settings, self.order.p99_ms and self.order.p99_ms * 1e6)
         takes = {
-            size: ArtifactRun(self.candidate.name, size, 0, LaunchPlan(ROUNDS, calls[size]))
+            size: ArtifactRun(self.order.candidate.name, size, 0, LaunchPlan(ROUNDS, calls[size]))
             for size in calls
         }
         launches, spent_s = 0, 0.0
-        while launches < self.settings.launches:
-            if launches >= 2 and spent_s > _PATIENCE * self.settings.max_seconds:
+        while launches < self.order.settings.launches:
+            if launches >= 2 and spent_s > _PATIENCE * self.order.settings.max_seconds:
                 break
             self._launch(launches, takes)
             launches += 1
@@ -133,7 +110,7 @@ class _Run:
         return Sweep(
             points=points,
             fit=fit(sound, _medians_ms([series[size] for size in sound])),
-            budget=None if self.p99_ms is None else budget(points, self.p99_ms, stopped),
+            budget=None if self.order.p99_ms is None else budget(points, self.order.p99_ms, stopped),
             stopped_because=stopped,
             launches=launches,
             threads=self.threads,
@@ -141,22 +118,10 @@ class _Run:
         )
 
     def _launched(self, sizes: Sequence[int]) -> Child:
-        """A fresh process that can run the artifact at these sizes."""
-        options = dict(self.candidate.options)
-        environment = runners.find(self.candidate.runner).model_validate(options).environment()
-        artifact, runner = self.candidate.artifact, self.candidate.runner
-        request = MeasureRequest(
-            artifact, tuple(self.inputs), runner, options, self.feeds, tuple(sizes), self.seed
-        )
-        child = workers.spawn(
-            _SPAWNED,
-            request,
-            log=self.log,
-            environment=environment,
-            confined=() if self.candidate.artifact.foreign else None,
-        )
+        """A fresh process that can run the artifact at these sizes, with the artifact open."""
+        child = started(self.order.candidate, self.order, sizes, self.log)
         try:
-            self.threads = _ask(child, Command("open"), Opening, self.timeout_s).threads
+            self.threads = ask(child, Command("open"), Opening).threads
         except OptcliError:
             child.kill()
             raise
@@ -171,7 +136,7 @@ class _Run:
                 return reason
             try:
                 warm = self._warm(child, size)
-                held = _ask(child, Command("memory"), HeldMemory, self.timeout_s)
+                held = ask(child, Command("memory"), HeldMemory)
             except OptcliError as error:
                 if not self.usual_ns:
                     raise
@@ -183,7 +148,7 @@ class _Run:
             larger = held.observed.get("padded_batch_sizes", {}).get(str(size))
             if larger is not None:
                 self.padded[size] = larger
-        top, asked = sizes[-1], self.settings.max
+        top, asked = sizes[-1], self.order.settings.max
         return f"{top} is the largest " + ("wanted" if top == asked else "the model takes")
 
     def _enough(self, size: int) -> str | None:
@@ -198,29 +163,33 @@ class _Run:
             return f"memory: batch size {size} would take {more / 1e6:.0f} MB more"
         expected = {**self.usual_ns, size: self.usual_ns[last] * size / last}
         # p99 of the sizes that decide the budget takes more time than anything else.
-        decides = self.p99_ms is not None and min(self.usual_ns.values()) <= self.p99_ms * 1e6
-        least_s = cost_s(expected, dict.fromkeys(expected, LEAST_CALLS), self.settings)
-        if least_s > self.settings.max_seconds / (2 if decides else 1):
-            return f"time cap: batch size {size} does not fit into {self.settings.max_seconds:g} s"
-        passed = self.p99_ms is None or self.usual_ns[last] > self.p99_ms * 1e6
+        decides = (
+            self.order.p99_ms is not None and min(self.usual_ns.values()) <= self.order.p99_ms * 1e6
+        )
+        least_s = cost_s(expected, dict.fromkeys(expected, LEAST_CALLS), self.order.settings)
+        if least_s > self.order.settings.max_seconds / (2 if decides else 1):
+            return (
+                f"time cap: batch size {size} does not fit into {self.order.settings.max_seconds:g} s"
+            )
+        passed = self.order.p99_ms is None or self.usual_ns[last] > self.order.p99_ms * 1e6
         if passed and grows_no_more({each: each / ns for each, ns in self.usual_ns.items()}):
             return "throughput stopped growing"
         return None
 
     def _warm(self, child: Child, size: int) -> WarmUp:
-        command = Command("warm", size, WARM_CALLS, self.settings.max_seconds / 20)
-        return _ask(child, command, WarmUp, self.timeout_s)
+        command = Command("warm", size, WARM_CALLS, self.order.settings.max_seconds / 20)
+        return ask(child, command, WarmUp)
 
     def _launch(self, number: int, takes: Mapping[int, ArtifactRun]) -> None:
         """One launch: the rounds of every batch size, in random order."""
-        order = random.Random(f"{self.seed}/{number}")  # noqa: S311 - turns, not secrets
+        order = random.Random(f"{self.order.seed}/{number}")  # noqa: S311 - turns, not secrets
         with self._launched(list(takes)) as child:
             for size, take in takes.items():
                 self._warm(child, size)
                 take.begin_launch(number, self.usual_ns[size])
             for turn in range(ROUNDS):
-                share = (number + turn / ROUNDS) / self.settings.launches
-                text = f"launch {number + 1} of {self.settings.launches}"
+                share = (number + turn / ROUNDS) / self.order.settings.launches
+                text = f"launch {number + 1} of {self.order.settings.launches}"
                 self.observer.progress(self.step, 0.2 + 0.8 * share, text)
                 turns = list(takes)
                 order.shuffle(turns)
@@ -228,11 +197,11 @@ class _Run:
                     calls = takes[size].plan.calls
                     command = Command("round", size, calls, lead_in=LEAD_IN)
                     longest_s = 20 * (calls + LEAD_IN) * self.usual_ns[size] / 1e9
-                    takes[size].add(_ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
+                    takes[size].add(ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
 
     def _point(self, series: Series) -> SweepPoint:
         """The point of one batch size, from the launches that count, or from all where too few do."""
-        quiet = is_quiet(series, self.settings.launches)
+        quiet = is_quiet(series, self.order.settings.launches)
         counted = series.rows(quiet_rounds(series)) if quiet else series
         launches = list(counted.launches.values())
         p50, p99 = (percentile_over_rounds(launches, q) for q in (0.5, 0.99))
@@ -264,11 +233,6 @@ def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
     everywhere = sorted(set.intersection(*counted))
     launches = everywhere if len(everywhere) > 1 else sorted(series[0].launches)
     return [[percentile(each.launches[launch], 0.5) / 1e6 for each in series] for launch in launches]
-
-
-def _ask(child: Child, command: Command, answer: type[T], timeout_s: float) -> T:
-    child.send(command)
-    return child.receive(answer, timeout_s)
 
 
 def swept_sizes(inputs: Sequence[TensorSpec], most: int) -> tuple[int, ...]:

@@ -14,12 +14,12 @@ from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.files import folders
 from optcli.files.digest import FileDigests, of_value
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, Measured
+from optcli.measure.latency import Candidate, LatencyOrder, Measured
 from optcli.observer import Observer, Silent
 from optcli.pipeline import reporting
 from optcli.pipeline.model_files.laying_out import SamplesRequest
 from optcli.pipeline.model_files.opening import Opened, find, open_all
-from optcli.pipeline.places import HERE, LatencyOrder, Place
+from optcli.pipeline.places import HERE, Place
 from optcli.pipeline.remote_devices.devices import looking
 from optcli.results import Latency, RecipeSummary, Report, flags
 from optcli.settings import TensorSpec

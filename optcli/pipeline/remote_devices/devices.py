@@ -15,12 +15,11 @@ from optcli.environment import Missing, Needs
 from optcli.errors import StepError
 from optcli.files.digest import FileDigests
 from optcli.measure import latency
-from optcli.measure.latency import Measured
+from optcli.measure.latency import LatencyOrder, Measured, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.observer import Observer
 from optcli.pipeline import keys
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.pipeline.remote_devices.messages import (
     Contents,
@@ -120,18 +119,18 @@ class RemoteDevice(ABC):
         finally:
             self.release()
 
-    def pairs(self, step: str, order: PairsOrder, logs: Path, observer: Observer) -> RemotePairs:
+    def pairs(self, step: str, order: LatencyOrder, logs: Path, observer: Observer) -> RemotePairs:
         """As `Place` says."""
         return RemotePairs(self, step, order, observer)
 
     def paired(
-        self, step: str, order: PairsOrder, run: str, count: int, observer: Observer
+        self, step: str, order: LatencyOrder, run: str, count: int, observer: Observer
     ) -> Measured:
         """`count` launch pairs in all of a run of this name. Raises `StepError`."""
         _, samples = self._asked(
             step,
             observer,
-            [order.baseline.artifact, order.candidate.artifact],
+            [each.artifact for each in order.candidates],
             order.feeds,
             lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order, run=run, count=count),
         )
@@ -170,7 +169,9 @@ class RemoteDevice(ABC):
 class RemotePairs:
     """Launch pairs on a device."""
 
-    def __init__(self, device: RemoteDevice, step: str, order: PairsOrder, observer: Observer) -> None:
+    def __init__(
+        self, device: RemoteDevice, step: str, order: LatencyOrder, observer: Observer
+    ) -> None:
         self._device, self._step, self._order, self._observer = device, step, order, observer
         self._run, self._count = uuid.uuid4().hex, 0
 

@@ -16,13 +16,12 @@ from optcli.errors import OptcliError, StepError
 from optcli.files import folders
 from optcli.files.digest import FileDigests, of_value
 from optcli.measure import latency
-from optcli.measure.latency import Candidate
+from optcli.measure.latency import Candidate, LatencyOrder, SweepOrder
 from optcli.observer import Observer
 from optcli.passes import Traits
 from optcli.pipeline import places
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.local_maker import log_end
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.pipeline.remote_devices.messages import (
     DeviceAnswer,
     DeviceOrder,
@@ -94,6 +93,10 @@ class _Arrived:
     def candidate(self, candidate: Candidate) -> Candidate:
         return replace(candidate, artifact=self.artifact(candidate.artifact))
 
+    def latency(self, order: LatencyOrder) -> LatencyOrder:
+        candidates = tuple(self.candidate(each) for each in order.candidates)
+        return replace(order, candidates=candidates, feeds=self.feeds(order.feeds))
+
     def feeds(self, path: Path | None) -> Path | None:
         if path is None:
             return None
@@ -141,17 +144,8 @@ def _measured(
     if order.pairs is not None:
         return answer, _paired(order, order.pairs, arrived, work, observer)
     assert order.latency is not None
-    return answer, _timed(order.step, order.latency, arrived, work, observer)
-
-
-def _timed(step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
-    here = replace(
-        order,
-        candidates=tuple(arrived.candidate(each) for each in order.candidates),
-        feeds=arrived.feeds(order.feeds),
-    )
-    measured = places.HERE.measure(step, here, work, observer)
-    return _bytes_of(measured, work)
+    measured = places.HERE.measure(order.step, arrived.latency(order.latency), work, observer)
+    return answer, _bytes_of(measured, work)
 
 
 def _bytes_of(measured: latency.Measured, work: Path) -> bytes:
@@ -171,18 +165,12 @@ _begun = _Begun()
 
 
 def _paired(
-    asked: DeviceOrder, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
+    asked: DeviceOrder, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer
 ) -> bytes:
     if _begun.pairs is None or _begun.run != asked.run:
-        here = replace(
-            order,
-            baseline=arrived.candidate(order.baseline),
-            candidate=arrived.candidate(order.candidate),
-            feeds=arrived.feeds(order.feeds),
-        )
         _begun.run = asked.run
         logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
-        _begun.pairs = places.launch_pairs(here, logs, observer)
+        _begun.pairs = latency.LaunchPairs(arrived.latency(order), logs, observer)
     with places.holding_measurement_lock(asked.step, observer):
         return _bytes_of(_begun.pairs.measure(max(0, asked.count - _begun.pairs.count)), work)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.environment import Missing, Needs
+from optcli.measure.latency import LatencyOrder, SweepOrder
 from optcli.measure.latency.messages import MeasureRequest
 from optcli.measure.latency.shapes import ShapeComparison
 from optcli.passes import Traits
-from optcli.pipeline.places import LatencyOrder, PairsOrder, SweepOrder
 from optcli.results import Sweep
 
 Contents = dict[str, tuple[int, str]]
@@ -87,7 +87,7 @@ class DeviceOrder:
     shapes: MeasureRequest | None = None
     latency: LatencyOrder | None = None
     sweep: SweepOrder | None = None
-    pairs: PairsOrder | None = None
+    pairs: LatencyOrder | None = None
     run: str = ""
     count: int = 0
 
