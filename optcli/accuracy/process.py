@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[Batch], Mapping[str, np.ndarray]]
 
-if TYPE_CHECKING:
-    import numpy as np
-
 _SAMPLES = 8
 
 
@@ -55,7 +52,7 @@ def shard(request: EvaluationRequest, channel: Channel) -> None:
     memory.keep_freed()
     work = EvaluationWork(request)
     samples, job = work.samples, request.job
-    span = work.span(request, len(samples))
+    span = work.span(len(samples))
     part = shards.SpanCollector(
         request.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes
     )

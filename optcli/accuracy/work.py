@@ -78,13 +78,11 @@ class EvaluationWork:
     def samples(self) -> SampleSet:
         """The evaluation set: as somebody has prepared it already, where the request says so.
 
-        An evaluation goes through its part once and may leave what it has prepared to others; a search
-        goes through it again and again.
+        An evaluation goes through its part once and may leave what it has prepared to others.
         """
         request = self.request
-        evaluation = request if isinstance(request, EvaluationRequest) else None
-        if evaluation is not None and evaluation.prepared is not None:
-            return CachedSampleSet(evaluation.prepared)
+        if request.prepared is not None:
+            return CachedSampleSet(request.prepared)
         samples = data.open(request.data, request.folder, request.inputs)
         if not len(samples):
             raise InputError(
@@ -92,26 +90,24 @@ class EvaluationWork:
                 place="data.evaluation",
                 hint="look at its split and samples",
             )
-        if evaluation is None:
-            return CachingSampleSet(samples, threads=environment.usable_cores())
-        folder = evaluation.keep / f"part-{evaluation.job}" if evaluation.keep else None
+        folder = request.keep / f"part-{request.job}" if request.keep else None
         # Nothing is kept in memory of what is read once.
         return CachingSampleSet(
             samples,
             folder,
-            span=self.span(evaluation, len(samples)),
+            span=self.span(len(samples)),
             shared_bytes=0 if folder is None else SHARED_BYTES,
             memory_bytes=0,
-            threads=max(1, environment.usable_cores() // evaluation.jobs),
+            threads=max(1, environment.usable_cores() // request.jobs),
         )
 
-    def span(self, part: EvaluationRequest, total: int) -> range:
-        """Those of `total` samples that are in a part: whole batches, the same as without parts.
+    def span(self, total: int) -> range:
+        """Those of `total` samples that are in the part: whole batches, the same as without parts.
 
         What a batch holds may decide the last digit, so every part has the batches of the whole.
         """
-        batches = -(-total // self.size)
-        ends = (self.size * (each * batches // part.jobs) for each in (part.job, part.job + 1))
+        batches, job = -(-total // self.size), self.request.job
+        ends = (self.size * (each * batches // self.request.jobs) for each in (job, job + 1))
         return range(*(min(total, end) for end in ends))
 
     @property

@@ -1,13 +1,19 @@
-"""The requests and commands to a measuring process, and its answers."""
+"""What a measuring process is asked, and its answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from optcli.artifact import EMBEDDED_INPUTS, Artifact, own_inputs
 from optcli.settings import TensorSpec
+from optcli.workers import Child
+
+T = TypeVar("T")
+
+# For opening, and for warming up.
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -104,3 +110,9 @@ class HeldMemory:
     observed: dict[str, Any] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     peak_gpu_memory_bytes: int | None = None
+
+
+def ask(child: Child, command: Command, answer: type[T], timeout_s: float = TIMEOUT_S) -> T:
+    """Send a command; gives its answer. Raises `OptcliError` where there is none in time."""
+    child.send(command)
+    return child.receive(answer, timeout_s)

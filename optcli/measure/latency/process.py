@@ -9,7 +9,6 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,30 +73,27 @@ class MeasuringProcess:
         self._crowded = False
 
     def answer(self, command: Command) -> Ready | Opening | WarmUp | Round | HeldMemory:
-        """Carry out one command. Of a round it also says what the process computed since the last."""
-        idle_cpu_ns = time.process_time_ns() - self._cpu_ns
-        answer = self._answer(command)
-        self._cpu_ns = time.process_time_ns()
-        return replace(answer, idle_cpu_ns=idle_cpu_ns) if isinstance(answer, Round) else answer
-
-    def _answer(self, command: Command) -> Ready | Opening | WarmUp | Round | HeldMemory:
-        if command.do == "ready":
-            return Ready()
-        if command.do == "open":
-            return self._open()
-        if command.do == "warm":
-            call = partial(self.call, self._feeds[command.batch_size])
-            warm_up = warm_up_until_steady if command.steady else warm_up_by_count
-            with self._gpu.looking() if self._gpu else nullcontext():
-                return warm_up(call, command.calls, command.seconds)
-        if command.do == "round":
-            return self._round(command.batch_size, command.calls, command.lead_in)
-        return HeldMemory(
-            observed=self._runner.observed(),
-            peak_memory_bytes=max(0, high_water_bytes() - self._empty_bytes)
-            + self._runner.remote_peak_bytes(),
-            peak_gpu_memory_bytes=self._gpu.peak_bytes if self._gpu else None,
-        )
+        """Carry out one command."""
+        try:
+            if command.do == "ready":
+                return Ready()
+            if command.do == "open":
+                return self._open()
+            if command.do == "warm":
+                call = partial(self.call, self._feeds[command.batch_size])
+                warm_up = warm_up_until_steady if command.steady else warm_up_by_count
+                with self._gpu.looking() if self._gpu else nullcontext():
+                    return warm_up(call, command.calls, command.seconds)
+            if command.do == "round":
+                return self._round(command.batch_size, command.calls, command.lead_in)
+            return HeldMemory(
+                observed=self._runner.observed(),
+                peak_memory_bytes=max(0, high_water_bytes() - self._empty_bytes)
+                + self._runner.remote_peak_bytes(),
+                peak_gpu_memory_bytes=self._gpu.peak_bytes if self._gpu else None,
+            )
+        finally:
+            self._cpu_ns = time.process_time_ns()
 
     def close(self) -> None:
         """Let go of the model."""
@@ -129,7 +125,11 @@ class MeasuringProcess:
         )
 
     def _round(self, batch_size: int, calls: int, lead_in: int) -> Round:
-        """Time calls one by one, after some untimed ones that bring the model back into the caches."""
+        """Time calls one by one, after some untimed ones that bring the model back into the caches.
+
+        It also says what the process computed since the last command.
+        """
+        idle_cpu_ns = time.process_time_ns() - self._cpu_ns
         batches = self._feeds[batch_size]
         gc.collect()
         gc.disable()
@@ -154,6 +154,7 @@ class MeasuringProcess:
                 waited_ns=max(disturbed.throttled_ns, 0 if self._crowded else disturbed.waited_ns),
                 first_feed=first_feed,
                 feeds=len(batches),
+                idle_cpu_ns=idle_cpu_ns,
             )
         finally:
             gc.enable()

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.files import regular_files
-from optcli.measure.latency.messages import Round
+from optcli.measure.latency.messages import Command, HeldMemory, Round, WarmUp, ask
 from optcli.measure.latency.plan import LaunchPlan
+from optcli.workers import Child
 
 if TYPE_CHECKING:
     import numpy as np
 
 _VERSION = 2
+# A turn takes many times its plan on a busy machine.
+_SHORTEST_WAIT_S = 120.0
 # Columns of a series with what a process says of each round.
 OF_ROUNDS = ("cpu_ns", "switches", "steal_s", "waited_ns", "idle_cpu_ns", "first_feed")
 
@@ -266,10 +269,26 @@ class ArtifactRun:
         self._done += 1
         self._spent_s += sum(row.ns) / 1e9
 
-    def end_launch(self, start: LaunchStart) -> None:
+    def take_turn(self, child: Child, lead_in: int) -> None:
+        """Time a round, after untimed calls. It is given up only when it looks like a hang."""
+        command = Command("round", self.batch_size, self.plan.calls, lead_in=lead_in)
+        longest_s = 20 * (self.plan.calls + lead_in) * self.usual_ns / 1e9
+        self.add(ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
+
+    def end_launch(self, warm: WarmUp, held: HeldMemory) -> None:
         """What it cost before its first round; a launch without any is not kept."""
         if self._done:
-            self.starts.append(start)
+            self.starts.append(
+                LaunchStart(
+                    launch=self._number,
+                    first_ms=warm.first_ms,
+                    warm_calls=warm.steady_after,
+                    steady=warm.steady,
+                    warm_s=warm.seconds,
+                    peak_memory_bytes=held.peak_memory_bytes,
+                    peak_gpu_memory_bytes=held.peak_gpu_memory_bytes,
+                )
+            )
 
     def series(self) -> Series:
         """All of it, as raw samples."""

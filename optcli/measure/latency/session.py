@@ -11,39 +11,34 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.measure.latency import machine_state
 from optcli.measure.latency.feeds import choose_batch_sizes
 from optcli.measure.latency.messages import (
+    TIMEOUT_S,
     Command,
     HeldMemory,
     MeasureRequest,
     Opening,
     Ready,
-    Round,
     WarmUp,
+    ask,
 )
 from optcli.measure.latency.plan import Candidate, LatencyOrder, LaunchPlan, SweepOrder, plan
-from optcli.measure.latency.samples import ArtifactRun, LaunchStart, Measured, OpenedArtifact
+from optcli.measure.latency.samples import ArtifactRun, Measured, OpenedArtifact
 from optcli.observer import Observer
 from optcli.workers import Child
 
-T = TypeVar("T")
-
 STEP = "latency"
-# For opening, and for warming up.
-TIMEOUT_S = 300.0
 # Untimed calls at the start of each turn: they bring the model back into the caches.
 LEAD_IN = 2
 # Warming up until steady is given up after so long.
 _LONGEST_WARM_UP_S = 10.0
-# On a busy machine calls take many times their plan: rounds end after so many times the time cap,
-# and a turn is given up only when it looks like a hang.
+# On a busy machine calls take many times their plan: rounds end after so many times the time cap.
 _PATIENCE = 3
-_SHORTEST_WAIT_S = 120.0
 
 
 @dataclass
@@ -199,8 +194,8 @@ class Session:
             order.shuffle(turns)
             self.orders.setdefault(f"{group}/{self._launch}/{size}", []).append(turns)
             for name in turns:
-                with self._failing(name, size):
-                    self._turn(name, takes[name])
+                with self._failing(name, size), self._counted("timed"):
+                    takes[name].take_turn(self._children[name], LEAD_IN)
         for name, take in takes.items():
             held = HeldMemory()
             if name in self._children:
@@ -209,7 +204,7 @@ class Session:
                     opened = self.opened[name]
                     effective = {**opened.effective, **held.observed}
                     self.opened[name] = replace(opened, effective=effective)
-            take.end_launch(self._start(warm[name], held))
+            take.end_launch(warm[name], held)
 
     def _warm_up(self, name: str, size: int) -> WarmUp:
         settings = self.order.settings
@@ -237,24 +232,6 @@ class Session:
         take = self._takes.setdefault((name, size, group), new)
         take.begin_launch(self._launch, warm.usual_ns)
         return take
-
-    def _turn(self, name: str, take: ArtifactRun) -> None:
-        calls = take.plan.calls
-        command = Command("round", take.batch_size, calls, lead_in=LEAD_IN)
-        expected_s = (calls + LEAD_IN) * take.usual_ns / 1e9
-        with self._counted("timed"):
-            take.add(ask(self._children[name], command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s)))
-
-    def _start(self, warm: WarmUp, held: HeldMemory) -> LaunchStart:
-        return LaunchStart(
-            launch=self._launch,
-            first_ms=warm.first_ms,
-            warm_calls=warm.steady_after,
-            steady=warm.steady,
-            warm_s=warm.seconds,
-            peak_memory_bytes=held.peak_memory_bytes,
-            peak_gpu_memory_bytes=held.peak_gpu_memory_bytes,
-        )
 
     @property
     def _launch_prefix(self) -> str:
@@ -323,9 +300,3 @@ def started(
         interpreter=candidate.interpreter or sys.executable,
         confined=() if candidate.artifact.foreign else None,
     )
-
-
-def ask(child: Child, command: Command, answer: type[T], timeout_s: float = TIMEOUT_S) -> T:
-    """Send a command; gives its answer. Raises `OptcliError` where there is none in time."""
-    child.send(command)
-    return child.receive(answer, timeout_s)

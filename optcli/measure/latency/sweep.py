@@ -25,11 +25,11 @@ from optcli.measure.latency.launches import (
     quiet_rounds,
     spread_of,
 )
-from optcli.measure.latency.messages import Command, HeldMemory, Opening, Round, WarmUp
+from optcli.measure.latency.messages import Command, HeldMemory, Opening, WarmUp, ask
 from optcli.measure.latency.plan import LaunchPlan, SweepOrder
 from optcli.measure.latency.quality import fitness_flags, too_few
 from optcli.measure.latency.samples import ArtifactRun, Series
-from optcli.measure.latency.session import ask, started
+from optcli.measure.latency.session import started
 from optcli.measure.latency.summary import milliseconds
 from optcli.observer import Observer
 from optcli.results import Budget, Estimate, Sweep, SweepPoint
@@ -54,7 +54,6 @@ _SPARE = 1.25
 _MEMORY_SHARE = 0.7
 # Launches end where the machine turns out to be so many times as slow as planned.
 _PATIENCE = 2
-_SHORTEST_WAIT_S = 120.0
 
 
 def sweep(
@@ -194,10 +193,7 @@ class _Run:
                 turns = list(takes)
                 order.shuffle(turns)
                 for size in turns:
-                    calls = takes[size].plan.calls
-                    command = Command("round", size, calls, lead_in=LEAD_IN)
-                    longest_s = 20 * (calls + LEAD_IN) * self.usual_ns[size] / 1e9
-                    takes[size].add(ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
+                    takes[size].take_turn(child, LEAD_IN)
 
     def _point(self, series: Series) -> SweepPoint:
         """The point of one batch size, from the launches that count, or from all where too few do."""

@@ -27,13 +27,10 @@ from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from optcli.measure.profiling.profiler import Feed
     from optcli.runners import Runner
-
-if TYPE_CHECKING:
-    from optcli.measure.profiling.profiler import Feed
     from optcli.sample import Sample
 
 _BATCHES = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from optcli.environment import computes_in
 from optcli.measure.roofline.findings import Bandwidth, Operation, Rate
@@ -101,16 +101,6 @@ _SIDES = (4096, 8192)
 _REPETITIONS = 20
 
 
-class ComputingDevice(Protocol):
-    """What computes: gives a call for a product of two square matrices, and its best time."""
-
-    def product(self, side: int, precision: str) -> Callable[[], Any] | None:
-        """None where it does not compute in the precision."""
-
-    def best_s(self, call: Callable[[], Any], repetitions: int) -> float:
-        """Seconds of the fastest of so many calls."""
-
-
 def gpu_rates(request: RateRequest, channel: Channel) -> list[Rate]:
     """Rates of the first GPU; none where PyTorch sees no GPU."""
     import torch
@@ -120,7 +110,7 @@ def gpu_rates(request: RateRequest, channel: Channel) -> list[Rate]:
     return rates_of_device(Cuda(), request.threads)
 
 
-def rates_of_device(device: ComputingDevice, threads: int) -> list[Rate]:
+def rates_of_device(device: Cuda, threads: int) -> list[Rate]:
     """The rates of a device; `threads` are those of the process that drives it."""
     fastest = []
     for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
@@ -146,6 +136,7 @@ class Cuda:
     """The current CUDA device."""
 
     def product(self, side: int, precision: str) -> Callable[[], Any] | None:
+        """A call for a product of two square matrices; None: it does not compute in the precision."""
         import torch
 
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -164,6 +155,7 @@ class Cuda:
         return lambda: torch.mm(first, second)
 
     def best_s(self, call: Callable[[], Any], repetitions: int) -> float:
+        """Seconds of the fastest of so many calls."""
         import torch
 
         for _ in range(3):
