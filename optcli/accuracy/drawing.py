@@ -49,10 +49,9 @@ def jpeg(
     marked: Sequence[DrawnBox],
     side: int,
     quality: int,
-    lines: Sequence[str] = (),
     original: tuple[int, int] | None = None,
 ) -> bytes:
-    """An RGB image with boxes as a JPEG, its longest side `side` pixels; `lines` stand below it.
+    """An RGB image with boxes as a JPEG, its longest side `side` pixels.
 
     A tiny image is enlarged by a whole number, to half of that at most. `original` is the width and
     height of the image that boxes are for, where it is not this one.
@@ -65,8 +64,7 @@ def jpeg(
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     filtered = Image.Resampling.BILINEAR if scale < 1 else Image.Resampling.NEAREST
     font = ImageFont.load_default(10 if side < _USUAL_SIDE else 11)
-    line = 15
-    shown = Image.new("RGB", (size[0], size[1] + line * len(lines)), "white")
+    shown = Image.new("RGB", size, "white")
     shown.paste(image.resize(size, filtered))
     of = original or image.size
     for each in reversed(marked):
@@ -87,8 +85,6 @@ def jpeg(
         x, y = max(0.0, min(left, size[0] - width - 4)), top - 13 if top >= 13 else top
         pen.rectangle((x, y, x + width + 4, y + 13), fill=each.colour)
         pen.text((x + 2, y), text, "white", font)
-    for number, text in enumerate(lines):
-        pen.text((3, size[1] + 1 + line * number), _written(text), "black", font)
     content = io.BytesIO()
     shown.save(content, "JPEG", quality=quality, optimize=True)
     return content.getvalue()

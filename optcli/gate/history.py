@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,9 +15,10 @@ from statistics import median
 from typing import BinaryIO
 
 from optcli import environment
-from optcli.errors import InputError
+from optcli.errors import InputError, OptcliError
 from optcli.files import regular_files
 from optcli.files.digest import of_value
+from optcli.gate import baselines
 from optcli.results.gate import Entry, GateReport, Trend
 from optcli.store import disk
 from optcli.store.locks import held
@@ -164,13 +164,9 @@ def change_points(values: Sequence[float]) -> list[int]:
     return [int(index) for index in ends[:-1]]
 
 
-def current_commit(folder: Path) -> str | None:
-    """The commit that is checked out at a folder; None where there is no git."""
+def current_commit(recipe: Path) -> str | None:
+    """The commit that is checked out where a recipe lies; None where there is no git."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
+        return baselines.commit_of(recipe, "HEAD")[1]
+    except OptcliError:
         return None
-    return done.stdout.strip()

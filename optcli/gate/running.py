@@ -136,7 +136,7 @@ def gate(
             )
             view.write(folder / "report.json", report.to_json() + "\n")
     if options.history is not None:
-        history.append(options.history, report, history.current_commit(recipe.absolute().parent))
+        history.append(options.history, report, history.current_commit(recipe))
     store.digests.save()
     return report
 

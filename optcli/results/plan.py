@@ -217,11 +217,6 @@ class Plan(Result):
     asked: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether there is a configuration that keeps the promise."""
-        return self.outcome == "kept"
-
-    @property
     def planned_per_s(self) -> float:
         """The planned rate of a plan with a configuration, which always has one."""
         assert self.planned_rate_per_s is not None

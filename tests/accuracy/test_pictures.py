@@ -303,7 +303,7 @@ def test_any_box_and_any_name_can_be_drawn() -> None:
         DrawnBox((float("nan"), -5, float("inf"), 900), "猫 0.9"),
         DrawnBox((50, 50, 10, 10), "x" * 300),
     ]
-    assert jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40, ["ä猫"])[:2] == b"\xff\xd8"
+    assert jpeg(Image.new("RGB", (3000, 1)), marked, 320, 40)[:2] == b"\xff\xd8"
 
 
 def _with_objects(folder: Path, ids: Sequence[str], **arrays: Any) -> Path:

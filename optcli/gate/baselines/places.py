@@ -73,10 +73,7 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
         return
     named = place_of(reference, artifacts)
     if not named.is_file():
-        known_names = sorted(
-            file.name.removesuffix(SUFFIX) for file in folder(artifacts).glob(f"*{SUFFIX}")
-        )
-        hint = did_you_mean(reference, known_names)
+        hint = did_you_mean(reference, names(artifacts))
         raise InputError(
             f"there is no baseline {reference!r}",
             place=str(folder(artifacts)),
