@@ -130,7 +130,7 @@ def notes(noted: Mapping[str, int]) -> list[DecodingNote]:
     return texts
 
 
-def said(note: DecodingNote) -> str:
+def note_text(note: DecodingNote) -> str:
     """A note in words."""
     images = counted(note.images, "image")
     if note.kind == "columns":

@@ -140,7 +140,7 @@ def _chosen(request: PicturesRequest) -> dict[str, list[_Chosen]]:
         worst = different[:_WORST]
         shared |= set(worst)
         chosen[name] = [
-            seen.told(index, ids[index], "worst" if index in worst else "random", name)
+            seen.chosen(index, ids[index], "worst" if index in worst else "random", name)
             for index in dict.fromkeys((*worst, *[i for i in by_chance if i in looked_at][:_RANDOM]))
         ]
     return chosen
@@ -159,7 +159,7 @@ class _Names(tuple[str, ...]):
     def of_class(self, label: int) -> str | None:
         return self[label] if 0 <= label < len(self) else None
 
-    def said(self, label: int) -> str:
+    def text_of(self, label: int) -> str:
         return self.of_class(label) or f"class {label}"
 
 
@@ -194,7 +194,7 @@ class _Detected:
             for a, b, box in zip(own[same, 6], other[same, 6], other[same, :4], strict=True)
         )
 
-    def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
+    def chosen(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         import numpy as np
 
         own, other, new = detections.matched(self.candidate, self.reference, index, self.confident)
@@ -218,7 +218,7 @@ class _Detected:
         self, rows: np.ndarray, colour: tuple[int, int, int], have: Objects
     ) -> Iterator[DrawnBox]:
         for row in rows:
-            name, number = self.names.said(int(row[5])), int(row[6])
+            name, number = self.names.text_of(int(row[5])), int(row[6])
             text = f"{_SIGNS[colour]}{name} {row[4]:.2f}"
             yield DrawnBox(
                 row[:4].tolist(),
@@ -252,11 +252,11 @@ class _Mapped:
     def difference(self, index: int) -> float:
         return float((self.candidate[index] != self.reference[index]).mean())
 
-    def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
+    def chosen(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         maps = self.candidate[index], self.reference[index]
         files = {"file": _file(image, variant), "baseline_file": _file(image, "")}
         about = {"image": image, "chosen": chosen, **files, "changed": self.difference(index)}
-        candidate, reference = (tuple(names_in(each, self.names.said)) for each in maps)
+        candidate, reference = (tuple(names_in(each, self.names.text_of)) for each in maps)
         return _Chosen(Picture.model_validate(about), candidate, reference, maps)
 
 
@@ -300,7 +300,7 @@ class _Classified:
             return 0.0
         return float(self.reference["confidence"][index]) if "confidence" in self.reference else 1.0
 
-    def told(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
+    def chosen(self, index: int, image: str, chosen: str, variant: str) -> _Chosen:
         file = _file(image, "")
         answers: dict[str, Answer | None] = {
             "answer": self._answer(self.candidate, "predicted", index),

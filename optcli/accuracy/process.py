@@ -175,18 +175,18 @@ def look(run: Run, samples: SampleSet, largest: int, fewest: int) -> Stability:
     count = max(fewest, min(_SAMPLES, largest, len(samples)))
     batch = cycled(samples, count)
     first = {name: array.copy() for name, array in run(batch).items()}
-    repeat = max((_apart(array, first[name]) for name, array in run(batch).items()), default=0.0)
+    repeat = max((_difference(array, first[name]) for name, array in run(batch).items()), default=0.0)
     alone = None
     if fewest == 1 and count > 1:
         alone = 0.0
         for index in range(count):
             for name, array in run(collate([samples[index]])).items():
                 if array.ndim and len(array) == 1 and len(first[name]) == count:
-                    alone = max(alone, _apart(array[0], first[name][index], first[name]))
+                    alone = max(alone, _difference(array[0], first[name][index], first[name]))
     return Stability(repeat_error=repeat, batch_error=alone, samples=count)
 
 
-def _apart(candidate: np.ndarray, reference: np.ndarray, whole: np.ndarray | None = None) -> float:
+def _difference(candidate: np.ndarray, reference: np.ndarray, whole: np.ndarray | None = None) -> float:
     """Largest difference over the largest value of `whole` (or `reference`); 1 for other shapes."""
     import numpy as np
 

@@ -73,7 +73,7 @@ def verdicts(
     # What the baseline has too is said there.
     notes = [each for each in accuracy.decoding if is_baseline or each.kind == "misread"]
     for each in notes:
-        advice = _advice("decoding", decoding.said(each))
+        advice = _advice("decoding", decoding.note_text(each))
         few = each.kind in _LIMITS and each.images < _FEW_IMAGES * accuracy.samples
         answers.append(advice.model_copy(update={"outcome": "accept"}) if few else advice)
     if is_baseline:

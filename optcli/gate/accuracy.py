@@ -14,7 +14,7 @@ from optcli.errors import OptcliError
 from optcli.files.digest import FileDigests
 from optcli.gate import comparisons
 from optcli.gate.baselines import BaselineVariant
-from optcli.gate.side import Gating, Side, kept_of
+from optcli.gate.side import Gating, Side, built_variants
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe
@@ -42,7 +42,7 @@ class Incomparable:
     declared: bool = False
     evaluates: bool = False
 
-    def said(self, metric: Metric) -> Comparison:
+    def comparison(self, metric: Metric) -> Comparison:
         """The figure as not compared; it does not block where the change is allowed."""
         return comparisons.not_compared(metric, self.why, blocks=not self.declared)
 
@@ -141,10 +141,10 @@ def _on(
     compared: list[Comparison] = []
     doubts: list[Flag] = []
     if side.before is not None and incomparable is not None:
-        compared.append(incomparable.said("accuracy"))
+        compared.append(incomparable.comparison("accuracy"))
     elif side.before is not None:
         base = _baselines(gating, f"{side.name} (baseline)", side.before)
-        result, theirs = _beside(mine, base, context)
+        result, theirs = _compared(mine, base, context)
         compared += _judged(result, theirs, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             doubts.append(few)
@@ -155,7 +155,7 @@ def _on(
             base, whose = _baselines(gating, f"{name} (float, baseline)", variant), "the baseline's"
         else:
             base, whose = _subject(f"{name} (float)", variant), "its own"
-        result, theirs = _beside(mine, base, context)
+        result, theirs = _compared(mine, base, context)
         against = f" against {whose} {name}{label}"
         # Outputs count where nothing else is compared.
         compared += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
@@ -184,11 +184,13 @@ def _floats(gating: Gating) -> Iterator[tuple[str, BaselineVariant | None, bool]
     """The float variants by name, the candidate's and the baseline's; None where one was not built."""
     own = gating.made.plan.baseline
     then = gating.origin.terms.baseline if gating.origin.terms is not None else own
-    yield own, kept_of(gating.made, [own]).get(own), False
+    yield own, built_variants(gating.made, [own]).get(own), False
     yield then, gating.before.variants.get(then), True
 
 
-def _beside(candidate: Subject, base: Subject, context: EvaluationContext) -> tuple[Accuracy, Accuracy]:
+def _compared(
+    candidate: Subject, base: Subject, context: EvaluationContext
+) -> tuple[Accuracy, Accuracy]:
     """The accuracy of `candidate` against `base`, and that of `base` itself."""
     judged, failures = compare_all([base, candidate], base.name, context)
     for error in failures.values():

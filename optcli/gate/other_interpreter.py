@@ -14,7 +14,7 @@ import optcli
 from optcli import environment, pipeline
 from optcli.errors import InputError, MissingError, NoModuleError, OptcliError
 from optcli.gate.baselines import Baseline
-from optcli.gate.side import kept_of, why_not_built
+from optcli.gate.side import built_variants, why_not_built
 from optcli.gate.terms import suggested_by
 from optcli.observer import Observer, Silent
 from optcli.pipeline.execute import BuildSettings
@@ -56,7 +56,7 @@ def build(asked: BuildRequest, observer: Observer) -> Baseline:
         there = [name for name in asked.names if name in loaded.variants]
         to_do = planned(asked.recipe, store, asked.overrides, there or [loaded.baseline])
         made = make(to_do, store, observer, asked.settings, Phases())
-        kept = kept_of(made, [*there, to_do.baseline])
+        kept = built_variants(made, [*there, to_do.baseline])
         absent = {name: why_not_built(made, name).message for name in there if name not in kept}
         packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
         return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)

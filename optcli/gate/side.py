@@ -89,7 +89,7 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
             raise MissingError(first.what, place=variant.name, hint=first.hint)
         if variant.name not in made.artifacts:
             raise why_not_built(made, variant.name)
-        variant_built = _kept(made, variant)
+        variant_built = _built_variant(made, variant)
         use = made.plan.recipe.variants[variant.name].runner
         is_open = use is None or getattr(use.configured, "shapes", None) is None
         packages = tuple(variant.runner.needs.packages)
@@ -146,16 +146,16 @@ def _settings(variant: BaselineVariant) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _OWN}
 
 
-def kept_of(made: Made, names: Sequence[str]) -> dict[str, BaselineVariant]:
+def built_variants(made: Made, names: Sequence[str]) -> dict[str, BaselineVariant]:
     """What was built of these variants, for a baseline."""
     return {
-        variant.name: _kept(made, variant)
+        variant.name: _built_variant(made, variant)
         for variant in made.plan.variants
         if variant.name in names and variant.name in made.artifacts
     }
 
 
-def _kept(made: Made, variant: PlannedVariant) -> BaselineVariant:
+def _built_variant(made: Made, variant: PlannedVariant) -> BaselineVariant:
     options = variant.runner_options(made.plan.threads)
     artifact, steps = made.artifacts[variant.name], tuple(made_by(variant))
     return BaselineVariant(artifact, variant.runner_name, options, steps)

@@ -83,12 +83,12 @@ def suggested_by(report: Report) -> tuple[str, ...]:
         names += [
             name
             for name, variant in report.variants.items()
-            if name != report.baseline and variant.artifact is not None and not _is_told(variant)
+            if name != report.baseline and variant.artifact is not None and not _is_decided(variant)
         ]
     return tuple(dict.fromkeys(names))
 
 
-def _is_told(variant: VariantReport) -> bool:
+def _is_decided(variant: VariantReport) -> bool:
     """Whether its latency decided that it is not served: rejected, or surely not faster."""
     if any(each.blocking and each.outcome == "reject" for each in variant.verdicts):
         return True

@@ -114,7 +114,7 @@ def _latency(
         if why.declared and gating.slo is not None:
             rows = alone(gating, side, place)
             promised = service_level(rows, gating.slo, side.now.artifact.size_bytes)
-        return [why.said("p50"), *promised], [], []
+        return [why.comparison("p50"), *promised], [], []
     name = f"{side.name} (baseline)"
     file = side.name if place.name is None else f"{side.name}.{place.name}"
     with place.alone(STEP, gating.observer):

@@ -34,7 +34,7 @@ def found(how, outputs, images=1, classes=None):
 
 def texts_of(detector):
     """What it noted, in words."""
-    return [decoding.said(each) for each in decoding.notes(detector.noted)]
+    return [decoding.note_text(each) for each in decoding.notes(detector.noted)]
 
 
 def advised(comparison, **more):

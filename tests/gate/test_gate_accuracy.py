@@ -60,8 +60,8 @@ def compared(monkeypatch):
             changes=(), declared=frozenset(declared), store=None, logs=None, observer=None,
             options=SimpleNamespace(timeout_s=1, jobs=1),
         )  # fmt: skip
-        monkeypatch.setattr(judging, "_beside", beside)
-        monkeypatch.setattr(judging, "kept_of", lambda made, names: {"eager": kept(own)})
+        monkeypatch.setattr(judging, "_compared", beside)
+        monkeypatch.setattr(judging, "built_variants", lambda made, names: {"eager": kept(own)})
         side = Side("int8", kept("int8 now"), (), before.get("int8"))
         found, _ = judging.compare(gating, side, None)
         return {each.name: each for each in found if each.blocking}, seen

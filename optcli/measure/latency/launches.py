@@ -76,7 +76,7 @@ def lost_of(series: Series) -> float:
     return lost_ns / float(series.ns.sum())
 
 
-def apart(series: Series) -> float:
+def launch_spread(series: Series) -> float:
     """The median of the slowest launch over the median of the best one."""
     medians = _medians(series).values()
     return max(medians) / min(medians)

@@ -9,9 +9,9 @@ from optcli.measure.latency.launches import (
     APART,
     FLUCTUATING,
     NOT_FIT,
-    apart,
     counting,
     is_fit,
+    launch_spread,
     lost_of,
     spread_of,
 )
@@ -61,7 +61,7 @@ def fitness_flags(series: Series, counted: Series, *, fit: bool) -> list[Flag]:
         if left_out:
             doubts.append(flags.rounds_not_counted(left_out, rounds))
     else:
-        spread, waited, times = spread_of(series), lost_of(series), apart(series)
+        spread, waited, times = spread_of(series), lost_of(series), launch_spread(series)
         not_fit = flags.environment_not_fit(
             spread=spread if spread > NOT_FIT else None,
             waited=waited if waited > NOT_FIT else None,

@@ -158,7 +158,7 @@ def resources(
         size = _Resource("size", "", size_bytes, (size_bytes, size_bytes))
     figures = {"load_ms": load, "memory_bytes": memory, "size_bytes": size}
     return [
-        _kept(name, figure, bounds[name], blocking=blocking)
+        _bound_verdict(name, figure, bounds[name], blocking=blocking)
         for name, figure in figures.items()
         if name in bounds
     ]
@@ -175,7 +175,7 @@ class _Resource:
     at: str = ""
 
 
-def _kept(name: str, figure: _Resource, limit: float, *, blocking: bool) -> Verdict:
+def _bound_verdict(name: str, figure: _Resource, limit: float, *, blocking: bool) -> Verdict:
     """Accept where the whole interval keeps the bound, reject where it breaks it as a whole."""
     show = _megabytes if name.endswith("_bytes") else _milliseconds
     outcome: Outcome = "inconclusive"
