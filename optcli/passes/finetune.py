@@ -19,8 +19,7 @@ from optcli.passes._torch import pace
 from optcli.passes._torch.checkpoint import TrainingProgress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
 from optcli.passes._torch.examples import ExampleSet, Views, harmless
-from optcli.passes._torch.features import Features, matched
-from optcli.passes._torch.learning import Judge, Loss, Teacher
+from optcli.passes._torch.learning import Features, Judge, Loss, Teacher, matched
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.pace import MOST_HELD_OUT, EarlyStopping
 from optcli.passes._torch.training import Training

@@ -26,12 +26,11 @@ from optcli.passes._quantization.trainable_graphs import (
     trainable_graph,
     trainable_network,
 )
-from optcli.passes._quantization.trained_onnx import onnx_of_trained
 from optcli.passes._torch.computing import Autocast
 from optcli.passes._torch.examples import ExampleSet, spread
-from optcli.passes._torch.layers import require_fp32
+from optcli.passes._torch.fake_quantizers import onnx_of_trained
 from optcli.passes._torch.learning import Judge, Teacher, caller
-from optcli.passes._torch.networks import matching, network
+from optcli.passes._torch.networks import matching, network, require_fp32
 from optcli.passes._torch.onnx_exporting import parts_of_program, program_of, quiet_exporters
 from optcli.passes._torch.tracing import flat
 from optcli.passes._torch.training import Training

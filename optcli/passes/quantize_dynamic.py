@@ -19,8 +19,7 @@ from optcli.models.onnx_graphs.operators import DYNAMIC, PRODUCT_OF, PRODUCTS
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
 from optcli.passes._quantization import output_tails
-from optcli.passes._torch.layers import quantize_layers
-from optcli.passes._torch.networks import matching
+from optcli.passes._torch.networks import matching, quantize_layers
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -32,8 +32,7 @@ from optcli.passes._quantization import (
     output_tails,
     transformers,
 )
-from optcli.passes._quantization.activation_ranges import Range, activation_ranges
-from optcli.passes._quantization.calibration import CalibrationFeeds
+from optcli.passes._quantization.calibration import CalibrationFeeds, Range, activation_ranges
 from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
 from optcli.passes._quantization.integer_chains import (
     close_integer_chains,

@@ -31,9 +31,13 @@ from optcli.passes._onnx.models import (
     require_floats,
 )
 from optcli.passes._quantization import layer_errors, output_tails, static_quantization, transformers
-from optcli.passes._quantization.activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._quantization.asymmetric_activations import without_vanishing
-from optcli.passes._quantization.calibration import CalibrationFeeds
+from optcli.passes._quantization.calibration import (
+    CalibrationFeeds,
+    Range,
+    activation_ranges,
+    float_tensors,
+)
 from optcli.passes._quantization.integer_chains import keep_floats, leave_softmax_in_floats
 from optcli.passes._quantization.static_quantization import Grids, Scope, quantize, replaced_ranges
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8

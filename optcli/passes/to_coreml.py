@@ -13,8 +13,7 @@ from optcli.errors import StepError
 from optcli.models.formats import coreml as coreml_format
 from optcli.models.formats.torch_calls import flatten_outputs
 from optcli.passes import Job, Made, Pass
-from optcli.passes._torch.layers import require_fp32
-from optcli.passes._torch.networks import by_layer, function_of
+from optcli.passes._torch.networks import by_layer, function_of, require_fp32
 from optcli.passes._torch.tracing import IMPORTS_AHEAD, example, fixed, plain_attention, program_of
 from optcli.settings import TensorSpec, batch_range
 

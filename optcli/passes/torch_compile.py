@@ -157,7 +157,7 @@ class TorchCompile(Pass):
             feed = torch_calls.example_inputs(job.inputs, size)
             feed = {name: value.to(torch_devices.require(job.device)) for name, value in feed.items()}
             if channels_last:
-                feed = {name: _channels_last(value) for name, value in feed.items()}
+                feed = {name: torch_calls.channels_last(value) for name, value in feed.items()}
             compilation.mark(job.inputs, feed)
             positional, keyword = call.split(feed)
             with torch.no_grad(), self._casting():
@@ -212,12 +212,6 @@ def _relative_error(output: torch.Tensor, expected: torch.Tensor) -> float:
         return 0.0
     error = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
     return error if error == error else float("inf")
-
-
-def _channels_last(value: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
 def _reason(error: Exception) -> str:

@@ -17,8 +17,7 @@ from optcli.models.onnx_graphs.protobuf import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, require_floats
 from optcli.passes._quantization.nncf_of_graphs import quiet
-from optcli.passes._torch.layers import quantize_layers, require_fp32
-from optcli.passes._torch.networks import matching
+from optcli.passes._torch.networks import matching, quantize_layers, require_fp32
 
 if TYPE_CHECKING:
     from onnx import ModelProto

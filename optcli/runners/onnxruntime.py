@@ -21,8 +21,9 @@ from optcli.models.formats.onnxruntime_providers import PROVIDERS, Name
 from optcli.models.onnx_graphs.protobuf import input_shapes, precision_of
 from optcli.results import flags
 from optcli.runners import Runner
-from optcli.runners._onnxruntime_calls import OnnxruntimeCalls, OnnxruntimeCudaCalls
-from optcli.runners._onnxruntime_sessions import (
+from optcli.runners._onnxruntime import (
+    OnnxruntimeCalls,
+    OnnxruntimeCudaCalls,
     Value,
     assigned,
     check_options,

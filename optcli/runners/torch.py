@@ -193,8 +193,4 @@ class TorchRunner(PytorchRunner):
         return self._autocast
 
     def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        if self._channels_last and tensor.ndim == 4:
-            return tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
+        return torch_calls.channels_last(tensor) if self._channels_last else tensor

@@ -8,7 +8,7 @@ import pytest
 from optcli.errors import StepError
 from optcli.models.formats import onnx as onnx_format
 from optcli.models.onnx_graphs.protobuf import without_weights
-from optcli.passes._quantization import activation_ranges as ranges
+from optcli.passes._quantization import calibration as ranges
 
 pytestmark = pytest.mark.slow
 

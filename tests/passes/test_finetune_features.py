@@ -19,8 +19,7 @@ from optcli.models.sources.python import PythonSource
 from optcli.passes import Job, finetune
 from optcli.passes._torch import training
 from optcli.passes._torch.examples import ExampleSet
-from optcli.passes._torch.features import Features, matched
-from optcli.passes._torch.learning import caller
+from optcli.passes._torch.learning import Features, caller, matched
 from optcli.passes._torch.pace import TrainingBudget
 from optcli.passes.finetune import Finetune
 from optcli.passes.prune import Prune

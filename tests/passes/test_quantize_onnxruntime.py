@@ -265,7 +265,10 @@ def test_histograms_do_not_depend_on_the_order(tmp_path, conv):
     """A first sample with tiny activations has made ONNX Runtime's histograms grow without bounds."""
     import onnx
 
-    from optcli.passes._quantization import activation_ranges
+    from optcli.passes._quantization.calibration import (
+        activation_ranges,
+        float_tensors,
+    )
 
     class Growing(Noise):
         def __getitem__(self, index):
@@ -275,11 +278,11 @@ def test_histograms_do_not_depend_on_the_order(tmp_path, conv):
 
     model = onnx_format.open(conv.path)
     model = onnx.shape_inference.infer_shapes(model)
-    tensors = activation_ranges.float_tensors(model, ["Conv", "Gemm"])
+    tensors = float_tensors(model, ["Conv", "Gemm"])
 
     def ranges(samples):
         feeds = [{"image": samples[index].inputs["image"][None]} for index in range(len(samples))]
-        return activation_ranges.activation_ranges(model, tensors, feeds, "percentile", 99.0, 1)
+        return activation_ranges(model, tensors, feeds, "percentile", 99.0, 1)
 
     forward = ranges(Growing(INPUTS["Conv"], count=12))
     samples = [Growing(INPUTS["Conv"], count=12)[index] for index in range(12)]
@@ -308,7 +311,7 @@ def test_a_model_that_does_not_fit_into_one_file_becomes_the_same(tmp_path, conv
 def test_weights_of_the_prepared_graph_lie_beside_it(tmp_path, conv):
     """Whatever reads and writes the graph then copies none of them. The ranges are the same."""
     from optcli.passes._onnx.models import prepared
-    from optcli.passes._quantization.activation_ranges import activation_ranges, float_tensors
+    from optcli.passes._quantization.calibration import activation_ranges, float_tensors
 
     folder = tmp_path / "prepared"
     outline = prepared(onnx_format.open(conv.path), folder, job(conv, tmp_path / "out", INPUTS["Conv"]))
@@ -372,19 +375,24 @@ def test_memory_does_not_grow_with_the_samples(tmp_path, shared):
 
 
 def test_percentile_and_entropy_leave_outliers_out():
-    from optcli.passes._quantization import activation_ranges as ranges
+    from optcli.passes._quantization.calibration import (
+        BINS,
+        _count,
+        _least_divergence,
+        _percentile,
+    )
 
     values = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
     values[0] = 100.0
     for array, low_wanted in ((values, True), (np.abs(values), False)):
-        counts = np.zeros(2 * ranges.BINS, np.int64)
-        ranges._count(array, 100.0, counts)
+        counts = np.zeros(2 * BINS, np.int64)
+        _count(array, 100.0, counts)
         assert counts.sum() == values.size
-        low, high = ranges._percentile(counts, 100.0, 99.0)
+        low, high = _percentile(counts, 100.0, 99.0)
         assert 2.4 < high < 2.95
         assert (-2.75 < low < -2.4) if low_wanted else abs(low) < 0.06
-        assert ranges._percentile(counts, 100.0, 100.0)[1] == 100.0
-        _, limit = ranges._least_divergence(counts, 100.0, one_sided=not low_wanted)
+        assert _percentile(counts, 100.0, 100.0)[1] == 100.0
+        _, limit = _least_divergence(counts, 100.0, one_sided=not low_wanted)
         assert 3 < limit < 50
 
 

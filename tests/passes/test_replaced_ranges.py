@@ -8,7 +8,7 @@ from tiny_networks import INPUTS, Noise, apply, onnx_file, torch_artifact
 
 from optcli.models.formats import onnx as onnx_format
 from optcli.passes import quantize_onnxruntime
-from optcli.passes._quantization.activation_ranges import activation_ranges
+from optcli.passes._quantization.calibration import activation_ranges
 from optcli.passes._quantization.static_quantization import Scope, replaced_ranges
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

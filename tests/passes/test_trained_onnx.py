@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from optcli.models.onnx_graphs.graph import read, written
-from optcli.passes._quantization.trained_onnx import fold_batch_norms, keep_integer_weights
+from optcli.passes._torch.fake_quantizers import fold_batch_norms, keep_integer_weights
 
 pytestmark = pytest.mark.slow
 

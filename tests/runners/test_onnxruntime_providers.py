@@ -18,9 +18,14 @@ from optcli import environment
 from optcli.errors import MissingError, RunnerError
 from optcli.models.formats import onnxruntime_providers
 from optcli.models.formats.onnxruntime_providers import PROVIDERS
-from optcli.runners import _onnxruntime_calls, _onnxruntime_sessions
-from optcli.runners._onnxruntime_calls import OnnxruntimeCudaCalls
-from optcli.runners._onnxruntime_sessions import assigned, on_the_cpu, opened, require_used
+from optcli.runners import _onnxruntime
+from optcli.runners._onnxruntime import (
+    OnnxruntimeCudaCalls,
+    assigned,
+    on_the_cpu,
+    opened,
+    require_used,
+)
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.settings import TensorSpec
 
@@ -128,9 +133,9 @@ def test_a_plug_in_that_fails_in_a_call_does_not_go_on_with_the_cpu(model, monke
     names = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     assert opened(model, given, "qnn", {}) is session
-    assert _onnxruntime_sessions.device_of(PROVIDERS["qnn"]) == "NPU of Fake"
+    assert _onnxruntime.device_of(PROVIDERS["qnn"]) == "NPU of Fake"
     monkeypatch.setattr(onnxruntime, "get_ep_devices", list, raising=False)
-    assert _onnxruntime_sessions.device_of(PROVIDERS["qnn"]) is None
+    assert _onnxruntime.device_of(PROVIDERS["qnn"]) is None
 
 
 def test_qualcomm_s_simulator_computes_and_what_it_cannot_is_an_error(model):
@@ -184,7 +189,7 @@ def test_options_that_a_provider_does_not_know(provider, options, says):
 def test_known_options_and_what_is_for_gpus_alone():
     runner = OnnxruntimeRunner(provider="tensorrt", provider_options={"trt_fp16_enable": True})
     assert runner.requires().gpu
-    assert _onnxruntime_sessions.words({"a": True, "b": False, "c": 4, "d": "x"}) == {
+    assert _onnxruntime.words({"a": True, "b": False, "c": 4, "d": "x"}) == {
         "a": "1", "b": "0", "c": "4", "d": "x",
     }  # fmt: skip
     assert runner.environment()["NVIDIA_TF32_OVERRIDE"] == "0"
@@ -352,10 +357,10 @@ def test_a_cuda_graph_for_each_shape_at_addresses_that_stay(calls):
 
 def test_bfloat16_becomes_float32():
     halves = np.array([1.5, -2.0], np.float32).view(np.uint32) >> 16
-    plain = _onnxruntime_calls._plain(halves.astype(np.uint16), "tensor(bfloat16)")
+    plain = _onnxruntime._plain(halves.astype(np.uint16), "tensor(bfloat16)")
     assert plain.tolist() == [1.5, -2.0]
-    assert _onnxruntime_calls._type("tensor(bfloat16)").itemsize == 2
-    assert _onnxruntime_calls._type("tensor(double)") == np.float64
+    assert _onnxruntime._type("tensor(bfloat16)").itemsize == 2
+    assert _onnxruntime._type("tensor(double)") == np.float64
 
 
 def test_nothing_bound_says_so(calls):

@@ -90,6 +90,13 @@ def example_inputs(
     return feed
 
 
+def channels_last(value: torch.Tensor) -> torch.Tensor:
+    """An image with its channels last in memory; any other tensor as it is."""
+    import torch
+
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+
+
 def short(dtype: torch.dtype) -> str:
     """The short name of an element type: `fp32` for torch.float32; its own name for other types."""
     name = str(dtype).removeprefix("torch.")

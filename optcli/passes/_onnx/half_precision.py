@@ -18,7 +18,7 @@ from optcli.models.onnx_graphs.protobuf import graphs, opset_of
 from optcli.passes import Job
 from optcli.passes._onnx.upgrade import noise
 from optcli.passes._quantization import output_tails
-from optcli.passes._quantization.activation_ranges import activation_ranges
+from optcli.passes._quantization.calibration import activation_ranges
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.models.formats.openvino import values_of
 from optcli.models.onnx_graphs.graph import constant, maker, read
-from optcli.passes._quantization.activation_ranges import Range
+from optcli.passes._quantization.calibration import Range
 
 if TYPE_CHECKING:
     import numpy as np

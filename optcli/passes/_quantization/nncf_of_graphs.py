@@ -24,8 +24,7 @@ from optcli.passes._quantization.graph_quantizers import (
     this_cpu,
     write_graph,
 )
-from optcli.passes._torch.layers import require_fp32
-from optcli.passes._torch.networks import matching
+from optcli.passes._torch.networks import matching, require_fp32
 
 if TYPE_CHECKING:
     import numpy as np

@@ -201,11 +201,7 @@ class EnginePass(Pass):
 
     def _build(self, prepared: PreparedNetwork, job: Job, here: Mapping[str, Any]) -> Build:
         """The build that the child is to do, its profiles checked against the model."""
-        model = onnx_format.outline(prepared.path.parent)
-        shapes = input_shapes(model)
-        inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-        asked = profiles_of(self.profiles, job)
-        check_profiles(asked, inputs, job.batch_sizes)
+        asked = _checked_profiles(prepared.path.parent, job, self.profiles)
         mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
         if self.workspace_mib is not None:
             mib["WORKSPACE"] = self.workspace_mib
@@ -299,11 +295,8 @@ def checked(
 
 
 def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
-    shapes = input_shapes(onnx_format.outline(source.path))
-    inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
     try:
-        asked = profiles_of(wish, job)
-        check_profiles(asked, inputs, job.batch_sizes)
+        asked = _checked_profiles(source.path, job, wish)
     except (StepError, EngineError) as error:
         return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
     return "its optimization profile fits" if len(asked) == 1 else f"its {len(asked)} profiles fit"
@@ -358,6 +351,15 @@ def _covered(job: dict[str, Any], python: str | None) -> dict[str, Any]:
             raise
         return building.find_coverage(job, JobChannel(io.StringIO()))
     return dict(answer)
+
+
+def _checked_profiles(folder: Path, job: Job, wish: Wish) -> list[Profile]:
+    """The profiles of a job, checked against the ONNX model in a folder."""
+    shapes = input_shapes(onnx_format.outline(folder))
+    inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+    asked = profiles_of(wish, job)
+    check_profiles(asked, inputs, job.batch_sizes)
+    return asked
 
 
 def profiles_of(wish: Wish, job: Job) -> list[Profile]:

@@ -20,8 +20,7 @@ from optcli.workers import memory
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._torch.features import Features
-    from optcli.passes._torch.learning import Call
+    from optcli.passes._torch.learning import Call, Features
 
 # The learning rate climbs over this share of the steps, then falls along a cosine.
 _WARMUP = 0.05
