@@ -8,7 +8,7 @@ import quiet
 
 from optcli.artifact import Artifact, Format
 from optcli.measure import latency
-from optcli.measure.latency import Candidate, session
+from optcli.measure.latency import Candidate, samples
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
 from optcli.settings.latency import LatencySettings
@@ -95,7 +95,7 @@ def test_who_dies_on_the_way_costs_only_what_it_had_not_measured(tmp_path, monke
     monkeypatch.setenv("DYING_COUNTER", str(tmp_path / "counter"))
     monkeypatch.setenv("DYING_IN", "1")
     monkeypatch.setenv("DYING_HOW", how)
-    monkeypatch.setattr(session, "_SHORTEST_WAIT_S", 3.0)
+    monkeypatch.setattr(samples, "_SHORTEST_WAIT_S", 3.0)
     small = network(tmp_path / "small", 64)
     candidates = [
         Candidate("base", small, "onnxruntime"),
